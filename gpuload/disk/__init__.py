@@ -1,0 +1,11 @@
+"""The disk format: the one thing that the packing half and the loading half share.
+
+One folder holds one split: `shard-*.tar` with a `.idx` each, `index.arrow`, `manifest.json`,
+`rejected.jsonl` and `_info.json`. `gpuload/DESIGN.md` says what each is for.
+"""
+
+from gpuload.disk.fields import Field
+from gpuload.disk.index import Index, IndexWriter
+from gpuload.disk.manifest import Manifest, ShardInfo
+
+__all__ = ["Field", "Index", "IndexWriter", "Manifest", "ShardInfo"]

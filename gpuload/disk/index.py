@@ -1,0 +1,81 @@
+"""`index.arrow`: one row a sample, in stored order, one Arrow record batch a shard.
+
+Uncompressed Arrow IPC, so that a memory map of it is the data: nothing is parsed, and a shard's columns are a slice
+of the file. With a batch a shard, opening costs O(shards), and reading order, labels or offsets of one window of
+shards costs O(window), whatever the number of samples.
+"""
+
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from gpuload.disk.fields import Field, index_schema
+from gpuload.errors import FormatError
+
+FILE_NAME = "index.arrow"
+
+
+class IndexWriter:
+    """Writes `index.arrow`, a record batch a shard, in shard order."""
+
+    def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
+        self.schema = index_schema(fields)
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._file, self.schema)
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """The rows of the next shard."""
+        self._writer.write_batch(rows)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def __enter__(self) -> "IndexWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Index:
+    """Reads `index.arrow` through a memory map.
+
+    Raises:
+        FormatError: the file is missing, damaged, or lacks a column of these fields.
+    """
+
+    def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
+        self.path = path
+        try:
+            self._reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
+        except FileNotFoundError:
+            raise FormatError(
+                f"{path}: missing. Copy the folder again, or index its shards: python -m gpuload index"
+            ) from None
+        except pa.ArrowInvalid as error:
+            raise FormatError(f"{path}: not an Arrow file, or cut short ({error}). Copy the folder again") from None
+        missing = [name for name in index_schema(fields).names if name not in self._reader.schema.names]
+        if missing:
+            raise FormatError(
+                f"{path}: has no column {missing[0]!r}, which manifest.json promises. Copy the folder again"
+            )
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    def __len__(self) -> int:
+        """Number of shards."""
+        return int(self._reader.num_record_batches)
+
+    def shard(self, number: int) -> pa.RecordBatch:
+        """The rows of one shard; its columns are views of the file."""
+        return self._reader.get_batch(number)
+
+    def table(self) -> pa.Table:
+        """All rows; columns are chunked, a chunk a shard, and still views of the file."""
+        return self._reader.read_all()

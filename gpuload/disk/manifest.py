@@ -1,0 +1,111 @@
+"""`manifest.json`: what a packed folder holds."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuload.disk.fields import Field
+from gpuload.errors import FormatError
+
+FILE_NAME = "manifest.json"
+FORMAT = "gpuload"
+# 1 (2026-11): first version. The order of an epoch is part of it: a change of gpuload.order raises it.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard: its path (relative to the manifest's folder), samples, size and SHA-256 of the whole file."""
+
+    name: str
+    samples: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a packed folder holds.
+
+    classes: name of each class by its number, or None where nobody said.
+    width, height, image_bytes: the largest of any stored image (DALI preallocates by them).
+    mean, std: of each channel (R, G, B) over `pixels_from` images, with pixels in 0..1; None where not measured.
+    packing: the settings it was packed with, for the reader of the file.
+    """
+
+    shards: tuple[ShardInfo, ...]
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...] | None = None
+    width: int = 0
+    height: int = 0
+    image_bytes: int = 0
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    pixels_from: int = 0
+    packing: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change when any stored sample, or the order in which they are stored, does."""
+        content = [VERSION, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def write(self, folder: Path) -> None:
+        """Writes the file under its final name only when it is whole."""
+        path = folder / FILE_NAME
+        head = {"format": FORMAT, "version": VERSION, "samples": self.samples, "bytes": self.bytes}
+        text = json.dumps({**head, "fingerprint": self.fingerprint, **asdict(self)}, indent=1, ensure_ascii=False)
+        temporary = path.with_suffix(".json.tmp")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Reads and checks the file.
+
+        Raises:
+            FormatError: it is missing, is no manifest, is of another version, or was edited.
+        """
+        path = folder / FILE_NAME
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FormatError(
+                f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
+                "or index WebDataset shards with `python -m gpuload index`"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: cannot be read ({error}). Copy the folder again") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise FormatError(f"{path}: is not a gpuload manifest (its 'format' is not {FORMAT!r})")
+        if found.get("version") != VERSION:
+            raise FormatError(
+                f"{path}: is of version {found.get('version')!r}, this gpuload reads version {VERSION}. "
+                "Upgrade with `pip install -U gpuload`, or pack again"
+            )
+        try:
+            manifest = cls(
+                shards=tuple(ShardInfo(**shard) for shard in found["shards"]),
+                fields=tuple(Field(**entry) for entry in found["fields"]),
+                classes=None if found["classes"] is None else tuple(found["classes"]),
+                mean=None if found["mean"] is None else tuple(found["mean"]),
+                std=None if found["std"] is None else tuple(found["std"]),
+                **{name: found[name] for name in ("width", "height", "image_bytes", "pixels_from", "packing")},
+            )
+        except (KeyError, TypeError) as error:
+            raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
+        if manifest.fingerprint != found.get("fingerprint"):
+            raise FormatError(
+                f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"
+            )
+        return manifest

@@ -1,0 +1,85 @@
+"""Tar archives as WebDataset uses them: members of a sample adjacent, told apart by extension."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from gpuload.errors import ShardError
+
+BLOCK_BYTES = 512
+RECORD_BYTES = 10240  # GNU tar's default record, to which it and Python's tarfile pad an archive
+
+
+class Member(NamedTuple):
+    """One file in a tar: its name, and where its data lies."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """WebDataset's key and extension: the base name is cut at its first dot.
+
+    >>> split_name("a.b/cat.seg.png")
+    ('a.b/cat', 'seg.png')
+    """
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension
+
+
+def member_span(size: int) -> int:
+    """Bytes that a member with `size` bytes of data takes in the archive: header and padded data."""
+    return BLOCK_BYTES + -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+class TarWriter:
+    """Appends members to an open file as USTAR, the same bytes for the same input: no time, no owner."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+
+    def append(self, name: str, data: bytes) -> Member:
+        """Writes one member and says where its data lies."""
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        padding = -len(data) % BLOCK_BYTES
+        self._file.write(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict"))
+        self._file.write(data)
+        self._file.write(bytes(padding))
+        member = Member(name, self.size + BLOCK_BYTES, len(data))
+        self.size += BLOCK_BYTES + len(data) + padding
+        return member
+
+    def finish(self) -> None:
+        """Writes the end of the archive: two zero blocks, then zeros up to a whole record."""
+        end = bytes(2 * BLOCK_BYTES + -(self.size + 2 * BLOCK_BYTES) % RECORD_BYTES)
+        self._file.write(end)
+        self.size += len(end)
+
+
+def read_members(path: Path) -> Iterator[Member]:
+    """The regular files in a tar of any dialect, in stored order, without reading their data.
+
+    Raises:
+        ShardError: it is no tar, is compressed, or ends before its last member does.
+    """
+    try:
+        shard_bytes = os.path.getsize(path)
+        with tarfile.open(path, "r:") as archive:
+            for info in archive:
+                if not info.isreg() or info.issparse():
+                    continue
+                if info.offset_data + info.size > shard_bytes:
+                    raise tarfile.ReadError("unexpected end of data")
+                yield Member(info.name, info.offset_data, info.size)
+    except (tarfile.TarError, EOFError) as error:
+        raise ShardError(
+            f"{path}: not a whole, uncompressed tar archive ({error}). Copy or unpack it again; `tar tf` should list it"
+        ) from None
+    except OSError as error:
+        raise ShardError(f"{path}: cannot be read ({error.strerror})") from None
