@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs every check: format, lint, types, tests. Arguments go to pytest:  bash tools/test.sh -k order
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$root"
+
+step() {
+  printf '\n== %s\n' "$1"
+  shift
+  "$@" || { printf 'Failed: %s\n' "$*" >&2; exit 1; }
+}
+
+step format "$python" -m ruff format --check .
+step lint "$python" -m ruff check .
+step types "$python" -m mypy
+step tests "$python" -m pytest "$@"
