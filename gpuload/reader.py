@@ -9,6 +9,7 @@ shuffled order (local NVMe, 2026-11).
 
 import mmap
 import threading
+import weakref
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ class Reader:
         self._shards: dict[int, _MappedShard] = {}
         self._ahead = _ReadAhead()
         self._entered: tuple[EpochOrder, int] | None = None
+        weakref.finalize(self, self._ahead.stop)  # the thread must not outlive a reader that nobody closed
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of one order are read going forward.
@@ -194,7 +196,8 @@ class _ReadAhead:
                 self._untouched.clear()
                 self._stopping = True
                 self._change.notify()
-            thread.join()
+            if thread is not threading.current_thread():  # the garbage collector may call from anywhere
+                thread.join()
 
     def _run(self) -> None:
         while True:

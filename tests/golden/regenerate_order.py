@@ -1,0 +1,37 @@
+"""Writes `order.json`, the golden epoch orders.
+
+    python tests/golden/regenerate_order.py
+
+Right only together with a new `gpuload.disk.manifest.VERSION`: people resume from a state_dict that counts on this
+order, and compare runs by it.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from gpuload.order import EpochOrder
+
+CASES = [
+    {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2},
+    {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 1, "window": 2},
+    {"shard_sizes": [4, 3, 5, 2], "seed": 1, "epoch": 0, "window": 2},
+    {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 8},
+    {"shard_sizes": [1] * 12, "seed": 2**40, "epoch": 100, "window": 5},
+]
+
+
+def orders() -> list[dict[str, object]]:
+    rows = []
+    for case in CASES:
+        order = EpochOrder(
+            np.array(case["shard_sizes"]), seed=case["seed"], epoch=case["epoch"], window=case["window"]
+        )
+        rows.append({**case, "order": order[:].tolist()})
+    return rows
+
+
+if __name__ == "__main__":
+    text = "[\n" + ",\n".join(" " + json.dumps(row) for row in orders()) + "\n]\n"
+    Path(__file__).with_name("order.json").write_text(text)
