@@ -113,7 +113,7 @@ class DaliDecoder(Generic[R]):
         """
         self._finish()
         if self._pipeline is None:
-            self._pipeline = define_graph(self._augment, self._largest, self._feed, **self._settings)
+            self._pipeline = pipeline_def(operators)(self._augment, self._largest, self._feed, **self._settings)
             self._pipeline.build()
         self._source = requests
         while True:
@@ -184,9 +184,8 @@ def _decodes(data: Bytes) -> bool:
     return True
 
 
-@pipeline_def
-def define_graph(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, ...]]) -> Any:
-    """The graph, for the pipeline's own device; `feed` gives encoded images, then `Crops` in its documented order."""
+def operators(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, ...]]) -> Any:
+    """The graph, for the device of the pipeline that is being defined; `feed` gives encoded images, then `Crops` in its documented order."""
     on_gpu = Pipeline.current().device_id is not None
     encoded, start, shape, roi_start, roi_end, mirror = fn.external_source(
         feed,
