@@ -1,0 +1,225 @@
+"""Trains a small residual net on packed images; one file, to read and to copy from.
+
+    python -m gpuload pack photos shards --val 0.1
+    python examples/train.py shards --epochs 5
+    python examples/train.py shards --epochs 5 --loader torch                       # the same with a DataLoader
+    python examples/train.py shards --epochs 5 --checkpoint run.pt --max-batches 70 # stops in mid-epoch
+    python examples/train.py shards --epochs 5 --checkpoint run.pt --resume         # and goes on behind that batch
+
+The folder holds train/ and val/, as the packer leaves them. Runs on a GPU where there is one.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pillow_loader
+import torch
+import torch.nn.functional as F
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
+
+import gpuload
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut; halves the image where stride is 2."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        self.norm1 = nn.GroupNorm(8, channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm2 = nn.GroupNorm(8, channels)
+        self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+def make_net(classes: int) -> nn.Module:
+    """0.7 million weights. Group norm, so that a batch's size and the last, smaller one do not matter."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1, bias=False),
+        nn.GroupNorm(8, 32),
+        nn.ReLU(),
+        Block(32, 32, 2),
+        Block(32, 64, 2),
+        Block(64, 128, 2),
+        Block(128, 128, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, classes),
+    )
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Rises for the first tenth of the run, then falls along a cosine to zero."""
+    warm_up = max(1, steps // 10)
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    return peak * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
+
+
+def evaluate(net: nn.Module, batches: Iterable[Any], device: str) -> tuple[int, int]:
+    """(right, all): exact counts over every image of the split."""
+    net.eval()
+    right = images_seen = 0
+    with torch.inference_mode():
+        for images, labels in batches:
+            images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            right += int((net(images).argmax(1) == labels).sum())
+            images_seen += len(labels)
+    net.train()
+    return right, images_seen
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Under its final name only when it is whole, so that an interruption leaves the one before."""
+    temporary = path.with_name(path.name + ".tmp")
+    torch.save(content, temporary)
+    temporary.replace(path)
+
+
+def make_loaders(args: argparse.Namespace, device: str) -> tuple[Any, Any]:
+    """Batches to train on and to evaluate with. Between a DataLoader and gpuload, these two lines are the change."""
+    train, val, batch_size, size, scale = args.data / "train", args.data / "val", args.batch_size, args.size, args.scale
+    if args.loader == "torch":
+        return (
+            pillow_loader.train_loader(train, batch_size, size=size, scale=scale, flip=args.flip, seed=args.seed),
+            pillow_loader.val_loader(val, batch_size, size=size),
+        )
+    augment, center = gpuload.Augment(size, scale=scale, flip=args.flip), gpuload.Augment(size, crop="center")
+    return (
+        gpuload.DaliIterator(train, batch_size, augment=augment, device=device, seed=args.seed),
+        gpuload.DaliIterator(val, batch_size, augment=center, device=device, shuffle=False),
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    torch.manual_seed(args.seed)
+    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    packed = gpuload.Dataset(args.data / "train")
+    classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
+    loader, val_loader = make_loaders(args, device)
+    net = make_net(classes).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05)
+    steps, step = args.epochs * len(loader), 0
+
+    def checkpoint(epoch: int) -> None:
+        if args.checkpoint:
+            # The loader's own state is a few integers; a DataLoader has none.
+            place = loader.state_dict() if args.loader == "dali" else None
+            content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "step": step}
+            save(args.checkpoint, {**content, "loader": place})
+
+    first_epoch = 0
+    if args.resume:
+        saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
+        net.load_state_dict(saved["net"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first_epoch, step = saved["epoch"], saved["step"]
+        if args.loader == "dali" and saved["loader"]:
+            loader.load_state_dict(saved["loader"])
+        else:  # a DataLoader cannot go on in mid-epoch: it starts this one again
+            step = first_epoch * len(loader)
+        print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
+
+    print(f"{len(packed):,} images of {classes} classes, {args.size} px, with {args.loader} on {device}")
+    right = val_images = 0
+    started = time.perf_counter()
+    for epoch in range(first_epoch, args.epochs):
+        with make_progress() as progress:
+            task = progress.add_task(f"epoch {epoch + 1}/{args.epochs}", total=len(loader), figures="")
+            loss_sum, hits = torch.zeros((), device=device), torch.zeros((), device=device)
+            seen, epoch_started = 0, time.perf_counter()
+            progress.update(task, completed=step - epoch * len(loader))
+            for images, labels in loader:
+                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(step, steps, args.lr)
+                logits = net(images)
+                loss = F.cross_entropy(logits, labels, label_smoothing=0.1)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                step += 1
+
+                with torch.no_grad():
+                    loss_sum += loss * len(labels)
+                    hits += (logits.argmax(1) == labels).sum()
+                seen += len(labels)
+                if step % 10 == 0 or step % len(loader) == 0:  # reading a number makes the CPU wait for the GPU
+                    rate = seen / (time.perf_counter() - epoch_started)
+                    figures = (
+                        f"loss {loss_sum.item() / seen:.3f}  accuracy {hits.item() / seen:.1%}  {rate:,.0f} images/s"
+                    )
+                    progress.update(task, figures=figures)
+                progress.advance(task)
+                if step == args.max_batches:
+                    break
+                if step % args.checkpoint_every == 0:
+                    checkpoint(epoch)
+        if step == args.max_batches:
+            checkpoint(epoch)
+            print(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume goes on behind them")
+            return
+        right, val_images = evaluate(net, val_loader, device)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}: validation accuracy {right / val_images:.1%} ({right} of {val_images})"
+        )
+        checkpoint(epoch + 1)
+
+    took_s = time.perf_counter() - started
+    print(
+        f"Trained {args.epochs} epochs in {took_s:.0f} s: validation accuracy {right / max(val_images, 1):.1%} "
+        f"({right} of {val_images}; chance is {1 / classes:.1%})"
+        + (f", in {args.checkpoint}" if args.checkpoint else "")
+    )
+
+
+def make_progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="packed folder with train/ and val/")
+    parser.add_argument("--loader", choices=["dali", "torch"], default="dali")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=96, help="side of the crops in pixels")
+    parser.add_argument("--min-scale", type=float, default=0.25, help="smallest random crop, as a share of the area")
+    parser.add_argument("--flip", type=float, default=0.5, help="probability of a horizontal flip")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", type=Path, help="file to save to")
+    parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
+    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    parser.add_argument("--max-batches", type=int, help="stop after so many, counted from the run's beginning")
+    args = parser.parse_args(argv)
+    args.scale = (args.min_scale, 1.0)
+    if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
+        parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
+    try:
+        run(args)
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

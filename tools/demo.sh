@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The whole path: packs a folder of class folders, trains on it, and measures the loaders on it.
+#   bash tools/demo.sh            handwritten digits, which come with scikit-learn; about a minute after set-up
+#   bash tools/demo.sh FOLDER     your images: FOLDER/<class>/<image>
+# Works in demo/ at the top of the repository. A second run reuses the shards. Each command is shown as it can be pasted.
+set -euo pipefail
+
+if [ $# -gt 1 ] || [[ "${1-}" == -* ]]; then
+  echo "usage: bash tools/demo.sh [FOLDER]   (a folder of class folders; none: handwritten digits)" >&2
+  exit 2
+fi
+if [ $# = 1 ]; then
+  [ -d "$1" ] || { echo "$1: no such folder. Give a folder that holds a folder of images for each class." >&2; exit 2; }
+  [ -n "$(find -L "$1" -mindepth 2 -maxdepth 2 -type f -print -quit)" ] || {
+    echo "$1: holds no class folders with images in them. Expected is $1/<class>/<image>." >&2; exit 2; }
+  folder=$(cd "$1" && pwd)
+fi
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$root"
+
+run() {
+  printf '\n\033[1m$ '
+  printf '%q ' "$@"
+  printf '\033[0m\n'
+  "$@"
+}
+py=.venv/bin/python
+
+printf 'Commands run in %s\n' "$root"
+if [ $# = 0 ]; then
+  demo=demo/digits
+  folder=$demo/images size=64 train=(--epochs 4 --size 48 --min-scale 0.5 --flip 0) sheet=(--size 64 --min-scale 0.5 --flip 0)
+  [ -e "$demo/shards/train/manifest.json" ] || run $py tools/digits.py "$folder"
+else
+  # Two folders of the same name must not share shards.
+  demo=demo/$(basename "$folder")-$(printf %s "$folder" | sha256sum | cut -c 1-6)
+  size=224 train=(--epochs 3 --size 96) sheet=()
+fi
+
+if [ -e "$demo/shards/train/manifest.json" ] && [ -e "$demo/shards/val/manifest.json" ]; then
+  printf '\nReusing %s; delete it to pack anew.\n' "$demo/shards"
+else
+  rm -rf "$demo/shards" # what an interrupted run left
+  run $py tools/pack.py "$folder" "$demo/shards" --val 0.1
+fi
+run $py examples/train.py "$demo/shards" "${train[@]}" --checkpoint "$demo/checkpoint.pt"
+run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}
+loaders=(torch gpuload)
+if nvidia-smi >/dev/null 2>&1; then loaders+=(gpuload-gpu); fi
+run $py tools/bench.py "$demo/shards/train" --size $size --rounds 3 --images 1024 --loaders "${loaders[@]}"
+printf '\nDone. In %s: shards, checkpoint.pt, and batch.png, one augmented batch to look at.\n' "$demo"
