@@ -4,7 +4,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Protocol
 
 from gpuload.errors import ShardError
 
@@ -36,10 +36,16 @@ def member_span(size: int) -> int:
     return BLOCK_BYTES + -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
+class Writable(Protocol):
+    """What a tar is written to."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
 class TarWriter:
     """Appends members to an open file as USTAR, the same bytes for the same input: no time, no owner."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Writable) -> None:
         self._file = file
         self.size = 0
 

@@ -1,0 +1,101 @@
+"""The header of a JPEG, read strictly: is this a file that every decoder reads alike?
+
+Pillow shows many files that others refuse or show otherwise: bytes between segments, CMYK, RGB without YCbCr, odd
+chroma grids, arithmetic coding. DALI's parser and nvJPEG are the strict ones. What is not plain here is stored again
+as a JPEG that is.
+"""
+
+from typing import NamedTuple
+
+START = b"\xff\xd8"
+END = b"\xff\xd9"
+
+_BASELINE, _PROGRESSIVE = 0xC0, 0xC2
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG and DAC
+_SCAN, _TABLES, _EXIF, _ADOBE = 0xDA, 0xDB, 0xE1, 0xEE
+_SEGMENTS = _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
+# Sampling of Y when Cb and Cr have 1x1: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:1:0.
+_LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
+
+
+class JpegHeader(NamedTuple):
+    """What stands before the pixels.
+
+    oddity: "" if the file is plain, else one word or two for what it is.
+    metadata: whether there is an APP1 segment, where EXIF and XMP may ask for a rotation.
+    """
+
+    width: int
+    height: int
+    oddity: str
+    metadata: bool
+
+
+def read_header(data: bytes) -> JpegHeader:
+    """Walks the segments up to the first scan; `data` starts with `START`.
+
+    Plain is: baseline or progressive, 8 bits, gray or YCbCr on a usual grid, and not one byte out of place.
+    """
+    width = height = scan = 0
+    oddity = ""
+    metadata = exif = False
+    at, size = 2, len(data)
+    while not scan:
+        if at + 4 > size or data[at] != 0xFF or (marker := data[at + 1]) not in _SEGMENTS:
+            return JpegHeader(width, height, "jpeg-odd-header", metadata)
+        length = data[at + 2] << 8 | data[at + 3]
+        body, end = at + 4, at + 2 + length
+        if length < 2 or end > size:
+            return JpegHeader(width, height, "jpeg-odd-header", metadata)
+        if marker in _FRAMES:
+            frame = data[body:end]
+            if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or width:
+                return JpegHeader(width, height, "jpeg-odd-header", metadata)
+            height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
+            oddity = oddity or _frame_oddity(marker, frame)
+        elif marker == _EXIF:
+            # Two EXIF segments: readers differ in which one they take.
+            if data.startswith(b"Exif\0", body):
+                oddity = oddity or ("jpeg-odd-header" if exif else "")
+                exif = True
+            metadata = True
+        elif marker == _ADOBE and length >= 14 and data.startswith(b"Adobe", body) and data[body + 11] != 1:
+            # Transform 0: three components are RGB. (Gray files carry 0 too, where it means nothing.)
+            oddity = oddity or ("" if _is_gray(data, end) else "jpeg-rgb")
+        elif marker == _TABLES and length > 2 and data[body] >> 4:
+            oddity = oddity or "jpeg-16-bit-tables"
+        elif marker == _SCAN:
+            scan = end
+        at = end
+    if not width or not height:
+        oddity = "jpeg-odd-header"
+    elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
+        oddity = oddity or "jpeg-no-end"
+    return JpegHeader(width, height, oddity, metadata)
+
+
+def _frame_oddity(marker: int, frame: bytes) -> str:
+    precision, components = frame[0], frame[5]
+    if precision != 8:
+        return f"jpeg-{precision}-bit"
+    if marker not in (_BASELINE, _PROGRESSIVE):
+        return "jpeg-arithmetic" if marker >= 0xC9 else "jpeg-lossless" if marker == 0xC3 else "jpeg-extended"
+    if components == 4:
+        return "jpeg-cmyk"
+    names, sampling = frame[6::3], frame[7::3]
+    if components == 3 and names == b"RGB":
+        return "jpeg-rgb"
+    if components == 1 and sampling[0] == 0x11:
+        return ""
+    if components == 3 and sampling[0] in _LUMA_SAMPLING and sampling[1:] == b"\x11\x11":
+        return ""
+    return "jpeg-odd-sampling"
+
+
+def _is_gray(data: bytes, at: int) -> bool:
+    """Whether the next frame header from here on has one component."""
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        if data[at + 1] in _FRAMES:
+            return data[at + 9] == 1
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return False
