@@ -64,12 +64,18 @@ def scan_shard(path: Path) -> ScannedShard:
             found = ", ".join("." + split_name(member.name)[1] for member in members)
             if image is None:
                 raise ShardError(
-                    f"{path}: sample {key!r} has no image (found: {found}; wanted one of {', '.join(IMAGE_EXTENSIONS)}). "
+                    f"{path}: sample {key!r} has no image (found: {found}; "
+                    f"wanted one of {', '.join(IMAGE_EXTENSIONS)}). "
                     "Pack its images with `python -m gpuload pack`"
                 )
             extensions.add(split_name(image.name)[1])
             width, height = _image_size(path, image, data)
-            record = {"key": key, "source": f"{path.name}/{image.name}", "width": width, "height": height}
+            record: dict[str, int | str] = {
+                "key": key,
+                "source": f"{path.name}/{image.name}",
+                "width": width,
+                "height": height,
+            }
             for name, value in record.items():
                 add(name, value)
             add("image_offset", image.offset)
@@ -123,7 +129,7 @@ def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, 
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: upright where a JPEG's EXIF says so; of other formats it passes over the EXIF."""
+    """Width and height as DALI decodes: a JPEG upright as its EXIF says; the EXIF of other formats it passes over."""
     try:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         turned = image.format in ("JPEG", "MPO") and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)

@@ -1,0 +1,186 @@
+"""The command line: `python -m gpuload pack` and `python -m gpuload index`.
+
+    python -m gpuload pack photos shards --val 0.1
+    python -m gpuload index 'shards/train-{000..127}.tar'
+
+Exit codes: 0 all done; 2 nothing done, with one line on stderr that says why; 3 packed, but some images were rejected
+(rejected.jsonl names them); 130 stopped by Ctrl-C, nothing left behind.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from gpuload.errors import GpuloadError
+from gpuload.packing import packer
+from gpuload.packing.foreign import index_shards
+from gpuload.packing.image import KEPT
+from gpuload.packing.options import PackOptions, parse_size
+from gpuload.sources import open_source
+
+DONE, WRONG, REJECTED, STOPPED = 0, 2, 3, 130
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and gives its exit code."""
+    parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (_add_pack, _add_index):
+        add(commands)
+    args = parser.parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except GpuloadError as error:
+        print(f"gpuload: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print("gpuload: stopped; nothing is left half-written", file=sys.stderr)
+        return STOPPED
+
+
+def _add_pack(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    pack = commands.add_parser(
+        "pack",
+        help="pack images into shards",
+        description="Packs a folder of class folders, or the images a table names, into WebDataset shards.",
+        epilog="Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
+        "2 nothing packed, the reason is on stderr; 130 stopped by Ctrl-C.",
+    )
+    pack.set_defaults(run=_pack)
+    pack.add_argument("source", metavar="SOURCE", help="folder of class folders; with --labels, where its paths start")
+    pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/)")
+    pack.add_argument("--labels", metavar="TABLE", help="CSV or TSV table with a path column and a label column")
+    pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
+    pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
+    usual = {field.name: field.default for field in fields(PackOptions) if field.default is not MISSING}
+    pack.add_argument("--val", type=float, metavar="SHARE", help="share of each class for OUT/val (%(default)s)")
+    pack.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the source")
+    pack.add_argument("--seed", type=int, metavar="N", help="of the shuffle and the split (%(default)s)")
+    pack.add_argument("--maxcount", type=int, metavar="N", help="most images in a shard (%(default)s)")
+    pack.add_argument(
+        "--maxsize", metavar="SIZE", help="largest shard, such as 1GB (default: 1/16 of all, between 16 MB and 1 GB)"
+    )
+    pack.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    pack.add_argument(
+        "--time-limit", dest="time_limit_s", type=float, metavar="S", help="seconds for one image (%(default)s)"
+    )
+    pack.set_defaults(**{name: value for name, value in usual.items() if name != "measure"})
+
+
+def _pack(args: argparse.Namespace) -> int:
+    settings = {field.name: getattr(args, field.name) for field in fields(PackOptions) if hasattr(args, field.name)}
+    settings["maxsize"] = parse_size(args.maxsize) if args.maxsize else None
+    options = PackOptions(**settings)
+    source = open_source(args.source, args.labels, args.path_column, args.label_column)
+    with _progress("packing", "images") as bar:
+        report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
+    _summarise(report, Path(args.out))
+    return REJECTED if report.rejected else DONE
+
+
+def _summarise(report: packer.PackReport, out: Path) -> None:
+    console = Console()
+    table = Table("", *report.manifests, title=None, box=None, show_edge=False)
+    rows: dict[str, Callable[[Any], str]] = {
+        "images": lambda m: f"{m.samples:,}",
+        "shards": lambda m: f"{len(m.shards):,}",
+        "size": lambda m: _megabytes(m.bytes),
+        "largest": lambda m: f"{m.width:,} × {m.height:,}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, *(value(manifest) for manifest in report.manifests.values()))
+    console.print(table)
+    classes = next(iter(report.manifests.values())).classes
+    if classes is not None:
+        console.print(f"classes: {len(classes):,}", highlight=False)
+    anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
+    if anew:
+        console.print(
+            f"stored anew as plain JPEG: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are", markup=False
+        )
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    if report.rejected:
+        reasons = Counter(rejection.reason for rejection in report.rejected)
+        console.print(f"rejected: {_counts(reasons)}", style="yellow", markup=False, highlight=False)
+        for name in report.manifests:
+            console.print(
+                f"  named in {out / name / packer.REJECTED_NAME}", markup=False, highlight=False, soft_wrap=True
+            )
+    rate = report.images / max(report.elapsed_s, 1e-9)
+    console.print(f"{report.images:,} images in {report.elapsed_s:.1f} s, {rate:,.0f} images/s", highlight=False)
+
+
+def _add_index(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    index = commands.add_parser(
+        "index",
+        help="index WebDataset shards that others packed",
+        description="Indexes WebDataset shards in place, without repacking: members jpg/jpeg/png, cls, txt, json.",
+        epilog="Exit codes: 0 indexed; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C.",
+    )
+    index.set_defaults(run=_index)
+    index.add_argument(
+        "shards", metavar="SHARDS", nargs="+", help="tars; braces ({000..127}) and wildcards are expanded"
+    )
+    index.add_argument("--out", metavar="DIR", help="folder for the index (default: beside the shards)")
+    index.add_argument("--classes", metavar="FILE", help="text file with the name of a class in each line")
+    index.add_argument("--overwrite", action="store_true", help="replace an index that is there")
+
+
+def _index(args: argparse.Namespace) -> int:
+    with _progress("indexing", "shards") as bar:
+        folder, manifest = index_shards(
+            args.shards, args.out, args.classes, args.overwrite, lambda n, of: bar(n, of, 0)
+        )
+    console = Console()
+    found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
+    console.print(
+        f"{folder}: {manifest.samples:,} samples in {len(manifest.shards):,} shards, "
+        f"{_megabytes(manifest.bytes)}; fields: {found}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    for member, count in manifest.packing["not_indexed"].items():
+        console.print(
+            f"note: only {count:,} samples have .{member}, so it is not indexed", markup=False, highlight=False
+        )
+    return DONE
+
+
+class _Speed(ProgressColumn):
+    """Things and megabytes a second."""
+
+    def render(self, task: Any) -> Text:
+        speed, read = task.speed or 0.0, task.fields["bytes"]
+        text = f"{speed:,.0f} {task.fields['unit']}/s"
+        return Text(text + (f"  {read / 1e6 / max(task.elapsed or 0.0, 1e-9):,.0f} MB/s" if read else ""))
+
+
+@contextmanager
+def _progress(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Speed(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(what, total=None, unit=unit, bytes=0)
+        yield lambda done, total, read: progress.update(task, completed=done, total=total, bytes=read)
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} × {name}" for name, count in counts.most_common())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"
