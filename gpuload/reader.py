@@ -77,26 +77,24 @@ class Reader:
 
     def _gather(self, samples: I64) -> EncodedBatch:
         first_samples = self._dataset.first_samples
-        shards = np.searchsorted(first_samples, samples, side="right") - 1
-        rows = samples - first_samples[shards]
+        numbers, places = np.unique(np.searchsorted(first_samples, samples, side="right") - 1, return_inverse=True)
+        shards = [self._map(number) for number in numbers.tolist()]
+        rows = samples - first_samples[numbers][places]
         offsets, sizes = np.empty((2, len(samples)), np.int64)
         widths, heights = np.empty((2, len(samples)), np.int32)
         columns: dict[str, npt.NDArray[Any]] = {
             name: np.empty(len(samples), self._column_dtype(name)) for name in self._columns
         }
-        data: list[Bytes] = [_NOTHING] * len(samples)
-        for number in np.unique(shards).tolist():
-            shard = self._map(number)
-            here = np.flatnonzero(shards == number)
+        for place, shard in enumerate(shards):
+            here = np.flatnonzero(places == place)
             at = rows[here]
             offsets[here], sizes[here] = shard.offsets[at], shard.sizes[at]
             widths[here], heights[here] = shard.widths[at], shard.heights[at]
             for name, column in columns.items():
                 column[here] = shard.column(name, at)
-            for place in here.tolist():
-                data[place] = shard.data
-        ends = offsets + sizes
-        images = [view[a:b] for view, a, b in zip(data, offsets.tolist(), ends.tolist(), strict=True)]
+        data = [shard.data for shard in shards]
+        spans = zip(places.tolist(), offsets.tolist(), (offsets + sizes).tolist(), strict=True)
+        images = [data[place][start:stop] for place, start, stop in spans]
         texts = {name: c.tolist() if c.dtype == object else c for name, c in columns.items()}
         return EncodedBatch(samples, images, widths, heights, texts)
 
@@ -213,6 +211,3 @@ class _ReadAhead:
             with self._change:
                 self._untouched.pop(number, None)
             del view  # while this thread waits, it must not keep a shard mapped
-
-
-_NOTHING: Bytes = np.empty(0, np.uint8)
