@@ -178,8 +178,10 @@ def _progress(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]
         yield lambda done, total, read: progress.update(task, completed=done, total=total, bytes=read)
 
 
-def _counts(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} × {name}" for name, count in counts.most_common())
+def _counts(counts: Counter[str], most: int = 8) -> str:
+    listed = [f"{count:,} × {name}" for name, count in counts.most_common(most)]
+    rest = counts.total() - sum(count for _, count in counts.most_common(most))
+    return ", ".join(listed) + (f", {rest:,} × other" if rest else "")
 
 
 def _megabytes(size: int) -> str:

@@ -70,9 +70,10 @@ def _check(data: bytes, measured: bool) -> StoredImage:
         return _store_anew(image, str(image.format).lower(), measured)
     header = jpeg.read_header(data)
     image = Image.open(io.BytesIO(data))
-    upright = not header.metadata or image.getexif().get(_ORIENTATION, 1) == 1
+    upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(_ORIENTATION, 1) != 1)
     if header.oddity or not upright or image.size != (header.width, header.height):
-        return _store_anew(image, header.oddity or ("jpeg-odd-header" if upright else "exif-rotated"), measured)
+        turned = "exif-rotated" if header.orientation != 0 else "jpeg-odd-exif"
+        return _store_anew(image, header.oddity or ("jpeg-odd-header" if upright else turned), measured)
     if not measured:
         image.draft("L", (max(1, header.width // 8), max(1, header.height // 8)))
     image.load()

@@ -5,7 +5,7 @@ chroma grids, arithmetic coding. DALI's parser and nvJPEG are the strict ones. W
 as a JPEG that is.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 START = b"\xff\xd8"
 END = b"\xff\xd9"
@@ -14,6 +14,7 @@ _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG and DAC
 _SCAN, _TABLES, _EXIF, _ADOBE = 0xDA, 0xDB, 0xE1, 0xEE
 _SEGMENTS = _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
+_ORIENTATION = 0x0112  # EXIF tag
 # Sampling of Y when Cb and Cr have 1x1: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:1:0.
 _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 
@@ -22,13 +23,15 @@ class JpegHeader(NamedTuple):
     """What stands before the pixels.
 
     oddity: "" if the file is plain, else one word or two for what it is.
-    metadata: whether there is an APP1 segment, where EXIF and XMP may ask for a rotation.
+    orientation: as EXIF says, 1 where it does not; 0 if readers may differ on it.
+    xmp_orientation: whether XMP mentions one too, which Pillow heeds and DALI does not.
     """
 
     width: int
     height: int
     oddity: str
-    metadata: bool
+    orientation: int = 1
+    xmp_orientation: bool = False
 
 
 def read_header(data: bytes) -> JpegHeader:
@@ -38,27 +41,27 @@ def read_header(data: bytes) -> JpegHeader:
     """
     width = height = scan = 0
     oddity = ""
-    metadata = exif = False
+    orientation, xmp = -1, False
     at, size = 2, len(data)
     while not scan:
         if at + 4 > size or data[at] != 0xFF or (marker := data[at + 1]) not in _SEGMENTS:
-            return JpegHeader(width, height, "jpeg-odd-header", metadata)
+            return JpegHeader(width, height, "jpeg-odd-header")
         length = data[at + 2] << 8 | data[at + 3]
         body, end = at + 4, at + 2 + length
         if length < 2 or end > size:
-            return JpegHeader(width, height, "jpeg-odd-header", metadata)
+            return JpegHeader(width, height, "jpeg-odd-header")
         if marker in _FRAMES:
             frame = data[body:end]
             if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or width:
-                return JpegHeader(width, height, "jpeg-odd-header", metadata)
+                return JpegHeader(width, height, "jpeg-odd-header")
             height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
             oddity = oddity or _frame_oddity(marker, frame)
         elif marker == _EXIF:
-            # Two EXIF segments: readers differ in which one they take.
-            if data.startswith(b"Exif\0", body):
-                oddity = oddity or ("jpeg-odd-header" if exif else "")
-                exif = True
-            metadata = True
+            if data[body : body + 4].lower() == b"exif":
+                # Two EXIF segments: readers differ in which one they take.
+                orientation = exif_orientation(data[body:end]) if orientation < 0 else 0
+            else:
+                xmp = xmp or data.find(b"Orientation", body, end) > 0
         elif marker == _ADOBE and length >= 14 and data.startswith(b"Adobe", body) and data[body + 11] != 1:
             # Transform 0: three components are RGB. (Gray files carry 0 too, where it means nothing.)
             oddity = oddity or ("" if _is_gray(data, end) else "jpeg-rgb")
@@ -71,7 +74,35 @@ def read_header(data: bytes) -> JpegHeader:
         oddity = "jpeg-odd-header"
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
-    return JpegHeader(width, height, oddity, metadata)
+    return JpegHeader(width, height, oddity, abs(orientation), xmp)
+
+
+def exif_orientation(segment: bytes) -> int:
+    """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it.
+
+    Every entry of the first directory is looked at, none of what they point to.
+    """
+    order: Literal["big", "little"] = "big" if segment[6:8] == b"MM" else "little"
+    mark = b"MM\0*" if order == "big" else b"II*\0"
+    if segment[:6] != b"Exif\0\0" or segment[6:10] != mark:
+        return 0
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(segment[at : at + size], order)
+
+    first = 6 + number(10, 4)
+    count = number(first, 2)
+    if first < 14 or first + 2 + 12 * count > len(segment):
+        return 0
+    entries = [first + 2 + 12 * i for i in range(count)]
+    found = [at for at in entries if number(at, 2) == _ORIENTATION]
+    if not found:
+        return 1
+    at = found[0]
+    value = number(at + 8, 2)
+    # One entry, a SHORT (type 3), a single one.
+    sound = len(found) == 1 and number(at + 2, 2) == 3 and number(at + 4, 4) == 1
+    return value if sound and 1 <= value <= 8 else 0
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:

@@ -9,6 +9,7 @@ Workers are started by "spawn": it is safe beside threads, and loads nothing but
 """
 
 import multiprocessing
+import os
 import signal
 import traceback
 import warnings
@@ -128,7 +129,9 @@ def _work(pipe: Connection, function: Callable[[Task], object]) -> None:
     """The worker's life: tasks come, results go, until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    warnings.simplefilter("ignore")  # Pillow's, on odd files; what matters is in the result
+    # Pillow warns of odd files, and the C libraries below it write to stderr; what matters is in the result.
+    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     while True:
         try:
             task = pipe.recv()
