@@ -44,9 +44,13 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         return len(self._labels)
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        pixels = self.pixels(number).to(torch.float32)
+        return pixels.div_(255).sub_(self._mean).div_(self._std), int(self._labels[number])
+
+    def pixels(self, number: int) -> torch.Tensor:
+        """uint8 (3, height, width), before normalisation."""
         image = Image.open(io.BytesIO(self.read(number))).convert("RGB")
-        pixels = torch.from_numpy(np.array(self._transform(image))).permute(2, 0, 1).contiguous()
-        return pixels.to(torch.float32).div_(255).sub_(self._mean).div_(self._std), int(self._labels[number])
+        return torch.from_numpy(np.array(self._transform(image))).permute(2, 0, 1).contiguous()
 
     def read(self, number: int) -> bytes:
         """The encoded image. Each process opens the shards anew, when it first reads from them."""

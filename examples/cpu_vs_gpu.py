@@ -1,0 +1,140 @@
+"""The same batches decoded on the CPU and on the GPU: how fast, at what cost in CPU, and how alike.
+
+    python examples/cpu_vs_gpu.py shards/train --picture cpu_vs_gpu.png
+
+Both decode the same center crops in the same order, so that their pixels can be compared one by one. Where there is no
+GPU it says so, and compares DALI's decode on the CPU with Pillow's. The picture shows a few images of both, and the
+difference, magnified.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pillow_loader
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+import gpuload
+
+MAGNIFIED = 64  # times the difference is shown
+SHOWN = 4
+_GAP_PX, _FONT_PX = 8, 14
+
+
+class Measured(NamedTuple):
+    """images: uint8 (N, 3, size, size) on the CPU, the first that it gave."""
+
+    images: torch.Tensor
+    images_per_s: float
+    cores: float
+
+
+@contextmanager
+def open_dali(args: argparse.Namespace, device: str) -> Iterator[Iterable[torch.Tensor]]:
+    augment = gpuload.Augment(args.size, crop="center", dtype="uint8")
+    with gpuload.DaliIterator(
+        args.folder,
+        args.batch_size,
+        augment=augment,
+        device=device,
+        fields=["image"],
+        shuffle=False,
+        num_threads=args.threads,
+    ) as loader:
+        yield (images for _ in count() for (images,) in loader)
+
+
+@contextmanager
+def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
+    """Pillow in this thread alone, the same crops as torchvision would make them."""
+    torch.set_num_threads(1)  # idle OpenMP threads spin, and would be counted as a second core
+    images = pillow_loader.PackedImages(args.folder, partial(pillow_loader.center_crop, size=args.size))
+    starts = range(0, len(images), args.batch_size)
+    numbers = [range(start, min(start + args.batch_size, len(images))) for start in starts]
+    yield (torch.stack([images.pixels(number) for number in batch]) for _ in count() for batch in numbers)
+
+
+def measure(opened: AbstractContextManager[Iterable[torch.Tensor]], images: int) -> Measured:
+    """Keeps the first images, then takes as many again against the clock. The epochs follow one another without end."""
+    with opened as batches:
+        kept = torch.cat([batch.cpu() for batch in first_batches(batches, images)])[:images]
+        started, cpu = time.perf_counter(), time.process_time()
+        taken = sum(len(batch) for batch in first_batches(batches, images))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        elapsed = time.perf_counter() - started
+        return Measured(kept, taken / elapsed, (time.process_time() - cpu) / elapsed)
+
+
+def first_batches(batches: Iterable[torch.Tensor], images: int) -> Iterator[torch.Tensor]:
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += len(batch)
+        if seen >= images:
+            return
+
+
+def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image:
+    """A few images from all over the set, side by side, and by how much they differ."""
+    difference = (left.images.int() - right.images.int()).abs()
+    chosen = torch.linspace(0, len(left.images) - 1, SHOWN).long().tolist()
+    magnified = (difference * MAGNIFIED).clamp(max=255).to(torch.uint8)
+    side = left.images.shape[-1]
+    step, head = side + _GAP_PX, _FONT_PX + 2 * _GAP_PX
+    picture = Image.new("RGB", (3 * step + _GAP_PX, len(chosen) * step + head), "white")
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(_FONT_PX)
+    for column, (title, pixels) in enumerate(
+        ((names[0], left.images), (names[1], right.images), (f"difference x {MAGNIFIED}", magnified))
+    ):
+        x = _GAP_PX + column * step
+        pen.text((x + side / 2, _GAP_PX), title, fill="black", font=font, anchor="ma")
+        for row, number in enumerate(chosen):
+            tile = np.ascontiguousarray(pixels[number].permute(1, 2, 0).numpy())
+            picture.paste(Image.fromarray(tile), (x, head + row * step))
+    return picture
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
+    parser.add_argument("--images", type=int, default=512, help="how many to compare")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of DALI")
+    parser.add_argument("--picture", type=Path, default=Path("cpu_vs_gpu.png"), help="PNG to write")
+    args = parser.parse_args(argv)
+
+    names = ("DALI, CPU", "DALI, GPU") if torch.cuda.is_available() else ("DALI, CPU", "Pillow")
+    if not torch.cuda.is_available():
+        print("There is no GPU here, so this compares DALI's decode on the CPU with Pillow's.")
+    try:
+        left = measure(open_dali(args, "cpu"), args.images)
+        right = measure(open_dali(args, "cuda") if torch.cuda.is_available() else open_pillow(args), args.images)
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+    for name, result in zip(names, (left, right), strict=True):
+        print(f"{name:<10} {result.images_per_s:>8,.0f} images/s  {result.cores:.2f} CPU cores")
+    difference = (left.images.int() - right.images.int()).abs().float()
+    print(
+        f"{len(difference):,} images, {args.size}×{args.size}: pixels (0..255) differ by {difference.mean():.3f} on "
+        f"average, by {difference.max():.0f} at most; {(difference > 2).float().mean():.3%} by more than 2"
+    )
+    args.picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(left, right, names).save(args.picture)
+    print(f"{args.picture}: {SHOWN} of them side by side")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""examples/cpu_vs_gpu.py and tools/contact_sheet.py: figures within bounds, and pictures of the right things."""
+
+import re
+from pathlib import Path
+
+import contact_sheet
+import cpu_vs_gpu
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_cpu_vs_gpu(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "new" / "picture.png"
+    assert cpu_vs_gpu.main([str(packed / "val"), "--size", "48", "--images", "100", "--picture", str(picture)]) == 0
+    output = capsys.readouterr().out
+    assert ("There is no GPU here" in output) == (not torch.cuda.is_available())
+    assert len(re.findall(r"[\d,]+ images/s +[\d.]+ CPU cores", output)) == 2
+    found = re.search(r"100 images, 48×48: .* differ by ([\d.]+) on average, by (\d+) at most", output)
+    assert found, output
+    # Decoder and resize round differently: by one step where libjpeg decodes, by a few where nvJPEG does.
+    assert float(found[1]) < 1
+    assert int(found[2]) <= (16 if torch.cuda.is_available() else 2)
+    pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
+    left, right = pixels[60:84, 8:56], pixels[60:84, 64:112]
+    assert np.abs(left - right).max() <= (16 if torch.cuda.is_available() else 2)
+    assert left.std() > 10  # an image, not a blank
+
+
+def test_cpu_vs_gpu_names_a_bad_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cpu_vs_gpu.main([str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_contact_sheet(packed: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "sheet.png"
+    assert contact_sheet.main([str(packed / "train"), str(picture), "--images", "20", "--size", "64"]) == 0
+    sheet = Image.open(picture)
+    assert sheet.width == 8 * (64 + 6) + 6
+    pixels = np.asarray(sheet)
+    first = pixels[6:70, 6:70]
+    # Undone normalisation: a digit is white on black, and gray.
+    assert (first.min(), first.max() > 200) == (0, True)
+    assert np.abs(first[..., 0].astype(int) - first[..., 2]).max() <= 1
+    assert (pixels[70:89, 6:70] < 128).any()  # its name stands below

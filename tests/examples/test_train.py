@@ -1,0 +1,68 @@
+"""examples/train.py with both loaders, and what its checkpoints promise."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import train
+
+import gpuload
+
+# Beside decoding threads, torch's own get in each other's way on two cores.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ["--size", "24", "--batch-size", "64", "--min-scale", "0.5", "--flip", "0", "--device", "cpu"]
+
+
+@pytest.mark.parametrize("loader", ["dali", "torch"])
+def test_trains_to_better_than_chance(packed: Path, loader: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([str(packed), "--loader", loader, "--epochs", "2", *SMALL]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    found = re.fullmatch(
+        r"Trained 2 epochs in \d+ s: validation accuracy ([\d.]+)% \((\d+) of (\d+); chance is 10.0%\)", last
+    )
+    assert found, last
+    images = len(gpuload.Dataset(packed / "val"))
+    assert int(found[3]) == images  # each once
+    assert int(found[2]) / images > 0.3  # chance is 0.1
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return torch.load(checkpoint, weights_only=True)["net"]
+
+
+# 25 batches an epoch: in the middle of one, at the end of one, and in the middle of the last.
+@pytest.mark.parametrize("stop", [7, 25, 40])
+def test_resumed_equals_undisturbed(packed: Path, tmp_path: Path, stop: int) -> None:
+    run = [str(packed), "--epochs", "2", *SMALL, "--checkpoint"]
+    whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
+    assert train.main([*run, str(whole)]) == 0
+    assert train.main([*run, str(parts), "--max-batches", str(stop)]) == 0
+    assert any(not torch.equal(value, weights(whole)[name]) for name, value in weights(parts).items())
+    assert train.main([*run, str(parts), "--resume"]) == 0
+    assert {name: value.tolist() for name, value in weights(parts).items()} == {
+        name: value.tolist() for name, value in weights(whole).items()
+    }
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_dataloader_starts_the_epoch_again(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = [str(packed), "--loader", "torch", "--epochs", "2", *SMALL, "--checkpoint", str(tmp_path / "run.pt")]
+    assert train.main([*run, "--max-batches", "30"]) == 0
+    assert train.main([*run, "--resume"]) == 0
+    assert "in epoch 2, after 25 of 50 batches" in capsys.readouterr().out
+
+
+def test_resume_without_a_checkpoint(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train.main([str(packed), "--checkpoint", str(tmp_path / "none.pt"), "--resume"])
+    assert caught.value.code == 2
+    assert "leave --resume away to start afresh" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "Pack images" in error
