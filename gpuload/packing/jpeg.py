@@ -39,7 +39,8 @@ def read_header(data: bytes) -> JpegHeader:
 
     Plain is: baseline or progressive, 8 bits, gray or YCbCr on a usual grid, and not one byte out of place.
     """
-    width = height = scan = 0
+    width = height = components = scan = 0
+    adobe_transform = 1
     oddity = ""
     orientation, xmp = -1, False
     at, size = 2, len(data)
@@ -55,6 +56,7 @@ def read_header(data: bytes) -> JpegHeader:
             if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or width:
                 return JpegHeader(width, height, "jpeg-odd-header")
             height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
+            components = frame[5]
             oddity = oddity or _frame_oddity(marker, frame)
         elif marker == _EXIF:
             if data[body : body + 4].lower() == b"exif":
@@ -62,9 +64,8 @@ def read_header(data: bytes) -> JpegHeader:
                 orientation = exif_orientation(data[body:end]) if orientation < 0 else 0
             else:
                 xmp = xmp or data.find(b"Orientation", body, end) > 0
-        elif marker == _ADOBE and length >= 14 and data.startswith(b"Adobe", body) and data[body + 11] != 1:
-            # Transform 0: three components are RGB. (Gray files carry 0 too, where it means nothing.)
-            oddity = oddity or ("" if _is_gray(data, end) else "jpeg-rgb")
+        elif marker == _ADOBE and length >= 14 and data.startswith(b"Adobe", body):
+            adobe_transform = data[body + 11]
         elif marker == _TABLES and length > 2 and data[body] >> 4:
             oddity = oddity or "jpeg-16-bit-tables"
         elif marker == _SCAN:
@@ -72,6 +73,8 @@ def read_header(data: bytes) -> JpegHeader:
         at = end
     if not width or not height:
         oddity = "jpeg-odd-header"
+    elif components == 3 and adobe_transform != 1:
+        oddity = oddity or "jpeg-rgb"
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
     return JpegHeader(width, height, oddity, abs(orientation), xmp)
@@ -121,12 +124,3 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
     if components == 3 and sampling[0] in _LUMA_SAMPLING and sampling[1:] == b"\x11\x11":
         return ""
     return "jpeg-odd-sampling"
-
-
-def _is_gray(data: bytes, at: int) -> bool:
-    """Whether the next frame header from here on has one component."""
-    while at + 10 <= len(data) and data[at] == 0xFF:
-        if data[at + 1] in _FRAMES:
-            return data[at + 9] == 1
-        at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return False
