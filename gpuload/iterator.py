@@ -13,7 +13,7 @@ from gpuload.dataset import Dataset
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError, StateError
 from gpuload.order import EpochOrder, count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
-from gpuload.pipeline import DaliDecoder, DecodeFault, Largest, count_gpus
+from gpuload.pipeline import BatchDecodeError, DaliDecoder, Largest, count_gpus
 from gpuload.ranks import count_threads, find_device, find_ranks
 from gpuload.reader import Bytes, EncodedBatch, Reader
 
@@ -238,7 +238,7 @@ class DaliIterator:
                         "this loop was ended by a later one over the same DaliIterator, or by close(). "
                         "To iterate twice at a time, construct two"
                     )
-        except DecodeFault as fault:
+        except BatchDecodeError as fault:
             raise self._decode_error(fault) from None
         rest = (len(order) - start) % self._global_batch_size
         first, stop = rank_part(len(order) - rest, len(order), self.ranks.rank, self.ranks.world_size)
@@ -289,7 +289,7 @@ class DaliIterator:
                 columns.append(field)
         return tuple(columns)
 
-    def _decode_error(self, fault: DecodeFault) -> DecodeError:
+    def _decode_error(self, fault: BatchDecodeError) -> DecodeError:
         assert isinstance(fault.request, _Request)
         sample = fault.request.encoded.samples[fault.places[0]]
         shard = self.dataset.shard_paths[int(np.searchsorted(self.dataset.first_samples, sample, side="right")) - 1]

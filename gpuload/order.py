@@ -90,7 +90,8 @@ def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
 def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
     """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous cut.
 
-    The first ranks take the rest: 5 samples over 3 ranks: [0, 2), [2, 4), [4, 5). A rank can get none of a last, short batch.
+    The first ranks take the rest: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). A rank can get none of a last,
+    short batch.
     """
     share, rest = divmod(stop - start, world_size)
     first = start + rank * share + min(rank, rest)

@@ -42,7 +42,7 @@ R = TypeVar("R", bound=Request)
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
 
 
-class DecodeFault(Exception):
+class BatchDecodeError(Exception):
     """Images at these places of a request do not decode."""
 
     def __init__(self, request: Request, places: list[int]) -> None:
@@ -109,7 +109,7 @@ class DaliDecoder(Generic[R]):
         Only one call is under way at a time; a new one ends the one before.
 
         Raises:
-            DecodeFault: images of the next batch do not decode.
+            BatchDecodeError: images of the next batch do not decode.
         """
         self._finish()
         if self._pipeline is None:
@@ -168,7 +168,7 @@ class DaliDecoder(Generic[R]):
         self._discard()
         for request in requests:
             if places := [place for place, data in enumerate(request.images) if not _decodes(data)]:
-                return DecodeFault(request, places)
+                return BatchDecodeError(request, places)
         return error
 
 
@@ -187,7 +187,10 @@ def _decodes(data: Bytes) -> bool:
 
 
 def operators(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, ...]]) -> Any:
-    """The graph, for the device of the pipeline that is being defined; `feed` gives encoded images, then `Crops` in its documented order."""
+    """The graph, for the device of the pipeline that is being defined.
+
+    feed: gives the encoded images of a batch, then the parts of its `Crops`, in their order.
+    """
     on_gpu = Pipeline.current().device_id is not None
     encoded, start, shape, roi_start, roi_end, mirror = fn.external_source(
         feed,

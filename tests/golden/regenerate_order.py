@@ -25,9 +25,7 @@ CASES = [
 def orders() -> list[dict[str, object]]:
     rows = []
     for case in CASES:
-        order = EpochOrder(
-            np.array(case["shard_sizes"]), seed=case["seed"], epoch=case["epoch"], window=case["window"]
-        )
+        order = EpochOrder(np.array(case["shard_sizes"]), seed=case["seed"], epoch=case["epoch"], window=case["window"])
         rows.append({**case, "order": order[:].tolist()})
     return rows
 

@@ -53,7 +53,9 @@ def transforms() -> ModuleType:
     """
     package = Path(importlib.util.find_spec("torchvision").origin).parent  # type: ignore[union-attr, arg-type]
     if torch.version.cuda is None:
-        names = set(re.findall(r'(?:register_meta\(|torchvision::)"?(\w+)"', (package / "_meta_registrations.py").read_text()))
+        names = set(
+            re.findall(r'(?:register_meta\(|torchvision::)"?(\w+)"', (package / "_meta_registrations.py").read_text())
+        )
         library = torch.library.Library("torchvision", "DEF")
         for name in names:
             library.define(f"{name}() -> ()")

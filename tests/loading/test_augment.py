@@ -53,6 +53,15 @@ def test_random_crops_are_distributed_as_torchvisions(
     assert largest_gap(expected[:, 2] * expected[:, 3], found[:, 2] * found[:, 3]) < 0.0276
 
 
+def test_place_size_and_flip_are_independent() -> None:
+    crops = draw(Augment(8), 20_000, 1000, 1000)
+    height, width = crops.shape.T
+    top, left = (crops.start / np.maximum(1000 - crops.shape, 1)).T
+    together = np.corrcoef([top, left, height * width, width / height, crops.mirror])
+    # A correlation of independent draws has a standard error of 0.007; ten pairs, so allow four of them.
+    assert np.abs(together - np.eye(5)).max() < 0.028
+
+
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(0, 2**62), st.sampled_from(["random", "center", "none"]))
 def test_crops_lie_in_the_image(width: int, height: int, seed: int, crop: Any) -> None:
     crops = draw(Augment((20, 31), crop=crop), 8, width, height, seed=seed)
@@ -73,13 +82,22 @@ def test_a_sample_is_cropped_alike_in_any_company(seed: int, epoch: int, samples
 
 
 def test_seed_and_epoch_change_the_crops() -> None:
-    drawn = {draw(Augment(8), 4, 500, 375, seed=s, epoch=e).start.tobytes() for s, e in [(0, 0), (0, 1), (1, 0), (1, 1)]}
+    drawn = {
+        draw(Augment(8), 4, 500, 375, seed=s, epoch=e).start.tobytes() for s, e in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    }
     assert len(drawn) == 4
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, 0.5), ({"crop": "center"}, 0), ({"crop": "none"}, 0), ({"flip": 0.2}, 0.2), ({"flip": 0}, 0), ({"flip": 1}, 1)],
+    [
+        ({}, 0.5),
+        ({"crop": "center"}, 0),
+        ({"crop": "none"}, 0),
+        ({"flip": 0.2}, 0.2),
+        ({"flip": 0}, 0),
+        ({"flip": 1}, 1),
+    ],
 )
 def test_share_of_flips(options: dict[str, Any], expected: float) -> None:
     mirror = draw(Augment(8, **options), 20_000, 50, 50).mirror

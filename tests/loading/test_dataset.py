@@ -110,11 +110,23 @@ def short_index(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (missing_shard, gpuload.ShardError, r"shard-000003.tar: missing; manifest.json lists 10 shards. Copy the folder"),
-        (short_shard, gpuload.ShardError, r"shard-000003.tar: is [\d,]+ bytes, manifest.json says [\d,]+. .*copy it again"),
+        (
+            missing_shard,
+            gpuload.ShardError,
+            r"shard-000003.tar: missing; manifest.json lists 10 shards. Copy the folder",
+        ),
+        (
+            short_shard,
+            gpuload.ShardError,
+            r"shard-000003.tar: is [\d,]+ bytes, manifest.json says [\d,]+. .*copy it again",
+        ),
         (swapped_shards, gpuload.ShardError, r"shard-00000[12].tar: its index does not match it \(sample '\d+-\d+' is"),
         (index_of_fewer_shards, gpuload.FormatError, r"index.arrow: indexes 9 shards, manifest.json lists 10"),
-        (index_of_fewer_rows, gpuload.FormatError, r"index.arrow: has 9 rows for shard-000000.tar, manifest.json says 10"),
+        (
+            index_of_fewer_rows,
+            gpuload.FormatError,
+            r"index.arrow: has 9 rows for shard-000000.tar, manifest.json says 10",
+        ),
         (short_index, gpuload.FormatError, r"index.arrow: not an Arrow file, or cut short"),
         (lambda f: (f / "index.arrow").unlink(), gpuload.FormatError, r"index.arrow: missing. Copy the folder again"),
         (lambda f: (f / "manifest.json").unlink(), gpuload.FormatError, r"no manifest.json, so this is not a packed"),

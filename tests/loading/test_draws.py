@@ -21,7 +21,7 @@ def test_keys_of_swapped_and_summed_words_differ() -> None:
 
 def test_uniform_fills_its_interval_evenly() -> None:
     values = uniform(make_key(3, 4), np.arange(100_000))
-    assert 0 <= values.min() and values.max() < 1
+    assert values.min() >= 0 and values.max() < 1
     counts, _ = np.histogram(values, 100, (0, 1))
     # chi-square with 99 degrees of freedom: 99 on average, above 160 once in 10,000 keys
     assert (((counts - 1000) ** 2) / 1000).sum() < 160

@@ -81,7 +81,15 @@ def test_images_labels_and_keys_belong_together(packed: Path, photos: Path) -> N
 
 @pytest.mark.parametrize(
     ("size", "batch_size", "options"),
-    [(1, 5, {}), (1, 97, {}), (1, 200, {}), (2, 8, {}), (3, 4, {}), (5, 7, {"num_threads": 2}), (1, 8, {"prefetch": 5})],
+    [
+        (1, 5, {}),
+        (1, 97, {}),
+        (1, 200, {}),
+        (2, 8, {}),
+        (3, 4, {}),
+        (5, 7, {"num_threads": 2}),
+        (1, 8, {"prefetch": 5}),
+    ],
 )
 def test_order_and_crops_do_not_depend_on_who_cuts_them(
     packed: Path, epochs: Any, size: int, batch_size: int, options: dict[str, Any]
@@ -325,7 +333,10 @@ def test_ranks_come_from_torch_distributed(packed: Path, tmp_path: Path, monkeyp
         ({"batch_size": 0}, "batch_size=0: expected at least 1"),
         ({"prefetch": 0}, "prefetch=0: expected at least 1"),
         ({"window": -1}, "window=-1: expected at least 1"),
-        ({"batch_size": 98}, r"batch_size 98: is larger than .*train \(97 samples\).* smaller batch_size, or drop_last=F"),
+        (
+            {"batch_size": 98},
+            r"batch_size 98: is larger than .*train \(97 samples\).* smaller batch_size, or drop_last=F",
+        ),
         ({"batch_size": 50, "rank": 0, "world_size": 2}, "batch_size 50 x world_size 2: is larger than"),
         ({"rank": 1}, "rank=1, world_size=None: give both, or neither"),
         ({"rank": 2, "world_size": 2}, "rank=2, world_size=2: expected 0 <= rank < world_size"),
@@ -345,7 +356,9 @@ def test_impossible_arguments_are_refused(packed: Path, options: dict[str, Any],
 def test_a_gpu_that_is_not_there(packed: Path) -> None:
     with pytest.raises(gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*'auto'"):
         load(packed, device="cuda")
-    with pytest.raises(gpuload.DeviceError, match="output='cupy': CuPy arrays live on a GPU, and the device is the CPU"):
+    with pytest.raises(
+        gpuload.DeviceError, match="output='cupy': CuPy arrays live on a GPU, and the device is the CPU"
+    ):
         load(packed, output="cupy")
     assert load(packed, device="auto").device == "cpu"
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 import gpuload
 from gpuload.augment import Augment, Crops
-from gpuload.pipeline import DaliDecoder, DecodeFault, Largest, operators
+from gpuload.pipeline import BatchDecodeError, DaliDecoder, Largest, operators
 from gpuload.reader import Bytes
 
 
@@ -141,7 +141,7 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(images: 
         broken = Request([good.images[0], bad, good.images[2], bad, good.images[4]], good.crops)
         one = decoder(augment, 5)
         found = []
-        with pytest.raises(DecodeFault, match="2 of 5 images do not decode") as caught:
+        with pytest.raises(BatchDecodeError, match="2 of 5 images do not decode") as caught:
             for wanted, _ in one.decode(iter([good, good, broken, good])):
                 found.append(wanted)
         assert found == [good, good]
