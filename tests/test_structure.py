@@ -18,7 +18,7 @@ PACKING = ["sources", "packing", "cli", "__main__"]
 LOADING = ["dataset", "order", "reader", "augment", "pipeline", "outputs", "ranks", "iterator"]
 WITHIN = {
     "disk": ["fields", "tar", "dali_index", "index", "manifest", "timm_info", "__init__"],
-    "packing": ["image", "plan", "shard", "workers", "packer", "foreign"],
+    "packing": ["options", "jpeg", "image", "plan", "shard", "workers", "output", "packer", "scan", "foreign"],
 }
 OWNERS = {"nvidia": {"pipeline.py"}, "torch": {"outputs.py"}, "cupy": {"outputs.py"}, "pebble": {"packing/workers.py"}}
 

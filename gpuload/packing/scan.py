@@ -129,10 +129,12 @@ def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, 
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: a JPEG upright as its EXIF says; the EXIF of other formats it passes over."""
+    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), heedless of XMP."""
     try:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
-        turned = image.format in ("JPEG", "MPO") and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        exif = Image.Exif()
+        exif.load(image.info.get("exif", b""))
+        turned = exif.get(_ORIENTATION, 1) in (5, 6, 7, 8)
     except Exception as error:
         what = "is empty" if not member.size else f"is not an image that Pillow reads ({type(error).__name__})"
         raise ShardError(

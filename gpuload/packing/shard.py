@@ -176,6 +176,8 @@ class _Packing:
             image = check_image(data, measured)
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None
+        except MemoryError:
+            raise DecodeError("does not fit into memory") from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         key = sample_key(row, name)

@@ -1,0 +1,64 @@
+"""Sources that behave as a decoder with a bug would: by the name of the image."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # also when run as a script, without an installation
+
+from gpuload.sources import FolderSource
+
+
+class FaultySource(FolderSource):
+    """Reading dies, hangs or runs out of memory where the name says so."""
+
+    def __init__(self, root: Path, notes: Path) -> None:
+        super().__init__(root)
+        self.notes = notes
+
+    def read(self, row: int, name: str) -> bytes:
+        if "segv" in name:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "abort" in name:
+            os.abort()
+        if "exit" in name:
+            os._exit(7)
+        if "hang" in name:
+            ctypes.PyDLL(None).pause()  # C code that keeps Python's lock and never comes back
+        if "memory" in name:
+            raise MemoryError
+        if "killed-once" in name and not self._seen(name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "killed-always" in name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(row, name)
+
+    def _seen(self, name: str) -> bool:
+        note = self.notes / name.replace("/", "-")
+        seen = note.exists()
+        note.touch()
+        return seen
+
+
+def die(job: object) -> None:
+    """In place of `pack_shard`: nothing ever gets done, and no image is to blame."""
+    os._exit(1)
+
+
+class SlowSource(FolderSource):
+    """Takes its time, so that a test can come in between."""
+
+    def read(self, row: int, name: str) -> bytes:
+        time.sleep(0.05)
+        return super().read(row, name)
+
+
+if __name__ == "__main__":
+    # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
+    from gpuload import cli
+
+    cli.open_source = lambda root, *_: SlowSource(root)
+    sys.exit(cli.main(["pack", *sys.argv[1:]]))

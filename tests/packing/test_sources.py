@@ -1,0 +1,160 @@
+"""Listings: sorted whatever the file system says, complete, and clear about what is wrong."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from conftest import Folder
+
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.sources import FolderSource, Rejection, TableSource, open_source
+
+
+def names(listing) -> list[str]:
+    return listing.samples.column("name").to_pylist()
+
+
+def labels(listing) -> list[int]:
+    return listing.samples.column("label").to_pylist()
+
+
+def test_folder(make_folder: Folder) -> None:
+    root = make_folder(
+        {
+            "b/2.JPG": b"12345",
+            "b/10.jpeg": b"1",
+            "b/deep/er/x.PnG": b"22",
+            "a/ü n.d.webp": b"333",
+            "a/.hidden.jpg": b"no",
+            ".cache/x.jpg": b"no",
+            "a/notes.txt": b"no",
+            "a/README": b"no",
+            "lone.jpg": b"no",
+        }
+    )
+    (root / "empty").mkdir()
+    listing = FolderSource(root).list_samples()
+    assert listing.classes == ("a", "b", "empty")
+    assert names(listing) == ["a/ü n.d.webp", "b/10.jpeg", "b/2.JPG", "b/deep/er/x.PnG"]
+    assert listing.samples.column("bytes").to_pylist() == [3, 1, 5, 2]
+    assert labels(listing) == [0, 1, 1, 1]
+    assert listing.rejected == (Rejection("lone.jpg", "lies in no class folder"),)
+    assert listing.notes == (
+        "1 class folders hold no image and keep their class number: 'empty'",
+        "passed over, by extension: 1 × .txt, 1 × no extension",
+    )
+    source = pickle.loads(pickle.dumps(FolderSource(root)))
+    assert source.read(2, "b/2.JPG") == b"12345"
+
+
+def test_links_are_followed_but_not_in_circles(make_folder: Folder) -> None:
+    root = make_folder({"a/1.jpg": b"1", "b/2.jpg": b"2"})
+    elsewhere = make_folder({"3.jpg": b"3"})
+    (root / "a" / "up").symlink_to(root)
+    (root / "a" / "b").symlink_to(root / "b")
+    (root / "b" / "a").symlink_to(root / "a")
+    (root / "c").symlink_to(elsewhere)
+    (root / "c" / "4.jpg").symlink_to(root / "a" / "1.jpg")
+    (root / "c" / "5.jpg").symlink_to("nowhere")
+    listing = FolderSource(root).list_samples()
+    assert names(listing) == ["a/1.jpg", "a/b/2.jpg", "b/2.jpg", "b/a/1.jpg", "c/3.jpg", "c/4.jpg"]
+    assert listing.rejected == (Rejection("c/5.jpg", "cannot be read: No such file or directory"),)
+    assert [note for note in listing.notes if "'a/up', a link to a folder that it lies in" in note]
+
+
+def test_names_that_are_not_utf8(make_folder: Folder) -> None:
+    root = make_folder({"a/1.jpg": b"1"})
+    Path(os.fsdecode(os.fsencode(root) + b"/a/\xff.jpg")).write_bytes(b"1")
+    listing = FolderSource(root).list_samples()
+    assert names(listing) == ["a/1.jpg"]
+    assert listing.rejected == (Rejection("a/\ufffd.jpg", "its name is not UTF-8"),)
+    os.mkdir(os.fsencode(root) + b"/\xff")
+    with pytest.raises(SourceError, match=r"class folder '\ufffd' has a name that is not UTF-8. Rename it"):
+        FolderSource(root).list_samples()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds no class folders .0 images .*Put each image into a folder named after its class, or give --labels"),
+        ({"1.jpg": b"1", "2.jpg": b"2"}, "holds no class folders .2 images lie in it directly"),
+        ({"a/x.txt": b"1"}, r"no image in its 1 class folders \('a'\).*by their extension.*found: 1 × \.txt"),
+    ],
+)
+def test_folder_without_images(make_folder: Folder, files: dict[str, bytes], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        FolderSource(make_folder(files)).list_samples()
+
+
+def test_folder_that_is_none(make_folder: Folder) -> None:
+    root = make_folder({"a/1.jpg": b"1"})
+    with pytest.raises(SourceError, match=r"missing: no such folder. Give a folder of class folders"):
+        FolderSource(root / "missing").list_samples()
+    with pytest.raises(SourceError, match=r"1\.jpg: is a file, not a folder"):
+        FolderSource(root / "a" / "1.jpg").list_samples()
+
+
+@pytest.mark.parametrize(
+    ("table", "expected_labels", "classes"),
+    [
+        ("path,label\nx/1.jpg,dog\n2.png,cat\n", [1, 0], ("cat", "dog")),
+        ("Filename,other,Class\nx/1.jpg,?,10\n2.png,?,2\n", [10, 2], None),
+        ("target\timage\n 7 \tx/1.jpg\n7\t2.png\n", [7, 7], None),
+        ("path;label\nx/1.jpg;1a\n2.png;2\n", [0, 1], ("1a", "2")),
+        ('\ufeff"path","label"\n"x/1.jpg","a, b"\n2.png,a\n', [1, 0], ("a", "a, b")),
+    ],
+)
+def test_table(make_folder: Folder, table: str, expected_labels: list[int], classes: tuple[str, ...] | None) -> None:
+    root = make_folder({"x/1.jpg": b"123", "2.png": b"4", "t.csv": table.encode()})
+    source = open_source(root, root / "t.csv")
+    assert isinstance(source, TableSource)
+    listing = source.list_samples()
+    assert names(listing) == ["x/1.jpg", "2.png"]
+    assert listing.samples.column("bytes").to_pylist() == [3, 1]
+    assert (labels(listing), listing.classes) == (expected_labels, classes)
+    assert source.read(0, "x/1.jpg") == b"123"
+
+
+def test_table_with_named_columns(make_folder: Folder) -> None:
+    root = make_folder({"1.jpg": b"1", "t.csv": b"label,where,kind\n5,1.jpg,bird\n"})
+    assert open_source(root, root / "t.csv", "where", "kind").list_samples().classes == ("bird",)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target; its columns are \['file', 'kind'\]. .*--label-column"),
+        (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
+        (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
+        (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\). Remove"),
+        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 times \(lines '3'\)"),
+        (b"path,label\n1.jpg,\n", r"1 rows have no label \(first in line 2\). Fill or remove"),
+        (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column"),
+        (b"path,label\n1.jpg,-1\n", "class numbers start at 0, found -1. Renumber or remove"),
+        (b"path,label\n", "has a header but no rows. Give it a row for each image"),
+        (b"path,label\n1.jpg\n", "not a CSV or TSV table .*Save it again"),
+        (b"", "not a CSV or TSV table .*Save it again"),
+        (b"path,label\n\xff\xff.jpg,1\n", "not a CSV or TSV table in UTF-8"),
+    ],
+)  # fmt: skip
+def test_table_that_is_wrong(make_folder: Folder, table: bytes, message: str) -> None:
+    root = make_folder({"1.jpg": b"1", "t.csv": table})
+    with pytest.raises(SourceError, match=message) as caught:
+        open_source(root, root / "t.csv").list_samples()
+    assert str(root / "t.csv") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_table_arguments(make_folder: Folder) -> None:
+    root = make_folder({"1.jpg": b"1", "t.csv": b"path,label\n1.jpg,1\n"})
+    with pytest.raises(SourceError, match=r"missing.csv: cannot be read .No such file"):
+        open_source(root, root / "missing.csv").list_samples()
+    with pytest.raises(SourceError, match=r"nowhere: no such folder. Give the folder that the paths"):
+        open_source(root / "nowhere", root / "t.csv").list_samples()
+    with pytest.raises(
+        SourceError, match=r"has no column 'x'; its columns are \['path', 'label'\]. Give --path-column one"
+    ):
+        open_source(root, root / "t.csv", path_column="x").list_samples()
+    with pytest.raises(ArgumentError, match=r"give it with --labels table\.csv"):
+        open_source(root, label_column="x")
