@@ -66,6 +66,21 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))) / 2
 
 
+def train_batch(
+    net: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor, lr: float
+) -> torch.Tensor:
+    """One step; gives the sum of the losses and the number of right answers, on the device."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    logits = net(images)
+    loss = F.cross_entropy(logits, labels, label_smoothing=0.1)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        return torch.stack([loss * len(labels), (logits.argmax(1) == labels).sum()])
+
+
 def evaluate(net: nn.Module, batches: Iterable[Any], device: str) -> tuple[int, int]:
     """(right, all): exact counts over every image of the split."""
     net.eval()
@@ -128,38 +143,28 @@ def run(args: argparse.Namespace) -> None:
             loader.load_state_dict(saved["loader"])
         else:  # a DataLoader cannot go on in mid-epoch: it starts this one again
             step = first_epoch * len(loader)
+            if args.loader == "dali":  # a DataLoader made the checkpoint
+                loader.set_epoch(first_epoch)
         print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
 
     print(f"{len(packed):,} images of {classes} classes, {args.size} px, with {args.loader} on {device}")
-    right = val_images = 0
+    # A finished run that is resumed has no epoch left to evaluate after.
+    right, val_images = evaluate(net, val_loader, device) if first_epoch >= args.epochs else (0, 0)
     started = time.perf_counter()
     for epoch in range(first_epoch, args.epochs):
         with make_progress() as progress:
             task = progress.add_task(f"epoch {epoch + 1}/{args.epochs}", total=len(loader), figures="")
-            loss_sum, hits = torch.zeros((), device=device), torch.zeros((), device=device)
-            seen, epoch_started = 0, time.perf_counter()
+            sums, seen, epoch_started = torch.zeros(2, device=device), 0, time.perf_counter()
             progress.update(task, completed=step - epoch * len(loader))
             for images, labels in loader:
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(step, steps, args.lr)
-                logits = net(images)
-                loss = F.cross_entropy(logits, labels, label_smoothing=0.1)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
+                sums += train_batch(net, optimizer, images, labels, learning_rate(step, steps, args.lr))
                 step += 1
-
-                with torch.no_grad():
-                    loss_sum += loss * len(labels)
-                    hits += (logits.argmax(1) == labels).sum()
                 seen += len(labels)
                 if step % 10 == 0 or step % len(loader) == 0:  # reading a number makes the CPU wait for the GPU
+                    loss, accuracy = (sums / seen).tolist()
                     rate = seen / (time.perf_counter() - epoch_started)
-                    figures = (
-                        f"loss {loss_sum.item() / seen:.3f}  accuracy {hits.item() / seen:.1%}  {rate:,.0f} images/s"
-                    )
-                    progress.update(task, figures=figures)
+                    progress.update(task, figures=f"loss {loss:.3f}  accuracy {accuracy:.1%}  {rate:,.0f} images/s")
                 progress.advance(task)
                 if step == args.max_batches:
                     break
@@ -170,14 +175,12 @@ def run(args: argparse.Namespace) -> None:
             print(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume goes on behind them")
             return
         right, val_images = evaluate(net, val_loader, device)
-        print(
-            f"epoch {epoch + 1}/{args.epochs}: validation accuracy {right / val_images:.1%} ({right} of {val_images})"
-        )
+        print(f"    validation accuracy {right / val_images:.1%} ({right} of {val_images})")
         checkpoint(epoch + 1)
 
     took_s = time.perf_counter() - started
     print(
-        f"Trained {args.epochs} epochs in {took_s:.0f} s: validation accuracy {right / max(val_images, 1):.1%} "
+        f"Trained {args.epochs} epochs in {took_s:.0f} s: validation accuracy {right / val_images:.1%} "
         f"({right} of {val_images}; chance is {1 / classes:.1%})"
         + (f", in {args.checkpoint}" if args.checkpoint else "")
     )

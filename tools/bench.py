@@ -27,6 +27,7 @@ import gpuload
 
 # Contents that differ by chance differ by less: mean and deviation of one batch of random crops.
 _SAME_CONTENT = 0.5
+_BATCHES = 16  # in a round, at least
 
 
 def measure(names: list[str], work: Work, rounds: int) -> tuple[dict, dict]:
@@ -83,10 +84,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     args = parser.parse_args(argv)
     if args.images is None:
-        args.images = 200_000 if args.read_only else 2048
+        args.images = max(200_000 if args.read_only else 2048, _BATCHES * args.batch_size)
     for name in ("rounds", "images", "threads", "size", "batch_size"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1")
+    if args.images < _BATCHES * args.batch_size:
+        parser.error(
+            f"--images {args.images}: expected at least {_BATCHES} batches ({_BATCHES * args.batch_size:,} images), "
+            "or what lies ready in the loaders' queues would count too much"
+        )
     work = Work(args.folder, args.batch_size, args.size, args.threads, args.images)
     try:
         lines = describe(work)

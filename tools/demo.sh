@@ -18,10 +18,10 @@ fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 
+bold='' plain=''
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 run() {
-  printf '\n\033[1m$ '
-  printf '%q ' "$@"
-  printf '\033[0m\n'
+  printf '\n%s$ %s%s\n' "$bold" "$(printf '%q ' "$@")" "$plain"
   "$@"
 }
 py=.venv/bin/python
@@ -41,11 +41,14 @@ if [ -e "$demo/shards/train/manifest.json" ] && [ -e "$demo/shards/val/manifest.
   printf '\nReusing %s; delete it to pack anew.\n' "$demo/shards"
 else
   rm -rf "$demo/shards" # what an interrupted run left
-  run $py tools/pack.py "$folder" "$demo/shards" --val 0.1
+  run $py tools/pack.py "$folder" "$demo/shards" --val 0.1 || [ $? = 3 ] # 3: packed, but not every image
 fi
-run $py examples/train.py "$demo/shards" "${train[@]}" --checkpoint "$demo/checkpoint.pt"
+# A batch of 64, or less where that is more than a tenth of a small set.
+images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")
+batch=$((images >= 640 ? 64 : images >= 10 ? images / 10 : 1))
+run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt"
 run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}
 loaders=(torch gpuload)
 if nvidia-smi >/dev/null 2>&1; then loaders+=(gpuload-gpu); fi
-run $py tools/bench.py "$demo/shards/train" --size $size --rounds 3 --images 1024 --loaders "${loaders[@]}"
+run $py tools/bench.py "$demo/shards/train" --size $size --batch-size $batch --rounds 3 --images 1024 --loaders "${loaders[@]}"
 printf '\nDone. In %s: shards, checkpoint.pt, and batch.png, one augmented batch to look at.\n' "$demo"

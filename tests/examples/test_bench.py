@@ -18,7 +18,7 @@ TOOL = str(Path(bench.__file__))
 
 def test_table_and_json(packed: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    options = ["--rounds", "2", "--images", "128", "--size", "32", "--batch-size", "32", "--json", str(figures)]
+    options = ["--rounds", "2", "--images", "512", "--size", "32", "--batch-size", "32", "--json", str(figures)]
     done = subprocess.run([sys.executable, TOOL, str(packed / "train"), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for text in ("DataLoader + Pillow", "DALI by hand", "gpuload", "images/s", "times torch", "cores", "torch 2."):
@@ -26,13 +26,13 @@ def test_table_and_json(packed: Path, tmp_path: Path) -> None:
     loaders = json.loads(figures.read_text())["loaders"]
     assert [row["name"] for row in loaders][:3] == ["torch", "dali", "gpuload"]
     for row in loaders:
-        assert [turn["images"] for turn in row["rounds"]] == [128, 128]
+        assert [turn["images"] for turn in row["rounds"]] == [512, 512]
         assert row["images_per_s_min"] <= row["images_per_s"] <= row["images_per_s_max"]
         assert row["memory_bytes"] > 10e6
 
 
 def test_reading_alone(packed: Path) -> None:
-    options = ["--read-only", "--rounds", "1", "--images", "640"]
+    options = ["--read-only", "--rounds", "1", "--images", "1024"]
     done = subprocess.run([sys.executable, TOOL, str(packed / "train"), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "fn.readers.webdataset" in done.stdout
@@ -50,6 +50,7 @@ def test_a_loader_that_cannot_run_is_named(packed: Path, capsys: pytest.CaptureF
     [
         (["--rounds", "0"], "--rounds 0: expected at least 1"),
         (["--batch-size", "5000"], "--batch-size 5000: is larger than"),
+        (["--images", "640"], r"--images 640: expected at least 16 batches (1,024 images)"),
         (["--loaders", "fast"], "invalid choice: 'fast'"),
     ],
 )

@@ -18,6 +18,7 @@ def open_dataloader(work: Work, device: str) -> Iterator[Batches]:
         work.folder, work.batch_size, size=work.size, workers=work.threads, pin_memory=device == "cuda"
     )
     yield loader if device == "cpu" else _Moved(loader, device)
+    del loader
 
 
 class _Moved:

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -90,8 +90,12 @@ def _serve(pipe: Connection, name: str, work: Work) -> None:
             batches = _endless(loader)
             first = next(batches)
             pipe.send(_describe(first, time.perf_counter() - started, contender, work))
-            while pipe.recv() == "round":
-                pipe.send(_run(batches, contender, work))
+            try:
+                while pipe.recv() == "round":
+                    pipe.send(_run(batches, contender, work))
+            finally:
+                batches.close()
+                del first, batches, loader  # a DataLoader's workers end with the last reference to it
     except EOFError:  # no more orders
         pass
     except Exception as error:
@@ -137,7 +141,7 @@ def _describe(batch: tuple[Any, Any], first_batch_s: float, contender: Contender
     return First(first_batch_s, expected, "float32", float(images.mean()), float(images.std()))
 
 
-def _endless(loader: Batches) -> Iterator[Any]:
+def _endless(loader: Batches) -> Generator[Any, None, None]:
     while True:
         yield from loader
 

@@ -1,5 +1,6 @@
 """Reading alone: encoded samples into a DALI pipeline that decodes nothing."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -31,8 +32,11 @@ def open_dali(work: Work) -> Iterator[Batches]:
 
 @contextmanager
 def open_gpuload(work: Work) -> Iterator[Batches]:
-    """gpuload's order and reader: views of memory-mapped shards, handed to DALI without a copy."""
-    from nvidia.dali import fn, pipeline_def
+    """gpuload's order and reader: views of memory-mapped shards, handed to DALI as `gpuload.pipeline` does.
+
+    Labels come from the index and never enter DALI, as in `DaliIterator`.
+    """
+    from nvidia.dali import fn, pipeline_def, tensors
 
     import gpuload
     from gpuload.order import EpochOrder
@@ -40,24 +44,26 @@ def open_gpuload(work: Work) -> Iterator[Batches]:
 
     dataset = gpuload.Dataset(work.folder)
     reader = Reader(dataset, ["label"])
+    labels: deque[Any] = deque()
 
-    def batches():
+    def feed():
         for epoch in count():
             order = EpochOrder(dataset.shard_sizes, seed=0, epoch=epoch, window=8)
             for start in range(0, len(order) - work.batch_size + 1, work.batch_size):
                 batch = reader.read(order, start, start + work.batch_size)
-                yield batch.images, batch.columns["label"]
+                labels.append(batch.columns["label"])
+                yield [tensors.TensorCPU(image) for image in batch.images]
 
     @pipeline_def(batch_size=work.batch_size, num_threads=work.threads, device_id=None, prefetch_queue_depth=2)
     def graph():
-        return tuple(fn.external_source(batches(), num_outputs=2, no_copy=True))
+        return fn.external_source(feed(), no_copy=True)
 
-    yield _Outputs(graph())
+    yield ((images, labels.popleft()) for (images,) in _Outputs(graph()))
     reader.close()
 
 
 class _Outputs:
-    """A pipeline's outputs, batch by batch."""
+    """A pipeline's outputs, batch by batch, without end."""
 
     def __init__(self, pipeline: Any) -> None:
         pipeline.build()
