@@ -9,17 +9,13 @@ Exit codes: 0 all done; 2 nothing done, with one line on stderr that says why; 3
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from gpuload.errors import GpuloadError
 from gpuload.packing import packer
@@ -90,6 +86,10 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _summarise(report: packer.PackReport, out: Path) -> None:
+    # Here, not above: worker processes import this module too, and need none of it.
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     table = Table("", *report.manifests, title=None, box=None, show_edge=False)
     rows: dict[str, Callable[[Any], str]] = {
@@ -139,6 +139,8 @@ def _add_index(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _index(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
     with _progress("indexing", "shards") as bar:
         folder, manifest = index_shards(
             args.shards, args.out, args.classes, args.overwrite, lambda n, of: bar(n, of, 0)
@@ -159,23 +161,24 @@ def _index(args: argparse.Namespace) -> int:
     return DONE
 
 
-class _Speed(ProgressColumn):
-    """Things and megabytes a second."""
-
-    def render(self, task: Any) -> Text:
-        speed, read = task.speed or 0.0, task.fields["bytes"]
-        text = f"{speed:,.0f} {task.fields['unit']}/s"
-        return Text(text + (f"  {read / 1e6 / max(task.elapsed or 0.0, 1e-9):,.0f} MB/s" if read else ""))
-
-
 @contextmanager
 def _progress(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
     """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Speed(), TimeRemainingColumn()
+    started = time.monotonic()
+
+    def speed(done: int, read: int) -> str:
+        elapsed_s = max(time.monotonic() - started, 1e-9)
+        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
+
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
+    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(what, total=None, unit=unit, bytes=0)
-        yield lambda done, total, read: progress.update(task, completed=done, total=total, bytes=read)
+        task = progress.add_task(what, total=None, speed="")
+        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))
 
 
 def _counts(counts: Counter[str], most: int = 8) -> str:

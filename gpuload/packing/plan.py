@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gpuload.disk.fields import Field
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
@@ -72,6 +71,8 @@ def make_plan(
 
 def sample_spans(samples: pa.Table, fields: Sequence[Field]) -> I64:
     """int64 (N,): bytes that each sample takes in a tar when its image is kept as it is."""
+    import pyarrow.compute as pc  # 30 ms that workers need not wait for
+
     spans = _member_spans(samples.column(BYTES).to_numpy())
     for field in fields:
         column = samples.column(field.name)
@@ -132,10 +133,10 @@ def cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
 def choose_measured(count: int, measure: int, key: int) -> npt.NDArray[np.bool_]:
     """bool (count,): which samples are measured: all of a small split, a random part of a large one.
 
-    Measuring costs a decode to full RGB, so it is an eighth of a set between 1/4 of `measure` and 8 times `measure`.
+    Measuring costs a decode to full RGB, so it is an eighth of a set between 1/8 of `measure` and 8 times `measure`.
     """
     chosen = np.zeros(count, bool)
-    chosen[permutation(key, count)[: min(measure, max(measure // 4, count // 8))]] = True
+    chosen[permutation(key, count)[: min(measure, max(measure // 8, count // 8))]] = True
     return chosen
 
 

@@ -5,8 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
 
 from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
@@ -60,6 +58,8 @@ class TableSource:
             return file.read()
 
     def _read_table(self) -> pa.Table:
+        from pyarrow import csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait
+
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: no such folder. Give the folder that the paths in {self.table} start from")
         try:
@@ -116,6 +116,8 @@ class TableSource:
         return sizes
 
     def _classes(self, labels: pa.ChunkedArray) -> tuple[pa.ChunkedArray, tuple[str, ...] | None]:
+        import pyarrow.compute as pc
+
         labels = pc.utf8_trim_whitespace(labels.cast(pa.large_string()))
         texts: list[str] = sorted(pc.unique(labels).to_pylist())
         empty = pc.sum(pc.equal(labels, "")).as_py()
