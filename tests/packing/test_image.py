@@ -24,6 +24,11 @@ def after_start(data: bytes, extra: bytes) -> bytes:
     return data[:2] + extra + data[2:]
 
 
+def segment(content: bytes) -> bytes:
+    """An APP1 segment."""
+    return b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content
+
+
 PHOTO = photo()
 GRAY = PHOTO.convert("L")
 ALPHA = PHOTO.copy()
@@ -45,6 +50,7 @@ ODD = {
     "big-endian orientation 6": (encode(PHOTO, exif=exif(6, order=">")), "exif-rotated"),
     "orientation 9": (encode(PHOTO, exif=exif(9)), "jpeg-odd-exif"),
     "orientation of a wrong type": (encode(PHOTO, exif=exif(6, tag_type=4)), "jpeg-odd-exif"),
+    "two EXIF segments": (after_start(encode(PHOTO, exif=exif(1)), segment(exif(6))), "jpeg-odd-exif"),
     "rotated by XMP": (encode(PHOTO, xmp=XMP_ROTATED), "exif-rotated"),
     "CMYK": (encode(PHOTO.convert("CMYK")), "jpeg-cmyk"),
     "RGB in JPEG": (encode(PHOTO, keep_rgb=True), "jpeg-rgb"),

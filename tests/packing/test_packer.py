@@ -62,7 +62,8 @@ def test_every_image_is_in_one_shard(source: FolderSource, packed: Path, photo_f
     for row in rows:
         assert (row["width"], row["height"]) == Image.open(io.BytesIO(row["image"])).size
         assert row["label"] == ["ant", "bee", "cat"].index(row["source"].split("/")[0])
-    assert len({row["key"] for row in rows}) == len(rows)
+    listed = sorted([*photo_files, "ant/rot.png", "bee/bad.jpg", "cat/short.jpg"])
+    assert all(int(row["key"][:8]) == listed.index(row["source"]) for row in rows)  # unique over both splits
     rejected = {**rejected_of(packed / "train"), **rejected_of(packed / "val")}
     assert rejected.keys() == {"bee/bad.jpg", "cat/short.jpg"}
     assert rejected["bee/bad.jpg"] == "not an image in a format that Pillow reads"
@@ -239,14 +240,16 @@ def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
         pack(FolderSource(root), tmp_path / "out", PackOptions(val=0.1, workers=1))
 
 
-def test_ctrl_c(source: FolderSource, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", [".packing", "train", "train/*.tmp"])
+def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
+    """While it lists, while its workers start, and while they work."""
     out = tmp_path / "out"
     script = Path(__file__).with_name("stand_ins.py")
     command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "7"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not list(out.glob("train/*.tmp")):
+    while not list(out.glob(moment)):
         assert run.poll() is None
-        time.sleep(0.02)
+        time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=20)
     assert (run.returncode, said) == (130, "gpuload: stopped; nothing is left half-written\n")
