@@ -25,6 +25,7 @@ from gpuload.errors import (
     SourceError,
     StateError,
 )
+from gpuload.mixture import Mixture, mix
 
 if TYPE_CHECKING:
     from gpuload.iterator import DaliIterator
@@ -41,10 +42,12 @@ __all__ = [
     "FormatError",
     "GpuloadError",
     "MissingPackageError",
+    "Mixture",
     "OutputError",
     "ShardError",
     "SourceError",
     "StateError",
+    "mix",
 ]
 
 

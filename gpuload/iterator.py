@@ -1,43 +1,23 @@
 """`DaliIterator`: what a training loop sees."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gpuload.augment import Augment, Crops
+from gpuload.augment import Augment
+from gpuload.batches import Batch, BatchReader
 from gpuload.dataset import Dataset
-from gpuload.errors import ArgumentError, DecodeError, GpuloadError, StateError
-from gpuload.order import EpochOrder, count_batches, rank_part
+from gpuload.errors import ArgumentError, DecodeError, GpuloadError
+from gpuload.mixture import Mixture
+from gpuload.order import count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
 from gpuload.pipeline import BatchDecodeError, DaliDecoder, Largest, count_gpus
+from gpuload.progress import Position, Run
 from gpuload.ranks import count_threads, find_device, find_ranks
-from gpuload.reader import Bytes, EncodedBatch, Reader
-
-STATE_VERSION = 1
-
-
-class _Position(NamedTuple):
-    """How far all ranks together are: samples of this epoch's order that were handed out."""
-
-    epoch: int
-    samples: int
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A batch on its way through the decoder; `stop` is the position behind it."""
-
-    encoded: EncodedBatch
-    crops: Crops
-    stop: int
-
-    @property
-    def images(self) -> list[Bytes]:
-        return self.encoded.images
+from gpuload.stream import Stream
 
 
 class DaliIterator:
@@ -47,13 +27,13 @@ class DaliIterator:
         for images, labels in loader:
             ...
 
-    data: a packed folder, or a `Dataset`.
+    data: a packed folder, a `Dataset` (or a subset of one), or what `mix` made of several.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU DALI's CPU operators do, with the same order and the same crops.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, and of every sample
-        "key" (list of str) and "index" (int64, its number in stored order).
+        "key" (list of str), "index" (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch it decides order, crops and flips; nothing else does.
     drop_last: leave out a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. Without
@@ -62,6 +42,8 @@ class DaliIterator:
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
     output: "torch", "numpy" or "cupy".
+    steps_per_epoch: batches of an epoch, of any number; the next epoch goes on where it stopped, and passes over the
+        data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More mixes better and holds more in memory.
 
     Yields:
@@ -77,7 +59,7 @@ class DaliIterator:
 
     def __init__(
         self,
-        data: str | Path | Dataset,
+        data: str | Path | Dataset | Mixture,
         batch_size: int,
         *,
         augment: Augment,
@@ -86,6 +68,7 @@ class DaliIterator:
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool | None = None,
+        steps_per_epoch: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         num_threads: int | None = None,
@@ -95,15 +78,17 @@ class DaliIterator:
     ) -> None:
         for name, value in (
             ("batch_size", batch_size),
+            ("steps_per_epoch", steps_per_epoch),
             ("num_threads", num_threads),
             ("prefetch", prefetch),
             ("window", window),
         ):
             if value is not None and value < 1:
                 raise ArgumentError(f"{name}={value}: expected at least 1")
-        self.dataset = data if isinstance(data, Dataset) else Dataset(data)
+        self.dataset = data if isinstance(data, Dataset | Mixture) else Dataset(data)
+        self._datasets = self.dataset.datasets if isinstance(self.dataset, Mixture) else (self.dataset,)
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
-        self.shuffle, self.seed, self.window = shuffle, seed, window
+        self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
         self.num_threads = num_threads or count_threads(self.ranks)
@@ -113,24 +98,30 @@ class DaliIterator:
         device_id = find_device(str(device), self.ranks, 0 if str(device) == "cpu" else count_gpus())
         self._arrays = make_arrays(output, device_id, augment)
         self.device = self._arrays.device
-        self._reader = Reader(self.dataset, columns)
-        manifest = self.dataset.manifest
-        self._decoder: DaliDecoder[_Request] = DaliDecoder(
+        shares = self.dataset.shares if isinstance(self.dataset, Mixture) else (1.0,)
+        stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
+        self._reader = BatchReader(self._datasets, stream, augment, columns)
+        manifests = [dataset.manifest for dataset in self._datasets]
+        self._decoder: DaliDecoder[Batch] = DaliDecoder(
             augment,
             batch_size=batch_size,
             device_id=device_id,
             num_threads=self.num_threads,
             prefetch=prefetch,
-            largest=Largest(manifest.width, manifest.height, manifest.image_bytes),
+            largest=Largest(
+                max(manifest.width for manifest in manifests),
+                max(manifest.height for manifest in manifests),
+                max(manifest.image_bytes for manifest in manifests),
+            ),
         )
-        self._next = _Position(0, 0)  # where the next `for` loop starts
-        self._handed_out = self._next
+        self._run = Run(self.dataset, seed, shuffle, window)
+        self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
-        return count_batches(len(self.dataset), self._global_batch_size, self.drop_last)
+        return count_batches(self._epoch_samples, self._global_batch_size, self.drop_last)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch: the next one, or the rest of one after `load_state_dict`.
@@ -140,30 +131,20 @@ class DaliIterator:
         if self._closed:
             raise GpuloadError("this DaliIterator is closed; construct a new one")
         self._loops += 1
-        epoch, start = self._handed_out = self._next
-        self._next = _Position(epoch + 1, 0)
-        return self._epoch(epoch, start, self._loops)
+        position = self._handed_out = self._next
+        self._next = self._following(position)
+        return self._epoch(position, self._loops)
 
     def set_epoch(self, epoch: int) -> None:
         """The next loop is this epoch. In the epoch of a loaded state it goes on where the state was taken."""
         if epoch < 0:
             raise ArgumentError(f"set_epoch({epoch}): expected 0 or more")
         if epoch != self._next.epoch:
-            self._next = self._handed_out = _Position(epoch, 0)
+            self._next = self._handed_out = Position(epoch, epoch * self._epoch_samples, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is, after the last batch handed out: plain numbers, the same on all ranks; under 1 kB."""
-        return {
-            "version": STATE_VERSION,
-            "epoch": self._handed_out.epoch,
-            "samples": self._handed_out.samples,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "window": self.window,
-            "fingerprint": self.dataset.fingerprint,
-            "dataset_samples": len(self.dataset),
-            "dataset_shards": len(self.dataset.shard_paths),
-        }
+        return self._run.state_dict(self._handed_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next loop goes on behind the last batch that was handed out before `state_dict` was called.
@@ -173,26 +154,7 @@ class DaliIterator:
         Raises:
             StateError: the state is of another data set, or of a loader with another seed, shuffle or window.
         """
-        if state.get("version") != STATE_VERSION:
-            raise StateError(
-                f"state_dict: is of version {state.get('version')!r}, this gpuload reads {STATE_VERSION}. "
-                "Was it made by another loader?"
-            )
-        own = self.state_dict()
-        if state["fingerprint"] != own["fingerprint"]:
-            raise StateError(
-                f"state_dict: is of another data set ({state['dataset_samples']:,} samples in "
-                f"{state['dataset_shards']:,} shards, fingerprint {state['fingerprint']}); {self.dataset.folder} has "
-                f"{len(self.dataset):,} in {len(self.dataset.shard_paths):,}, fingerprint {own['fingerprint']}. "
-                "Train on the set it was made with, or start afresh"
-            )
-        for name in ("seed", "shuffle", "window"):
-            if state[name] != own[name]:
-                raise StateError(
-                    f"state_dict: was made with {name}={state[name]}, this loader has {name}={own[name]}. "
-                    f"The order would differ: construct it with {name}={state[name]}"
-                )
-        self._next = self._handed_out = _Position(int(state["epoch"]), int(state["samples"]))
+        self._next = self._handed_out = self._run.load(state)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""
@@ -225,54 +187,67 @@ class DaliIterator:
     def _global_batch_size(self) -> int:
         return self.batch_size * self.ranks.world_size
 
-    def _epoch(self, epoch: int, start: int, loop: int) -> Iterator[tuple[Any, ...]]:
-        order = EpochOrder(
-            self.dataset.shard_sizes, seed=self.seed, epoch=epoch, window=self.window, shuffle=self.shuffle
-        )
+    @property
+    def _epoch_samples(self) -> int:
+        """Samples from the beginning of one epoch to that of the next, over all ranks."""
+        if self.steps_per_epoch is not None:
+            return self.steps_per_epoch * self._global_batch_size
+        return len(self.dataset)
+
+    def _following(self, position: Position) -> Position:
+        """The beginning of the epoch after."""
+        # A virtual epoch that is resumed with smaller batches can be past its new end.
+        return Position(position.epoch + 1, position.begin + max(self._epoch_samples, position.samples), 0)
+
+    def _epoch(self, position: Position, loop: int) -> Iterator[tuple[Any, ...]]:
         try:
-            for request, pixels in self._decoder.decode(self._requests(order, epoch, start)):
-                self._handed_out = _Position(epoch, request.stop)
-                yield self._batch(request.encoded, self._arrays.images(pixels))
+            for batch, pixels in self._decoder.decode(self._batches(position)):
+                self._handed_out = position._replace(samples=batch.stop - position.begin)
+                yield self._fields_of(batch, self._arrays.images(pixels))
                 if loop != self._loops:
                     raise GpuloadError(
                         "this loop was ended by a later one over the same DaliIterator, or by close(). "
                         "To iterate twice at a time, construct two"
                     )
-        except BatchDecodeError as fault:
-            raise self._decode_error(fault) from None
-        rest = (len(order) - start) % self._global_batch_size
-        first, stop = rank_part(len(order) - rest, len(order), self.ranks.rank, self.ranks.world_size)
-        if rest and first == stop and not self.drop_last:
-            # The other ranks get the last samples now; this one keeps step with them.
-            self._handed_out = _Position(epoch, len(order))
-            yield self._batch(self._reader.read(order, first, stop), self._arrays.no_images())
-        self._handed_out = _Position(epoch + 1, 0)
+        except BatchDecodeError as error:
+            raise self._decode_error(error) from None
+        if (last := self._empty_batch(position)) is not None:
+            self._handed_out = position._replace(samples=self._epoch_samples)
+            yield self._fields_of(last, self._arrays.no_images())
+        self._handed_out = self._following(position)
 
-    def _requests(self, order: EpochOrder, epoch: int, start: int) -> Iterator[_Request]:
-        """This rank's batches from position `start` on, without one that would be empty."""
-        for begin in range(start, len(order), self._global_batch_size):
-            end = min(begin + self._global_batch_size, len(order))
-            if self.drop_last and end - begin < self._global_batch_size:
+    def _batches(self, position: Position) -> Iterator[Batch]:
+        """This rank's batches of the rest of an epoch, without one that would be empty."""
+        end = position.begin + self._epoch_samples
+        for start in range(position.begin + position.samples, end, self._global_batch_size):
+            stop = min(start + self._global_batch_size, end)
+            if self.drop_last and stop - start < self._global_batch_size:
                 return
-            first, stop = rank_part(begin, end, self.ranks.rank, self.ranks.world_size)
-            if first == stop:
+            first, last = rank_part(start, stop, self.ranks.rank, self.ranks.world_size)
+            if first == last:
                 return
-            encoded = self._reader.read(order, first, stop)
-            crops = self.augment.draw(self.seed, epoch, encoded.samples, encoded.widths, encoded.heights)
-            yield _Request(encoded, crops, end)
+            yield self._reader.read(first, last, stop)
 
-    def _batch(self, encoded: EncodedBatch, images: Any) -> tuple[Any, ...]:
-        columns: dict[str, Any] = {**encoded.columns, "index": encoded.samples}
-        batch = []
-        for field in self.fields:
-            values = images if field == "image" else columns[field]
-            batch.append(
-                self._arrays.numbers(values) if isinstance(values, np.ndarray) and field != "image" else values
-            )
-        return tuple(batch)
+    def _empty_batch(self, position: Position) -> Batch | None:
+        """What this rank gets where the last samples all go to the ranks before it: it keeps step with them."""
+        end = position.begin + self._epoch_samples
+        rest = max(0, self._epoch_samples - position.samples) % self._global_batch_size
+        first, last = rank_part(end - rest, end, self.ranks.rank, self.ranks.world_size)
+        return self._reader.read(first, last, end) if rest and first == last and not self.drop_last else None
+
+    def _fields_of(self, batch: Batch, images: Any) -> tuple[Any, ...]:
+        columns = {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources}
+        return tuple(
+            images
+            if field == "image"
+            else self._arrays.numbers(columns[field])
+            if isinstance(columns[field], np.ndarray)
+            else columns[field]
+            for field in self.fields
+        )
 
     def _check_batch(self) -> None:
-        if len(self.dataset) < self._global_batch_size and self.drop_last:
+        if not len(self):
             ranks = f" x world_size {self.ranks.world_size}" if self.ranks.world_size > 1 else ""
             raise ArgumentError(
                 f"batch_size {self.batch_size}{ranks}: is larger than {self.dataset.folder} ({len(self.dataset):,} "
@@ -281,20 +256,20 @@ class DaliIterator:
 
     def _check_fields(self) -> tuple[str, ...]:
         """The index columns that these fields need."""
-        columns = []
+        computed = ("image", "index", "dataset")
         for field in self.fields:
-            if field not in ("image", "index", "key"):
-                self.dataset.require_field(field)
-            if field not in ("image", "index"):
-                columns.append(field)
-        return tuple(columns)
+            if field not in (*computed, "key"):
+                for dataset in self._datasets:
+                    dataset.require_field(field)
+        return tuple(field for field in self.fields if field not in computed)
 
-    def _decode_error(self, fault: BatchDecodeError) -> DecodeError:
-        assert isinstance(fault.request, _Request)
-        sample = fault.request.encoded.samples[fault.places[0]]
-        shard = self.dataset.shard_paths[int(np.searchsorted(self.dataset.first_samples, sample, side="right")) - 1]
-        others = f", nor do {len(fault.places) - 1} others of its batch" if len(fault.places) > 1 else ""
+    def _decode_error(self, error: BatchDecodeError) -> DecodeError:
+        batch, place = error.request, error.places[0]
+        assert isinstance(batch, Batch)
+        dataset, sample = self._datasets[int(batch.sources[place])], batch.encoded.samples[place]
+        shard = dataset.shard_paths[int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1]
+        others = f", nor do {len(error.places) - 1} others of its batch" if len(error.places) > 1 else ""
         return DecodeError(
-            f"{shard}: sample {self.dataset.keys([sample])[0]!r} does not decode{others}. Pack its images again: "
+            f"{shard}: sample {dataset.keys([sample])[0]!r} does not decode{others}. Pack its images again: "
             "`python -m gpuload pack` leaves out what does not decode, and says so"
         )

@@ -21,8 +21,8 @@ from gpuload.draws import make_key, permutation
 
 I64 = npt.NDArray[np.int64]
 
-# What a key is for: the first word after (seed, epoch), so that shards, samples and crops never share random numbers.
-SHARDS, SAMPLES, AUGMENT = 0, 1, 2
+# What a key is for: the first word after (seed, epoch), so that none of them shares random numbers.
+SHARDS, SAMPLES, AUGMENT, MIXTURE = 0, 1, 2, 3
 
 
 class EpochOrder:
@@ -37,9 +37,10 @@ class EpochOrder:
     """
 
     def __init__(self, shard_sizes: I64, *, seed: int, epoch: int, window: int, shuffle: bool = True) -> None:
-        count = len(shard_sizes)
         self._seed, self._epoch, self._shuffle = seed, epoch, shuffle
-        self._shards = permutation(make_key(seed, epoch, SHARDS), count) if shuffle else np.arange(count)
+        filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; they would thin out the windows
+        count = len(filled)
+        self._shards = filled[permutation(make_key(seed, epoch, SHARDS), count)] if shuffle else filled
         self._first_samples = np.concatenate([[0], np.cumsum(shard_sizes)])
         windows = -(-count // window)
         self._window_bounds = np.arange(windows + 1) * count // max(windows, 1)

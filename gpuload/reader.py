@@ -74,7 +74,7 @@ class Reader:
         if self._entered != (order, first, last):
             self._enter(int(shard) for window in range(first, last + 2) for shard in order.window_shards(window))
             self._entered = (order, first, last)
-        return self._window.read(order[start:stop], self._columns)
+        return self._window.read(self._dataset.stored_samples(order[start:stop]), self._columns)
 
     def close(self) -> None:
         """Stops the reading thread and lets go of the shards; views handed out stay valid."""

@@ -15,7 +15,10 @@ PACKAGE = Path(gpuload.__file__).parent
 # from stages above its own, or from its own.
 COMMON = ["errors", "draws", "disk"]
 PACKING = ["sources", "packing", "cli", "__main__"]
-LOADING = ["dataset", "order", "reader", "augment", "pipeline", "outputs", "ranks", "iterator"]
+LOADING = [
+    *("dataset", "mixture", "order", "stream", "reader", "augment", "batches"),
+    *("pipeline", "outputs", "ranks", "progress", "iterator"),
+]
 WITHIN = {
     "disk": ["fields", "tar", "dali_index", "index", "manifest", "timm_info", "__init__"],
     "packing": ["options", "jpeg", "image", "plan", "shard", "workers", "output", "packer", "scan", "foreign"],
