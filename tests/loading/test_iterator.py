@@ -375,6 +375,8 @@ def test_states_of_another_set_or_order_are_refused(packed: Path, tmp_path: Path
     with pytest.raises(gpuload.StateError, match="is of version None, this gpuload reads 1"):
         load(packed).load_state_dict({"epoch": 3})
     other = {**state, "fingerprint": "0" * 16, "dataset_samples": 1234}
-    with pytest.raises(gpuload.StateError, match=r"another data set \(1,234 samples, fingerprint 0+\); .*train has 97, fingerprint"):
+    with pytest.raises(
+        gpuload.StateError, match=r"another data set \(1,234 samples, fingerprint 0+\); .*train has 97, fingerprint"
+    ):
         load(packed).load_state_dict(other)
     assert [len(labels) for _, _, labels in loader] == [8] * 12  # a refused state changes nothing
