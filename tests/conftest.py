@@ -1,29 +1,10 @@
-"""Images and folders of images for the tests of the packer."""
+"""Folders of images for the tests of the packer."""
 
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
-
-Folder = Callable[[Mapping[str, bytes]], Path]
-
-
-def photo(seed: int = 0, width: int = 48, height: int = 32) -> Image.Image:
-    """Smooth colours with a bright upper left corner, so that a rotation or a mirror shows."""
-    rng = np.random.default_rng(seed)
-    coarse = rng.integers(0, 200, (4, 4, 3), np.uint8)
-    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-    image.paste((255, 255, 255), (0, 0, width // 4, height // 4))
-    return image
-
-
-def encode(image: Image.Image, format: str = "JPEG", **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format, **options)
-    return file.getvalue()
+from images import Folder, encode, photo
 
 
 @pytest.fixture

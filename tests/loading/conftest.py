@@ -9,19 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from images import smooth_image
 
 from gpuload.cli import main
 
 CLASSES = ("ant", "bee", "cat")
 SAMPLES = 97  # a prime: no batch size or world size divides it
-
-
-def smooth_image(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Colour gradients with some texture: compresses like a photo, so decoders agree on it as they do on photos."""
-    coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
-    image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
-    return Image.fromarray(np.clip(image + rng.normal(0, 4, (height, width, 1)), 0, 255).astype(np.uint8))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import smooth_image
+from images import smooth_image
 from nvidia.dali import Pipeline
 from PIL import Image
 

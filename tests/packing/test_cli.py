@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from conftest import Folder, encode, photo
+from images import Folder, encode, photo
 
 from gpuload import cli
 from gpuload.disk import Manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import encode, photo
+from images import encode, photo
 from reading import rows_of
 from test_image import XMP_ROTATED, exif
 

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from conftest import encode, photo
+from images import encode, photo
 from PIL import Image, ImageOps
 
 from gpuload.errors import DecodeError

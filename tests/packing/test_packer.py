@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Folder, encode, photo
+from images import Folder, encode, photo
 from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, die

@@ -5,7 +5,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from conftest import Folder
+from images import Folder
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources import FolderSource, Rejection, TableSource, open_source

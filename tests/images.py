@@ -1,0 +1,32 @@
+"""Makes the images that tests are about."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+Folder = Callable[[Mapping[str, bytes]], Path]
+
+
+def photo(seed: int = 0, width: int = 48, height: int = 32) -> Image.Image:
+    """Smooth colours with a bright upper left corner, so that a rotation or a mirror shows."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 200, (4, 4, 3), np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    image.paste((255, 255, 255), (0, 0, width // 4, height // 4))
+    return image
+
+
+def encode(image: Image.Image, format: str = "JPEG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def smooth_image(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Colour gradients with some texture: compresses like a photo, so decoders agree on it as they do on photos."""
+    coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
+    image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
+    return Image.fromarray(np.clip(image + rng.normal(0, 4, (height, width, 1)), 0, 255).astype(np.uint8))
