@@ -57,6 +57,10 @@ class DaliIterator:
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
     """
 
+    # What timm's and Lightning's training loops look for on a DataLoader, beside `dataset`, `sampler` and `len`.
+    batch_sampler = None
+    mixup_enabled = False
+
     def __init__(
         self,
         data: str | Path | Dataset | Mixture,
@@ -126,14 +130,11 @@ class DaliIterator:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch: the next one, or the rest of one after `load_state_dict`.
 
-        Leaving a loop early ends its epoch; the next loop starts the following one, as with a DataLoader.
+        Leaving a loop early ends its epoch; the next loop starts the following one, as with a DataLoader. It starts
+        with its first batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
         """
-        if self._closed:
-            raise GpuloadError("this DaliIterator is closed; construct a new one")
-        self._loops += 1
-        position = self._handed_out = self._next
-        self._next = self._following(position)
-        return self._epoch(position, self._loops)
+        self._check_open()
+        return self._epoch()
 
     def set_epoch(self, epoch: int) -> None:
         """The next loop is this epoch. In the epoch of a loaded state it goes on where the state was taken."""
@@ -176,6 +177,11 @@ class DaliIterator:
         """Name of each class by its number; None where the packer was not told."""
         return self.dataset.classes
 
+    @property
+    def sampler(self) -> "DaliIterator":
+        """Where timm and Lightning look for `set_epoch`."""
+        return self
+
     def __repr__(self) -> str:
         return (
             f"DaliIterator({str(self.dataset.folder)!r}: {len(self.dataset):,} samples, {len(self):,} batches of "
@@ -199,7 +205,12 @@ class DaliIterator:
         # A virtual epoch that is resumed with smaller batches can be past its new end.
         return Position(position.epoch + 1, position.begin + max(self._epoch_samples, position.samples), 0)
 
-    def _epoch(self, position: Position, loop: int) -> Iterator[tuple[Any, ...]]:
+    def _epoch(self) -> Iterator[tuple[Any, ...]]:
+        self._check_open()
+        self._loops += 1
+        loop = self._loops
+        position = self._handed_out = self._next
+        self._next = self._following(position)
         try:
             for batch, pixels in self._decoder.decode(self._batches(position)):
                 self._handed_out = position._replace(samples=batch.stop - position.begin)
@@ -245,6 +256,10 @@ class DaliIterator:
             else columns[field]
             for field in self.fields
         )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GpuloadError("this DaliIterator is closed; construct a new one")
 
     def _check_batch(self) -> None:
         if not len(self):

@@ -188,6 +188,20 @@ def test_leaving_a_loop_early_starts_the_next_epoch(packed: Path, epochs: Any) -
     assert drain([loader]) == epochs[1]
 
 
+def test_a_loop_starts_with_its_first_batch(packed: Path, epochs: Any) -> None:
+    loader = load(packed, 8, drop_last=False, window=3)
+    unused = [iter(loader) for _ in range(3)]
+    assert loader.state_dict()["epoch"] == 0
+    late = iter(loader)
+    loader.set_epoch(2)
+    assert [int(i) for i in next(late)[0]] == [sample for sample, _ in epochs[2][:8]]
+    loader.set_epoch(0)
+    assert drain([loader]) == epochs[0]
+    loader.close()
+    with pytest.raises(gpuload.GpuloadError, match="is closed; construct a new one"):
+        next(unused[0])
+
+
 def test_an_old_loop_does_not_go_on_beside_a_new_one(packed: Path) -> None:
     loader = load(packed)
     old = iter(loader)
