@@ -1,14 +1,11 @@
 """A packed set of small photo-like images, made with the real packer."""
 
 import importlib
-import importlib.util
-import re
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 from images import smooth_image
 
 from gpuload.cli import main
@@ -39,21 +36,6 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def transforms() -> ModuleType:
-    """torchvision.transforms.v2, also beside a CPU-only torch.
-
-    There is no CPU wheel of torchvision: the one for CUDA fails to import because its compiled operators cannot be
-    loaded. Its transforms do not need them, only their names.
-    """
-    package = Path(importlib.util.find_spec("torchvision").origin).parent  # type: ignore[union-attr, arg-type]
-    if torch.version.cuda is None:
-        names = set(
-            re.findall(r'(?:register_meta\(|torchvision::)"?(\w+)"', (package / "_meta_registrations.py").read_text())
-        )
-        library = torch.library.Library("torchvision", "DEF")
-        for name in names:
-            library.define(f"{name}() -> ()")
-        _KEPT.append(library)
+    """torchvision.transforms.v2, also beside a CPU-only torch."""
+    importlib.import_module("torchvision_anywhere")
     return importlib.import_module("torchvision.transforms.v2")
-
-
-_KEPT: list[torch.library.Library] = []  # the names are gone when the library is
