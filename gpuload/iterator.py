@@ -16,7 +16,7 @@ from gpuload.order import count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
 from gpuload.pipeline import BatchDecodeError, DaliDecoder, Largest, count_gpus
 from gpuload.progress import Position, Run
-from gpuload.ranks import count_threads, find_device, find_ranks
+from gpuload.ranks import compare_ranks, count_threads, find_device, find_ranks
 from gpuload.stream import Stream
 
 
@@ -156,6 +156,19 @@ class DaliIterator:
             StateError: the state is of another data set, or of a loader with another seed, shuffle or window.
         """
         self._next = self._handed_out = self._run.load(state)
+
+    def check_ranks(self, timeout_s: float = 60) -> None:
+        """Compares what the ranks have opened; to be called on all of them, once, before training. Optional.
+
+        Ranks that differ would see wrong samples, or wait for one another for ever at the end of an epoch. Nothing else
+        here waits for other ranks.
+
+        Raises:
+            ArgumentError: on every rank: their data sets, settings or positions differ.
+            GpuloadError: a rank did not call this within the time.
+        """
+        settings = {"batch_size": self.batch_size, "drop_last": self.drop_last, "batches": len(self)}
+        compare_ranks(self.ranks, {**self.state_dict(), **settings}, timeout_s)
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""

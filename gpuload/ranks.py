@@ -2,9 +2,12 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
-from gpuload.errors import ArgumentError, DeviceError
+from gpuload.errors import ArgumentError, DeviceError, GpuloadError
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,8 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     if (rank is None) != (world_size is None):
         raise ArgumentError(f"rank={rank}, world_size={world_size}: give both, or neither to have them found")
     if rank is None or world_size is None:
-        torch = sys.modules.get("torch")  # whoever uses torch.distributed has imported torch
-        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        if (distributed := _torch_distributed()) is not None:
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
         else:
             rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
     if not 0 <= rank < world_size:
@@ -40,6 +42,44 @@ def count_threads(ranks: Ranks) -> int:
     """This process's share of the cores it may run on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // ranks.local_world_size)
+
+
+def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -> None:
+    """Returns on every rank, or raises on every rank; at once where there are no others.
+
+    Raises:
+        ArgumentError: the settings are not the same on all ranks, or two were given the same rank.
+        GpuloadError: a rank did not call this within the time.
+    """
+    if (distributed := _torch_distributed()) is None:
+        return
+    try:  # in a group of its own, over gloo: the training's own may be NCCL, and its timeout half an hour
+        group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        told: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(told, (ranks.rank, dict(settings)), group=group)
+        distributed.destroy_process_group(group)
+    except RuntimeError as error:
+        raise GpuloadError(
+            f"rank {ranks.rank} of {ranks.world_size} waited {timeout_s:g} s for the others to open their data. One "
+            f"has ended, hangs, or does not call check_ranks: see its output ({str(error).splitlines()[0]})"
+        ) from None
+    if sorted(rank for rank, _ in told) != list(range(len(told))):
+        raise ArgumentError(
+            f"ranks: the {len(told)} processes were given rank={', '.join(str(rank) for rank, _ in told)}; expected "
+            "each number once. Leave rank and world_size away to have them found"
+        )
+    differing = []
+    for name in settings:
+        values = {rank: other[name] for rank, other in sorted(told, key=lambda pair: pair[0])}
+        # The first rank with each value: with a thousand ranks, the message stays readable.
+        firsts = {repr(value): rank for rank, value in reversed(values.items())}
+        if len(firsts) > 1:
+            found = sorted((rank, value) for value, rank in firsts.items())
+            differing.append(f"{name} " + ", ".join(f"{value} on rank {rank}" for rank, value in found))
+    if differing:
+        raise ArgumentError(
+            f"ranks differ: {'; '.join(differing)}. All ranks must open the same data set with the same settings"
+        )
 
 
 def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
@@ -61,6 +101,13 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
             "Use device='cpu', or 'auto' to take a GPU only where there is one"
         )
     return wanted
+
+
+def _torch_distributed() -> Any:
+    """The module, where it is in use: whoever uses it has imported torch."""
+    torch = sys.modules.get("torch")
+    in_use = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed if torch is not None and in_use else None
 
 
 def _from_environment(name: str, default: int) -> int:
