@@ -1,0 +1,138 @@
+"""Many processes, started by the real torchrun and joined by gloo: killed, resumed, one dying, one differing."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpuload
+
+HERE = Path(__file__).parent
+EPOCHS = 3  # as in ddp_script.py
+
+
+def command(processes: int, script: str, *arguments: object) -> list[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*torchrun, str(HERE / script), *map(str, arguments)]
+
+
+def torchrun(processes: int, script: str, *arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return subprocess.run(
+        command(processes, script, *arguments), capture_output=True, text=True, timeout=timeout, env=environment
+    )
+
+
+def notes(folder: Path, ranks: int) -> list[list[dict[str, Any]]]:
+    """What each rank noted: first itself, then its batches. A kill may cut off the last line."""
+    lines = [(folder / f"rank{rank}.jsonl").read_text().split("\n")[:-1] for rank in range(ranks)]
+    return [[json.loads(line) for line in rank] for rank in lines]
+
+
+def global_order(ranks: Sequence[Sequence[dict[str, Any]]], steps: int | None = None) -> list[tuple[int, str]]:
+    """(epoch, key) of the first steps: rank after rank within each global batch."""
+    batches = zip(*(rank[1:] for rank in ranks), strict=steps is None)
+    return [
+        (batch["epoch"], key)
+        for _, step in zip(range(steps or 10**6), batches, strict=False)
+        for batch in step
+        for key in batch["keys"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(packed: Path) -> list[tuple[int, str]]:
+    """(epoch, key) as one process sees them, with another batch size."""
+    augment = gpuload.Augment(8)
+    options: dict[str, Any] = {"device": "cpu", "fields": ("key",), "drop_last": False, "window": 3}
+    with gpuload.DaliIterator(packed, 10, augment=augment, **options) as loader:
+        return [(epoch, key) for epoch in range(EPOCHS) for (keys,) in loader for key in keys]
+
+
+@pytest.fixture(scope="module")
+def killed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notes and the checkpoint of two ranks that were killed, with torchrun, in the middle of the second epoch."""
+    folder = tmp_path_factory.mktemp("killed")
+    run = subprocess.Popen(command(2, "ddp_script.py", packed, folder, "--step-s", "0.1"))
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "rank1.jsonl").is_file() or len(notes(folder, 2)[0]) < 1 + 13 + 6:
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        run.kill()  # at once: torchrun cannot end its ranks in an orderly way
+        run.wait()
+        for rank in range(2):
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError, IndexError):
+                os.kill(notes(folder, rank + 1)[rank][0]["pid"], signal.SIGKILL)
+    return folder
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 7), (3, 4)])
+def test_killed_and_resumed_by_another_number_of_ranks(
+    packed: Path, killed: Path, undisturbed: list[tuple[int, str]], tmp_path: Path, ranks: int, batch_size: int
+) -> None:
+    saved = torch.load(killed / "checkpoint.pt", weights_only=True)["loader"]
+    assert saved["epoch"] == 1 and saved["samples"] in (32, 64)  # in mid-epoch
+    seen = global_order(notes(killed, 2), steps=13 + saved["samples"] // 8)
+    options = ["--batch-size", batch_size, "--resume", killed / "checkpoint.pt"]
+    done = torchrun(ranks, "ddp_script.py", packed, tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    rest = global_order(notes(tmp_path, ranks))
+    assert len(rest) == 2 * 97 - saved["samples"]
+    assert seen + rest == undisturbed
+
+
+def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    for number, rank in enumerate(notes(killed, 2)):
+        assert rank[0]["threads"] == share
+        assert f"rank {number} of 2, on cpu with {share} threads" in rank[0]["loader"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "messages"),
+    [
+        ("dies", ["rank      : 1", "Signal 9 (SIGKILL) received by PID"]),
+        ("raises", ["RuntimeError: out of luck", "rank      : 1"]),
+        ("no-data", ["none: no such folder", "rank      : 1"]),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run_with_its_name(
+    packed: Path, tmp_path: Path, fault: str, messages: list[str]
+) -> None:
+    done = torchrun(2, "ddp_script.py", packed, tmp_path, "--fault", fault, timeout=60)
+    assert done.returncode == 1
+    for message in messages:
+        assert message in done.stderr
+
+
+def test_ranks_that_differ_are_told_so(packed: Path, photos: Path, tmp_path: Path) -> None:
+    from gpuload.cli import main
+
+    other = tmp_path / "other"
+    assert main(["pack", str(photos), str(other), "--maxcount", "20", "--workers", "1"]) == 0
+    done = torchrun(2, "ranks_script.py", packed, other / "train", tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"said{rank}.json").read_text()) for rank in range(2))
+    late, waited = first.pop("late"), first.pop("waited")
+    assert first == second
+    assert first["same"] == "nothing"
+    assert (
+        "ArgumentError: ranks differ: seed 0 on rank 0, 1 on rank 1; window 3 on rank 0, 4 on rank 1. "
+        in first["settings"]
+    )
+    prints = [gpuload.Dataset(folder).fingerprint for folder in (packed, other / "train")]
+    assert f"ranks differ: fingerprint '{prints[0]}' on rank 0, '{prints[1]}' on rank 1. All" in first["data"]
+    assert "the 2 processes were given rank=0, 0; expected each number once. Leave" in first["rank"]
+    assert "GpuloadError: rank 0 of 2 waited 2 s for the others to open their data. One has ended" in late
+    assert 1.5 < float(waited) < 10
