@@ -5,12 +5,15 @@
     python examples/train.py shards --epochs 5 --loader torch                       # the same with a DataLoader
     python examples/train.py shards --epochs 5 --checkpoint run.pt --max-batches 70 # stops in mid-epoch
     python examples/train.py shards --epochs 5 --checkpoint run.pt --resume         # and goes on behind that batch
+    torchrun --standalone --nproc-per-node 8 examples/train.py shards --epochs 5    # the same with 8 GPUs, or processes
 
-The folder holds train/ and val/, as the packer leaves them. Runs on a GPU where there is one.
+The folder holds train/ and val/, as the packer leaves them. Runs on a GPU where there is one. A stopped run can be
+resumed with any number of processes; --batch-size is that of each.
 """
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -21,7 +24,8 @@ import pillow_loader
 import torch
 import torch.nn.functional as F
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import gpuload
 
@@ -82,15 +86,18 @@ def train_batch(
 
 
 def evaluate(net: nn.Module, batches: Iterable[Any], device: str) -> tuple[int, int]:
-    """(right, all): exact counts over every image of the split."""
+    """(right, all): exact counts over every image of the split, and over all processes."""
     net.eval()
-    right = images_seen = 0
+    counts = torch.zeros(2, dtype=torch.int64, device=device)
     with torch.inference_mode():
         for images, labels in batches:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-            right += int((net(images).argmax(1) == labels).sum())
-            images_seen += len(labels)
+            counts[0] += (net(images).argmax(1) == labels).sum()
+            counts[1] += len(labels)
     net.train()
+    if distributed.is_initialized():
+        distributed.all_reduce(counts)
+    right, images_seen = counts.tolist()
     return right, images_seen
 
 
@@ -116,18 +123,34 @@ def make_loaders(args: argparse.Namespace, device: str) -> tuple[Any, Any]:
     )
 
 
+def join_ranks(device: str) -> str:
+    """This process's device; under torchrun it joins the others first."""
+    device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if "LOCAL_RANK" in os.environ:
+        if device == "cuda":
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(device)
+        distributed.init_process_group("gloo" if device == "cpu" else "nccl")
+    return device
+
+
 def run(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
-    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = join_ranks(args.device)
+    first_rank = not distributed.is_initialized() or distributed.get_rank() == 0
+    say = print if first_rank else lambda text: None
     packed = gpuload.Dataset(args.data / "train")
     classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
     loader, val_loader = make_loaders(args, device)
+    if args.loader == "dali":
+        loader.check_ranks()  # says which rank differs or is late, before training hangs or goes wrong
     net = make_net(classes).to(device)
+    parallel = DistributedDataParallel(net) if distributed.is_initialized() else net
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05)
     steps, step = args.epochs * len(loader), 0
 
     def checkpoint(epoch: int) -> None:
-        if args.checkpoint:
+        if args.checkpoint and first_rank:
             # The loader's own state is a few integers; a DataLoader has none.
             place = loader.state_dict() if args.loader == "dali" else None
             content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "step": step}
@@ -141,24 +164,27 @@ def run(args: argparse.Namespace) -> None:
         first_epoch, step = saved["epoch"], saved["step"]
         if args.loader == "dali" and saved["loader"]:
             loader.load_state_dict(saved["loader"])
+            # With other processes or another batch size, the rest of the epoch is another number of batches.
+            rest = (len(loader.dataset) - saved["loader"]["samples"]) // (args.batch_size * loader.ranks.world_size)
+            step = (first_epoch + 1) * len(loader) - rest
         else:  # a DataLoader cannot go on in mid-epoch: it starts this one again
             step = first_epoch * len(loader)
             if args.loader == "dali":  # a DataLoader made the checkpoint
                 loader.set_epoch(first_epoch)
-        print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
+        say(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
 
-    print(f"{len(packed):,} images of {classes} classes, {args.size} px, with {args.loader} on {device}")
+    say(f"{len(packed):,} images of {classes} classes, {args.size} px, with {args.loader} on {device}")
     # A finished run that is resumed has no epoch left to evaluate after.
     right, val_images = evaluate(net, val_loader, device) if first_epoch >= args.epochs else (0, 0)
     started = time.perf_counter()
     for epoch in range(first_epoch, args.epochs):
-        with make_progress() as progress:
+        with make_progress(disable=not first_rank) as progress:
             task = progress.add_task(f"epoch {epoch + 1}/{args.epochs}", total=len(loader), figures="")
             sums, seen, epoch_started = torch.zeros(2, device=device), 0, time.perf_counter()
             progress.update(task, completed=step - epoch * len(loader))
             for images, labels in loader:
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-                sums += train_batch(net, optimizer, images, labels, learning_rate(step, steps, args.lr))
+                sums += train_batch(parallel, optimizer, images, labels, learning_rate(step, steps, args.lr))
                 step += 1
                 seen += len(labels)
                 if step % 10 == 0 or step % len(loader) == 0:  # reading a number makes the CPU wait for the GPU
@@ -172,27 +198,28 @@ def run(args: argparse.Namespace) -> None:
                     checkpoint(epoch)
         if step == args.max_batches:
             checkpoint(epoch)
-            print(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume goes on behind them")
+            say(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume goes on behind them")
             return
         right, val_images = evaluate(net, val_loader, device)
-        print(f"    validation accuracy {right / val_images:.1%} ({right} of {val_images})")
+        say(f"    validation accuracy {right / val_images:.1%} ({right} of {val_images})")
         checkpoint(epoch + 1)
 
     took_s = time.perf_counter() - started
-    print(
+    say(
         f"Trained {args.epochs} epochs in {took_s:.0f} s: validation accuracy {right / val_images:.1%} "
         f"({right} of {val_images}; chance is {1 / classes:.1%})"
         + (f", in {args.checkpoint}" if args.checkpoint else "")
     )
 
 
-def make_progress() -> Progress:
+def make_progress(disable: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[figures]}"),
+        disable=disable,
     )
 
 
@@ -214,6 +241,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-batches", type=int, help="stop after so many, counted from the run's beginning")
     args = parser.parse_args(argv)
     args.scale = (args.min_scale, 1.0)
+    if args.loader == "torch" and "LOCAL_RANK" in os.environ:
+        parser.error("--loader torch: is for one process, to compare with; start it with python, not torchrun")
     if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
         parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
     try:
@@ -221,6 +250,8 @@ def main(argv: list[str] | None = None) -> int:
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
     return 0
 
 

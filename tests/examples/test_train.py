@@ -1,6 +1,8 @@
 """examples/train.py with both loaders, and what its checkpoints promise."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,35 @@ def test_resumed_equals_undisturbed(packed: Path, tmp_path: Path, stop: int) -> 
         name: value.tolist() for name, value in weights(whole).items()
     }
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_under_torchrun_and_resumed_by_one_process(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [str(packed), "--epochs", "2", *SMALL, "--batch-size", "32", "--checkpoint", str(tmp_path / "run.pt")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", train.__file__]
+    done = subprocess.run([*torchrun, *options, "--max-batches", "35"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    images = len(gpuload.Dataset(packed / "val"))
+    assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", done.stdout)) == 1  # rank 0 alone speaks
+    assert "Stopped after 35 of 50 batches" in done.stdout
+
+    assert train.main([*options, "--resume"]) == 0
+    said = capsys.readouterr().out
+    # 35 batches of 64 are 25 and 640 images: 977 remain, 30 batches of 32, with which the epoch of 50 ends.
+    assert "in epoch 2, after 70 of 100 batches" in said
+    found = re.search(rf"validation accuracy [\d.]+% \((\d+) of {images}; chance is 10.0%\)", said)
+    assert found and int(found[1]) / images > 0.3
+
+
+def test_a_dataloader_is_for_one_process(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(SystemExit) as caught:
+        train.main([str(packed), "--loader", "torch"])
+    assert caught.value.code == 2
+    assert "--loader torch: is for one process" in capsys.readouterr().err
 
 
 def test_a_dataloader_starts_the_epoch_again(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
