@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Augment
+from gpuload.backend import DecoderName, choose_backend, open_decoder
 from gpuload.batches import Batch, BatchReader
 from gpuload.dataset import Dataset
+from gpuload.decoder import BatchDecodeError
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError
 from gpuload.mixture import Mixture
 from gpuload.order import count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
-from gpuload.pipeline import BatchDecodeError, DaliDecoder, Largest, count_gpus
 from gpuload.progress import Position, Run
-from gpuload.ranks import compare_ranks, count_threads, find_device, find_ranks
+from gpuload.ranks import compare_ranks, count_threads, find_ranks
 from gpuload.stream import Stream
 
 
@@ -31,7 +32,9 @@ class DaliIterator:
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
-        nvJPEG decodes; on the CPU DALI's CPU operators do, with the same order and the same crops.
+        nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
+    decoder: "auto", "dali" (GPU or CPU), or "turbo" (CPU: libjpeg-turbo and torch in threads). "auto" is "dali" on a
+        GPU, and on a CPU "turbo", which is faster, where simplejpeg is installed. Their pixels differ by rounding.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, and of every sample
         "key" (list of str), "index" (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
     shuffle: False gives stored order, in every epoch.
@@ -68,6 +71,7 @@ class DaliIterator:
         *,
         augment: Augment,
         device: str = "auto",
+        decoder: DecoderName = "auto",
         fields: Sequence[str] = ("image", "label"),
         shuffle: bool = True,
         seed: int = 0,
@@ -99,24 +103,20 @@ class DaliIterator:
         self._check_batch()
         columns = self._check_fields()
 
-        device_id = find_device(str(device), self.ranks, 0 if str(device) == "cpu" else count_gpus())
+        self.decoder, device_id = choose_backend(decoder, str(device), self.ranks)
         self._arrays = make_arrays(output, device_id, augment)
         self.device = self._arrays.device
         shares = self.dataset.shares if isinstance(self.dataset, Mixture) else (1.0,)
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
         self._reader = BatchReader(self._datasets, stream, augment, columns)
-        manifests = [dataset.manifest for dataset in self._datasets]
-        self._decoder: DaliDecoder[Batch] = DaliDecoder(
+        self._decoder = open_decoder(
+            self.decoder,
+            device_id,
+            self._datasets,
             augment,
             batch_size=batch_size,
-            device_id=device_id,
             num_threads=self.num_threads,
             prefetch=prefetch,
-            largest=Largest(
-                max(manifest.width for manifest in manifests),
-                max(manifest.height for manifest in manifests),
-                max(manifest.image_bytes for manifest in manifests),
-            ),
         )
         self._run = Run(self.dataset, seed, shuffle, window)
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
@@ -198,8 +198,8 @@ class DaliIterator:
     def __repr__(self) -> str:
         return (
             f"DaliIterator({str(self.dataset.folder)!r}: {len(self.dataset):,} samples, {len(self):,} batches of "
-            f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} with "
-            f"{self.num_threads} threads)"
+            f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
+            f"{self.decoder} with {self.num_threads} threads)"
         )
 
     @property

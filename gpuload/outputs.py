@@ -1,7 +1,7 @@
-"""Hands batches over as arrays of the user's library; the only file that imports torch or CuPy.
+"""Hands batches over as arrays of the user's library.
 
-DALI's batch is handed over through DLPack: no copy, and on a GPU in the order of the library's current stream. It
-belongs to whoever holds it: DALI takes its memory back when the last reference is gone.
+The decoder's batch is handed over through DLPack: no copy, and on a GPU in the order of the library's current stream.
+It belongs to whoever holds it: the decoder uses its memory again when the last reference is gone.
 """
 
 from typing import Any, Literal, Protocol, get_args
@@ -20,7 +20,7 @@ class Arrays(Protocol):
     device: str
 
     def images(self, pixels: Any) -> Any:
-        """A batch (N, 3, height, width) out of DALI's tensor list."""
+        """A batch (N, 3, height, width) out of the decoder's."""
 
     def no_images(self) -> Any:
         """A batch of no images: (0, 3, height, width)."""
@@ -69,7 +69,7 @@ class _TorchArrays:
         self._channels_last = augment.layout == "channels_last"
 
     def images(self, pixels: Any) -> Any:
-        batch = self._torch.from_dlpack(pixels.as_tensor()).to(self._dtype)  # casts to bfloat16 only; else no copy
+        batch = self._torch.from_dlpack(pixels).to(self._dtype)  # casts to bfloat16 only; else no copy
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def no_images(self) -> Any:
@@ -92,7 +92,7 @@ class _NumpyArrays:
         self._empty = np.empty((0, 3, *augment.output_size), augment.dtype)
 
     def images(self, pixels: Any) -> Any:
-        batch = np.asarray(pixels.as_cpu().as_tensor())
+        batch = np.asarray(pixels.as_cpu() if hasattr(pixels, "as_cpu") else pixels)
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
     def no_images(self) -> Any:
@@ -118,7 +118,7 @@ class _CupyArrays:
         self._empty = np.empty((0, 3, *augment.output_size), augment.dtype)
 
     def images(self, pixels: Any) -> Any:
-        batch = self._cupy.from_dlpack(pixels.as_tensor())
+        batch = self._cupy.from_dlpack(pixels)
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
     def no_images(self) -> Any:

@@ -8,11 +8,11 @@ requires. From there on the operators are the same, so the two differ by their J
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic
 
-from gpuload.augment import Augment, Crops
+from gpuload.augment import Augment
+from gpuload.decoder import BatchDecodeError, Largest, R
 from gpuload.errors import DeviceError, MissingPackageError
 from gpuload.reader import Bytes
 
@@ -25,39 +25,8 @@ except ImportError as error:
     ) from None
 
 
-class Request(Protocol):
-    """What the decoder needs to know of a batch of N samples."""
-
-    @property
-    def images(self) -> Sequence[Bytes]: ...
-
-    @property
-    def crops(self) -> Crops: ...
-
-
-R = TypeVar("R", bound=Request)
-
-
 # DALI has no bfloat16: float32 leaves the graph, and the iterator casts.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
-
-
-class BatchDecodeError(Exception):
-    """Images at these places of a request do not decode."""
-
-    def __init__(self, request: Request, places: list[int]) -> None:
-        super().__init__(f"{len(places)} of {len(request.images)} images do not decode")
-        self.request = request
-        self.places = places
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The largest stored image, in pixels and bytes: DALI allocates for it once, at the start. 0 is unknown."""
-
-    width: int = 0
-    height: int = 0
-    bytes: int = 0
 
 
 def count_gpus() -> int:
@@ -83,7 +52,7 @@ class DaliDecoder(Generic[R]):
         device_id: int | None,
         num_threads: int,
         prefetch: int,
-        largest: Largest = Largest(),
+        largest: Largest,
     ) -> None:
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
@@ -104,13 +73,7 @@ class DaliDecoder(Generic[R]):
         self._pipeline: Any = None
 
     def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Any]]:
-        """Pairs of a request and its batch: a DALI tensor list of (height, width, 3) or (3, height, width) images.
-
-        Only one call is under way at a time; a new one ends the one before.
-
-        Raises:
-            BatchDecodeError: images of the next batch do not decode.
-        """
+        """As `gpuload.decoder.Decoder`: DALI's dense tensors, on the device."""
         self._finish()
         if self._pipeline is None:
             self._pipeline = pipeline_def(operators)(self._augment, self._largest, self._feed, **self._settings)
@@ -127,7 +90,7 @@ class DaliDecoder(Generic[R]):
             except BaseException:  # raised by `requests` itself: batches in flight are lost with the pipeline
                 self._discard()
                 raise
-            yield self._in_flight.popleft(), pixels
+            yield self._in_flight.popleft(), pixels.as_tensor()
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""

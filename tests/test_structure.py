@@ -17,13 +17,19 @@ COMMON = ["errors", "draws", "disk"]
 PACKING = ["sources", "packing", "cli", "__main__"]
 LOADING = [
     *("dataset", "mixture", "order", "stream", "reader", "augment", "batches"),
-    *("pipeline", "outputs", "ranks", "progress", "iterator"),
+    *("decoder", "pipeline", "turbo", "outputs", "ranks", "backend", "progress", "iterator"),
 ]
 WITHIN = {
     "disk": ["fields", "tar", "dali_index", "index", "manifest", "timm_info", "__init__"],
     "packing": ["options", "jpeg", "image", "plan", "shard", "workers", "output", "packer", "scan", "foreign"],
 }
-OWNERS = {"nvidia": {"pipeline.py"}, "torch": {"outputs.py"}, "cupy": {"outputs.py"}, "pebble": {"packing/workers.py"}}
+OWNERS = {
+    "nvidia": {"pipeline.py"},
+    "torch": {"outputs.py", "turbo.py"},
+    "simplejpeg": {"turbo.py"},
+    "cupy": {"outputs.py"},
+    "pebble": {"packing/workers.py"},
+}
 
 
 def modules() -> list[Path]:

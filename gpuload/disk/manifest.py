@@ -55,6 +55,11 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     @property
+    def upright(self) -> bool:
+        """Whether every image is to be shown as it is stored; in shards packed by others EXIF data may rotate it."""
+        return "indexed" not in self.packing
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample, or the order in which they are stored, does."""
         content = [VERSION, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]

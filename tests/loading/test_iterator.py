@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,20 @@ from gpuload.order import EpochOrder
 
 AUGMENT = gpuload.Augment(12, dtype="uint8")
 FIELDS = ("index", "image", "label")
-Seen = dict[int, bytes]  # by sample: its pixels
+DECODER = {"decoder": "auto"}
+
+
+@pytest.fixture(scope="module", params=["dali", "turbo"], autouse=True)
+def each_decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here is of both decoders."""
+    DECODER["decoder"] = request.param
+    yield
+    DECODER["decoder"] = "auto"
 
 
 def load(packed: Path, batch_size: int = 8, **options: Any) -> gpuload.DaliIterator:
-    return gpuload.DaliIterator(
-        packed, batch_size, **{"augment": AUGMENT, "device": "cpu", "num_threads": 1, "fields": FIELDS, **options}
-    )
+    usual = {"augment": AUGMENT, "device": "cpu", "num_threads": 1, "fields": FIELDS, **DECODER}
+    return gpuload.DaliIterator(packed, batch_size, **{**usual, **options})
 
 
 def world(packed: Path, size: int, batch_size: int, **options: Any) -> list[gpuload.DaliIterator]:
@@ -45,7 +52,7 @@ def drain(loaders: Sequence[gpuload.DaliIterator], steps: int | None = None) -> 
 
 
 @pytest.fixture(scope="module")
-def epochs(packed: Path) -> list[list[tuple[int, bytes]]]:
+def epochs(packed: Path, each_decoder: None) -> list[list[tuple[int, bytes]]]:
     """Three epochs, whole, by one process."""
     with load(packed, 8, drop_last=False, window=3) as loader:
         return [drain([loader]) for _ in range(3)]
@@ -314,7 +321,7 @@ def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
 
 def test_repr_shows_what_was_chosen(packed: Path) -> None:
     assert repr(load(packed)) == (
-        f"DaliIterator('{packed}': 97 samples, 12 batches of 8, rank 0 of 1, on cpu with 1 threads)"
+        f"DaliIterator('{packed}': 97 samples, 12 batches of 8, rank 0 of 1, on cpu by {DECODER['decoder']} with 1 threads)"
     )
 
 
@@ -369,7 +376,7 @@ def test_impossible_arguments_are_refused(packed: Path, options: dict[str, Any],
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_a_gpu_that_is_not_there(packed: Path) -> None:
     with pytest.raises(gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*'auto'"):
-        load(packed, device="cuda")
+        load(packed, device="cuda", decoder="auto")
     with pytest.raises(
         gpuload.DeviceError, match="output='cupy': CuPy arrays live on a GPU, and the device is the CPU"
     ):

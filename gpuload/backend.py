@@ -1,0 +1,79 @@
+"""Chooses what decodes, and where, and opens it."""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from gpuload.augment import Augment
+from gpuload.batches import Batch
+from gpuload.dataset import Dataset
+from gpuload.decoder import Decoder, Largest
+from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.ranks import Ranks, find_device
+
+DecoderName = Literal["auto", "dali", "turbo"]
+
+
+def choose_backend(decoder: str, device: str, ranks: Ranks) -> tuple[Literal["dali", "turbo"], int | None]:
+    """The decoder and the number of the GPU, or None for the CPU.
+
+    "auto" is DALI on a GPU; on a CPU "turbo", which is faster there, where its packages are installed.
+
+    Raises:
+        ArgumentError: an unknown decoder, or one that does not run on that device.
+        DeviceError: there is no such GPU.
+        MissingPackageError: a GPU is asked for and DALI is not installed.
+    """
+    if decoder not in get_args(DecoderName):
+        raise ArgumentError(f"decoder={decoder!r}: expected one of {', '.join(map(repr, get_args(DecoderName)))}")
+    if decoder == "turbo" and device.startswith("cuda"):
+        raise ArgumentError(f"decoder='turbo', device={device!r}: it runs on the CPU. Use decoder='dali'")
+    device_id = find_device(device, ranks, 0 if device == "cpu" or decoder == "turbo" else _count_gpus(device))
+    if decoder == "auto":
+        has_turbo = all(_is_installed(name) for name in ("simplejpeg", "torch"))
+        return ("turbo" if device_id is None and has_turbo else "dali"), device_id
+    return ("turbo" if decoder == "turbo" else "dali"), device_id
+
+
+def open_decoder(
+    name: Literal["dali", "turbo"],
+    device_id: int | None,
+    datasets: Sequence[Dataset],
+    augment: Augment,
+    **options: Any,
+) -> Decoder[Batch]:
+    """The decoder; options are batch_size, num_threads and prefetch.
+
+    Raises:
+        MissingPackageError: its packages are not installed.
+    """
+    manifests = [dataset.manifest for dataset in datasets]
+    largest = Largest(
+        max(manifest.width for manifest in manifests),
+        max(manifest.height for manifest in manifests),
+        max(manifest.image_bytes for manifest in manifests),
+    )
+    if name == "dali":
+        from gpuload.pipeline import DaliDecoder
+
+        return DaliDecoder(augment, device_id=device_id, largest=largest, **options)
+    from gpuload.turbo import TurboDecoder
+
+    return TurboDecoder(augment, largest=largest, upright=all(m.upright for m in manifests), **options)
+
+
+def _count_gpus(device: str) -> int:
+    try:
+        from gpuload.pipeline import count_gpus
+    except MissingPackageError:
+        if device == "auto":
+            return 0
+        raise
+    return count_gpus()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # sys.modules holds None for it
+        return False
