@@ -65,9 +65,9 @@ class TurboDecoder(Generic[R]):
         self._normalise = _Normalise(augment)
         self._outputs = _Outputs(augment, batch_size, kept=prefetch + 3)
         self._in_flight: deque[_Work[R]] = deque()
-        self._pool = ThreadPoolExecutor(num_threads, "gpuload-decode", initializer=torch.set_num_threads, initargs=(1,))
-        # Each decoding thread is to compute by itself. torch keeps that for each thread, but for threads still to come,
-        # and for MKL, in the whole process: so, when all of ours have begun, the number is the user's again.
+        self._pool = ThreadPoolExecutor(num_threads, "gpuload-decode", initializer=_compute_alone)
+        # torch keeps the number of threads that compute for each thread that asks, but for threads still to come, and
+        # for MKL, in the whole process: so, when all of ours have begun, the number is the user's again.
         torch_threads = torch.get_num_threads()
         begun = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
@@ -184,7 +184,8 @@ class _Images:
             )
         except ValueError:  # no JPEG, or one with faults: some of them Pillow forgives, as DALI does
             return self._decode_other(data)
-        return image, np.array(image.shape[:2]) / (height, width)
+        # A pixel of a reduced image is one of factor² pixels, also where the last are not whole.
+        return image, np.full(2, 1 / factor)
 
     def _decode_other(self, data: Bytes) -> tuple[Pixels, npt.NDArray[np.float64]]:
         try:
@@ -199,6 +200,12 @@ class _Images:
         if found is None or len(found) < size:
             found = self._thread.scratch = np.empty(max(size, self._scratch_bytes), np.uint8)
         return found
+
+
+def _compute_alone() -> None:
+    """The calling thread's computations are not shared out to others: it is one of many already."""
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread takes the number over at its first use of it, which must not come later
 
 
 def _is_upright(data: Bytes) -> bool:

@@ -1,0 +1,152 @@
+"""The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import smooth_image
+from PIL import Image, ImageOps
+from test_decoders import Request
+from test_iterator import load
+
+import gpuload
+from gpuload import turbo
+from gpuload.augment import Augment
+from gpuload.decoder import BatchDecodeError, Largest
+
+UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
+
+
+def jpeg(image: Image.Image, **options: Any) -> np.ndarray:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92, **options)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def decode(
+    augment: Augment, images: list[np.ndarray], sizes: list[tuple[int, int]], upright: bool = True
+) -> np.ndarray:
+    widths, heights = np.array(sizes, np.int32).T
+    request = Request(images, augment.draw(0, 0, np.arange(len(images)), widths, heights))
+    decoder: Any = turbo.TurboDecoder(
+        augment, batch_size=len(images), num_threads=2, prefetch=1, largest=Largest(), upright=upright
+    )
+    [(_, pixels)] = decoder.decode(iter([request]))
+    decoder.close()
+    return pixels
+
+
+def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
+    for augment in (Augment(48, dtype="uint8"), Augment(32, crop="center", dtype="uint8")):
+        fast, dali = (
+            np.concatenate([images for _, images, _ in load(packed, 16, augment=augment, decoder=d, output="numpy")])
+            for d in ("turbo", "dali")
+        )
+        difference = np.abs(fast.astype(int) - dali)
+        # Rounding, and at the edges of a crop chroma that DALI upsamples without its neighbours.
+        assert difference.mean() < 0.3
+        assert np.percentile(difference, 99.9) <= 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("crop", ["none", "random"])
+def test_exif_rotated_jpegs_of_others_are_shown_upright(orientation: int, crop: Any) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = jpeg(smooth_image(np.random.default_rng(1), 90, 60), exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data.tobytes())))
+    augment = Augment((30, 40), crop=crop, flip=0, **UINT8_HWC)
+    found = decode(augment, [data], [upright.size], upright=False)[0]
+    crops = augment.draw(0, 0, np.arange(1), *(np.array([side], np.int32) for side in upright.size))
+    (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
+    box = (left, top, left + width, top + height)
+    expected = np.asarray(upright.crop(box).resize((40, 30), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(found - expected).max() <= 3
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "progressive"])
+def test_kinds_of_images(mode: str, format: str) -> None:
+    image = smooth_image(np.random.default_rng(2), 80, 50).convert(mode)
+    if (mode, format) == ("CMYK", "PNG"):
+        image = image.convert("P")  # there is no such PNG; a palette is as odd
+    file = io.BytesIO()
+    image.save(file, "PNG" if format == "PNG" else "JPEG", progressive=format == "progressive")
+    expected = Image.open(io.BytesIO(file.getvalue())).convert("RGB").resize((40, 25), Image.Resampling.BILINEAR)
+    augment = Augment((25, 40), crop="none", **UINT8_HWC)
+    found = decode(augment, [np.frombuffer(file.getvalue(), np.uint8)], [(80, 50)])[0]
+    assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
+
+
+@pytest.mark.parametrize("crop", ["none", "random", "center"])
+def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch, crop: Any) -> None:
+    """Sizes that 8 does not divide, so that the scale is not quite 1/2, 1/4 or 1/8."""
+    rng = np.random.default_rng(3)
+    sizes = [(1203, 901), (997, 1500), (701, 703)]
+    images = [jpeg(smooth_image(rng, *size)) for size in sizes]
+    augment = Augment(36, crop=crop, flip=0, scale=(0.5, 1), **UINT8_HWC)
+    calls = []
+    real = turbo.simplejpeg.decode_jpeg
+
+    def spy(*args: Any, **options: Any) -> np.ndarray:
+        image = real(*args, **options)
+        calls.append(image.shape[:2])
+        return image
+
+    monkeypatch.setattr(turbo.simplejpeg, "decode_jpeg", spy)
+    reduced = decode(augment, images, sizes).astype(int)
+    assert all(shape not in [(h, w) for w, h in sizes] for shape in calls) and len(calls) == 3
+    monkeypatch.setattr(turbo, "REDUCING_GAP", 1e9)
+    whole = decode(augment, images, sizes).astype(int)
+    assert [tuple(shape) for shape in calls[3:]].count((901, 1203)) == 1
+    # These colours are harsher than a photo's, on which it is 0.14 (gpuload/turbo.py). Half a pixel's shift makes 4.
+    assert np.abs(reduced - whole).mean() < 1
+    assert np.abs(reduced - whole).max() <= 8
+
+
+def test_memory_is_used_again_once_nobody_holds_it(packed: Path) -> None:
+    loader = load(packed, 8, decoder="turbo", augment=Augment(64), drop_last=True)
+    places = {images.data_ptr() for _ in range(3) for _, images, _ in loader}
+    assert len(places) <= 2 + 3 + 1  # 36 batches out of prefetch + 3 arrays, and the one that the loop holds
+    held = [images[:2, :, 1:].permute(0, 2, 3, 1) for _, images, _ in loader]  # views, of every batch
+    copies = [view.clone() for view in held]
+    for _ in range(2):
+        for _, images, _ in loader:
+            images.zero_()
+    assert all(torch.equal(view, copy) for view, copy in zip(held, copies, strict=True))
+
+
+def test_torch_keeps_its_threads(packed: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        loader = load(packed, 8, decoder="turbo", num_threads=3)
+        next(iter(loader))
+        assert torch.get_num_threads() == 2
+        [inside] = {loader._decoder._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        assert inside == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_truncated_jpeg_is_no_image() -> None:
+    data = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
+    with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
+        decode(Augment(16), [data, data[: len(data) // 2]], [(90, 60)] * 2)
+    assert caught.value.places == [1]
+
+
+def test_what_cannot_be_combined(packed: Path) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=r"decoder='turbo', device='cuda': it runs on the CPU"):
+        load(packed, decoder="turbo", device="cuda")
+    with pytest.raises(gpuload.ArgumentError, match=r"decoder='nvjpeg': expected one of 'auto', 'dali', 'turbo'"):
+        load(packed, decoder="nvjpeg")
+
+
+def test_without_simplejpeg_dali_decodes(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(packed, decoder="auto").decoder == "turbo"
+    monkeypatch.setitem(__import__("sys").modules, "simplejpeg", None)
+    assert load(packed, decoder="auto").decoder == "dali"
