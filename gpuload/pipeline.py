@@ -116,6 +116,8 @@ class DaliDecoder(Generic[R]):
                 self._pipeline.reset()
             except RuntimeError:  # an image of the batches that nobody waits for any more
                 self._discard()
+        elif self._pipeline is not None:
+            self._pipeline.reset()  # every batch was taken, but whoever counted them did not ask for one more
         self._in_flight.clear()
 
     def _discard(self) -> None:
