@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import GpuloadError
+from gpuload.info import add_info
 from gpuload.packing import packer
 from gpuload.packing.foreign import index_shards
 from gpuload.packing.image import KEPT
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_pack, _add_index):
+    for add in (_add_pack, _add_index, add_info):
         add(commands)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run

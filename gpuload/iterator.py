@@ -1,5 +1,6 @@
 """`DaliIterator`: what a training loop sees."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from gpuload.batches import Batch, BatchReader
 from gpuload.dataset import Dataset
 from gpuload.decoder import BatchDecodeError
 from gpuload.errors import ArgumentError, DecodeError, GpuloadError
+from gpuload.mixing import is_sorted_by_class
 from gpuload.mixture import Mixture
 from gpuload.order import count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
@@ -118,6 +120,8 @@ class DaliIterator:
             num_threads=self.num_threads,
             prefetch=prefetch,
         )
+        if shuffle:
+            self._warn_of_sorted_shards()
         self._run = Run(self.dataset, seed, shuffle, window)
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
@@ -281,6 +285,16 @@ class DaliIterator:
                 f"batch_size {self.batch_size}{ranks}: is larger than {self.dataset.folder} ({len(self.dataset):,} "
                 "samples), so an epoch has no batch. Use a smaller batch_size, or drop_last=False"
             )
+
+    def _warn_of_sorted_shards(self) -> None:
+        for dataset in self._datasets:
+            if is_sorted_by_class(dataset, self.window):
+                warnings.warn(
+                    f"{dataset.folder}: its shards are sorted by class, so that {self.window} of them, which are mixed "
+                    "at a time, hold few. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
+                    "info` tells how well one mixes",
+                    stacklevel=4,
+                )
 
     def _check_fields(self) -> tuple[str, ...]:
         """The index columns that these fields need."""
