@@ -12,8 +12,6 @@ The golden orders in the tests are part of the disk format (`gpuload.disk.manife
 them.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +44,7 @@ class EpochOrder:
         self._window_bounds = np.arange(windows + 1) * count // max(windows, 1)
         samples_before = np.concatenate([[0], np.cumsum(np.asarray(shard_sizes)[self._shards])])
         self.window_starts: I64 = samples_before[self._window_bounds]
-        # Two windows: a batch may reach from one into the next.
-        self._window_samples = lru_cache(maxsize=2)(self._compute_window)
+        self._computed: dict[int, I64] = {}
 
     def __len__(self) -> int:
         return int(self.window_starts[-1])
@@ -74,6 +71,14 @@ class EpochOrder:
             if window < len(self._window_bounds) - 1
             else self._shards[:0]
         )
+
+    def _window_samples(self, window: int) -> I64:
+        """The samples of a window in their order; the last two are kept, for a batch may reach from one into the next."""
+        if window not in self._computed:
+            while len(self._computed) > 1:
+                del self._computed[next(iter(self._computed))]
+            self._computed[window] = self._compute_window(window)
+        return self._computed[window]
 
     def _compute_window(self, window: int) -> I64:
         shards = self.window_shards(window)

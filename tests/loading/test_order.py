@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,15 @@ def test_ranks_share_each_batch_without_overlap(samples: int, batch: int, world:
 )
 def test_count_batches(samples: int, batch: int, drop_last: bool, expected: int) -> None:
     assert count_batches(samples, batch, drop_last) == expected
+
+
+def test_an_order_is_freed_at_once() -> None:
+    """Without waiting for the garbage collector, so that memory does not grow from epoch to epoch."""
+    order = make(np.full(6, 10))
+    assert len(order[0:60]) == 60
+    gone = weakref.ref(order)
+    del order
+    assert gone() is None
 
 
 def test_golden_orders() -> None:
