@@ -73,7 +73,7 @@ class EpochOrder:
         )
 
     def _window_samples(self, window: int) -> I64:
-        """The samples of a window in their order; the last two are kept, for a batch may reach from one into the next."""
+        """The samples of a window in their order. The last two are kept: a batch may reach from one into the next."""
         if window not in self._computed:
             while len(self._computed) > 1:
                 del self._computed[next(iter(self._computed))]
