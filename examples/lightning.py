@@ -1,0 +1,111 @@
+"""PyTorch Lightning over packed images: nothing to adapt, and a checkpoint made in mid-epoch goes on behind its batch.
+
+    python examples/lightning.py shards --epochs 5
+    torchrun --standalone --nproc-per-node 8 examples/lightning.py shards --epochs 5     # 8 GPUs
+    python examples/lightning.py shards --epochs 5 --resume runs/last.ckpt
+
+The loader is made in `train_dataloader`, after Lightning has joined the ranks: there it finds its own. The Trainer
+saves the loader's state_dict with its own and loads it again; `use_distributed_sampler=False`, since each rank's loader
+already hands out that rank's part. Start many GPUs with torchrun: it tells each rank its share of the CPU cores.
+
+Lightning counts the batches of an epoch beside the loader. So resume a run that was stopped in mid-epoch with as many
+processes and the same batch size; with others, the images that come are still the right ones, but Lightning ends that
+epoch by its own count, or leaves out its validation. Between epochs, resume with any.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from train import make_net  # yours
+
+import gpuload
+
+
+class Images(pl.LightningDataModule):
+    def __init__(self, folder: Path, batch_size: int, size: int) -> None:
+        super().__init__()
+        self.folder, self.batch_size, self.size = folder, batch_size, size
+
+    def _loader(self, split: str, augment: gpuload.Augment, shuffle: bool) -> gpuload.DaliIterator:
+        assert self.trainer is not None
+        device = str(self.trainer.strategy.root_device)
+        return gpuload.DaliIterator(
+            self.folder / split, self.batch_size, augment=augment, device=device, shuffle=shuffle
+        )
+
+    def train_dataloader(self) -> gpuload.DaliIterator:
+        return self._loader("train", gpuload.Augment(self.size), shuffle=True)
+
+    def val_dataloader(self) -> gpuload.DaliIterator:
+        return self._loader("val", gpuload.Augment(self.size, crop="center"), shuffle=False)
+
+
+class Classifier(pl.LightningModule):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.net = make_net(classes)
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        images, labels = batch
+        return F.cross_entropy(self.net(images), labels)
+
+    def on_validation_epoch_start(self) -> None:
+        self.counts = torch.zeros(2, dtype=torch.int64, device=self.device)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        images, labels = batch
+        right = (self.net(images).argmax(1) == labels).sum()
+        self.counts += torch.stack([right, torch.tensor(len(labels), device=self.device)])
+
+    def on_validation_epoch_end(self) -> None:
+        # Summed, not averaged over batches or ranks: a rank's last batch may be smaller, or empty.
+        right, images = self.trainer.strategy.reduce(self.counts, reduce_op="sum").tolist()
+        if not self.trainer.sanity_checking:
+            self.print(
+                f"epoch {self.current_epoch + 1}: validation accuracy {right / images:.1%} ({right} of {images})"
+            )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=2e-3, weight_decay=0.05)
+
+
+def main(argv: list[str] | None = None, callbacks: list[Callback] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="packed folder with train/ and val/")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=96, help="side of the crops in pixels")
+    parser.add_argument("--accelerator", default="auto", help="auto, cpu or gpu")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for checkpoints")
+    parser.add_argument("--save-every", type=int, default=100, metavar="BATCHES")
+    parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
+    args = parser.parse_args(argv)
+
+    pl.seed_everything(0)
+    saving = ModelCheckpoint(args.runs, save_last=True, every_n_train_steps=args.save_every)
+    trainer = pl.Trainer(
+        accelerator=args.accelerator,
+        # Under torchrun all that it started; else every GPU, or one process.
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or "auto",
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        max_epochs=args.epochs,
+        use_distributed_sampler=False,
+        callbacks=[saving, *(callbacks or [])],
+        logger=False,
+    )
+    classes = gpuload.Dataset(args.data / "train").classes or ()
+    trainer.fit(
+        Classifier(len(classes)), datamodule=Images(args.data, args.batch_size, args.size), ckpt_path=args.resume
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
