@@ -40,7 +40,7 @@ def measure(names: list[str], work: Work, rounds: int) -> tuple[dict, dict]:
             print(f"left out: {error}", file=sys.stderr)
     results: dict[str, list[Round]] = {name: [] for name in contestants}
     try:
-        for number in range(rounds):
+        for number in range(rounds if contestants else 0):
             order = list(results)
             for name in order[number % len(order) :] + order[: number % len(order)]:
                 show(f"round {number + 1} of {rounds}: {name}")

@@ -36,7 +36,8 @@ def test_reading_alone(packed: Path) -> None:
     done = subprocess.run([sys.executable, TOOL, str(packed / "train"), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "fn.readers.webdataset" in done.stdout
-    assert "gpuload's reader" in done.stdout
+    assert "gpuload's reader " in done.stdout
+    assert "gpuload's reader, into DALI" in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")

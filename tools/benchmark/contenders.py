@@ -31,12 +31,12 @@ class _Moved:
 
 
 @contextmanager
-def open_gpuload(work: Work, device: str) -> Iterator[Batches]:
+def open_gpuload(work: Work, device: str, decoder: str = "auto") -> Iterator[Batches]:
     import gpuload
 
     augment = gpuload.Augment(work.size)
     with gpuload.DaliIterator(
-        work.folder, work.batch_size, augment=augment, device=device, num_threads=work.threads
+        work.folder, work.batch_size, augment=augment, device=device, decoder=decoder, num_threads=work.threads
     ) as loader:
         yield loader
 
@@ -46,14 +46,27 @@ CONTENDERS = {
     for contender in (
         Contender("torch", "DataLoader + Pillow", partial(open_dataloader, device="cpu"), package="torch"),
         Contender("dali", "DALI by hand", partial(dali_by_hand.open_pipeline, device="cpu"), package="nvidia.dali"),
-        Contender("gpuload", "gpuload", partial(open_gpuload, device="cpu"), package="nvidia.dali"),
+        Contender("gpuload", "gpuload", partial(open_gpuload, device="cpu"), package="simplejpeg"),
+        Contender(
+            "gpuload-dali",
+            "gpuload, decoder='dali'",
+            partial(open_gpuload, device="cpu", decoder="dali"),
+            package="nvidia.dali",
+        ),
         Contender("torch-gpu", "DataLoader + Pillow, to GPU", partial(open_dataloader, device="cuda"), "cuda", "torch"),
         Contender(
             "dali-gpu", "DALI by hand, GPU", partial(dali_by_hand.open_pipeline, device="cuda"), "cuda", "nvidia.dali"
         ),
         Contender("gpuload-gpu", "gpuload, GPU", partial(open_gpuload, device="cuda"), "cuda", "nvidia.dali"),
         Contender("read-dali", "fn.readers.webdataset", reading.open_dali, package="nvidia.dali", reads_only=True),
-        Contender("read-gpuload", "gpuload's reader", reading.open_gpuload, package="nvidia.dali", reads_only=True),
+        Contender("read-gpuload", "gpuload's reader", reading.open_gpuload, reads_only=True),
+        Contender(
+            "read-gpuload-dali",
+            "gpuload's reader, into DALI",
+            reading.open_gpuload_into_dali,
+            package="nvidia.dali",
+            reads_only=True,
+        ),
     )
 }
 

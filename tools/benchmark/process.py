@@ -123,7 +123,8 @@ def _describe(batch: tuple[Any, Any], first_batch_s: float, contender: Contender
     """Checks the first batch: form, dtype, no NaN, and for encoded samples that they are JPEG."""
     images, labels = batch
     if contender.reads_only:
-        if any(bytes(images.at(place)[:2]) != b"\xff\xd8" for place in range(len(images))):
+        samples = images if isinstance(images, list) else [images.at(place) for place in range(len(images))]
+        if any(bytes(sample[:2]) != b"\xff\xd8" for sample in samples):
             raise ValueError("a sample of its first batch is not a JPEG")
         return First(first_batch_s, (len(images),), "encoded", 0.0, 0.0)
     expected = (work.batch_size, 3, work.size, work.size)
