@@ -7,6 +7,8 @@ engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github N
 requires. From there on the operators are the same, so the two differ by their JPEG decoder alone.
 """
 
+import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic
@@ -78,6 +80,7 @@ class DaliDecoder(Generic[R]):
         if self._pipeline is None:
             self._pipeline = pipeline_def(operators)(self._augment, self._largest, self._feed, **self._settings)
             self._pipeline.build()
+            _pipelines.add(self._pipeline)
         self._source = requests
         while True:
             try:
@@ -135,6 +138,21 @@ class DaliDecoder(Generic[R]):
             if places := [place for place, data in enumerate(request.images) if not _decodes(data)]:
                 return BatchDecodeError(request, places)
         return error
+
+
+_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
+_kept: list[Any] = []
+
+
+def _keep_pipelines() -> None:
+    """Keeps DALI's destructor, which waits for its threads, out of forked children, which have not got them.
+
+    Else a worker of a DataLoader hangs or crashes in its garbage collector, over a pipeline dropped before the fork.
+    """
+    _kept.extend(_pipelines)
+
+
+os.register_at_fork(after_in_child=_keep_pipelines)
 
 
 def _decodes(data: Bytes) -> bool:

@@ -195,6 +195,28 @@ def test_leaving_a_loop_early_starts_the_next_epoch(packed: Path, epochs: Any) -
     assert drain([loader]) == epochs[1]
 
 
+def test_a_dataloader_may_fork_workers_after_a_dropped_loader(packed: Path) -> None:
+    script = (
+        "import gc, sys, torch, gpuload\n"
+        "gc.disable()  # so that what is dropped is still there when workers are forked, and goes in them\n"
+        "class Collects(torch.utils.data.Dataset):\n"
+        "    __len__ = lambda self: 2\n"
+        "    __getitem__ = lambda self, number: gc.collect() * 0 + number\n"
+        "def use():\n"
+        "    loader = gpuload.DaliIterator(\n"
+        "        sys.argv[1], 8, augment=gpuload.Augment(12), device='cpu', decoder=sys.argv[2]\n"
+        "    )\n"
+        "    next(iter(loader))\n"
+        "    list(loader)\n"
+        "use()\n"
+        "batches = torch.utils.data.DataLoader(Collects(), num_workers=1, timeout=20, multiprocessing_context='fork')\n"
+        "print([int(number) for number in batches])\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(packed), DECODER["decoder"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0, 1]\n", done.stderr
+
+
 def test_a_loop_that_counts_batches_leaves_the_next_epoch_whole(packed: Path, epochs: Any) -> None:
     loader = load(packed, 8, drop_last=False, window=3)
     for rows in epochs:  # never asked for a batch after the last: as Lightning does
