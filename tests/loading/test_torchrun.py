@@ -96,7 +96,8 @@ def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     for number, rank in enumerate(notes(killed, 2)):
         assert rank[0]["threads"] == share
-        assert f"rank {number} of 2, on cpu by turbo with {share} threads" in rank[0]["loader"]
+        assert f"rank {number} of 2, on cpu" in rank[0]["loader"]
+        assert f"with {share} threads" in rank[0]["loader"]
 
 
 @pytest.mark.parametrize(
