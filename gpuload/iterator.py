@@ -35,8 +35,8 @@ class DaliIterator:
     augment: the size, crop, normalisation and dtype of the images.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
-    decoder: "auto", "dali" (GPU or CPU), or "turbo" (CPU: libjpeg-turbo and torch in threads). "auto" is "dali" on a
-        GPU, and on a CPU "turbo", which is faster, where simplejpeg is installed. Their pixels differ by rounding.
+    decoder: "dali" (GPU or CPU), "turbo" (CPU: libjpeg-turbo and torch, in threads) or "auto": "dali" on a GPU, on a
+        CPU the faster one, which is "turbo" but for images of about 64×64. Their pixels differ by rounding.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, and of every sample
         "key" (list of str), "index" (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
     shuffle: False gives stored order, in every epoch.
@@ -105,7 +105,7 @@ class DaliIterator:
         self._check_batch()
         columns = self._check_fields()
 
-        self.decoder, device_id = choose_backend(decoder, str(device), self.ranks)
+        self.decoder, device_id = choose_backend(decoder, str(device), self.ranks, self._datasets)
         self._arrays = make_arrays(output, device_id, augment)
         self.device = self._arrays.device
         shares = self.dataset.shares if isinstance(self.dataset, Mixture) else (1.0,)

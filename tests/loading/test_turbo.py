@@ -1,6 +1,7 @@
 """The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from test_decoders import Request
 from test_iterator import load
 
 import gpuload
-from gpuload import turbo
+from gpuload import backend, turbo
 from gpuload.augment import Augment
 from gpuload.decoder import BatchDecodeError, Largest
 
@@ -146,7 +147,14 @@ def test_what_cannot_be_combined(packed: Path) -> None:
         load(packed, decoder="nvjpeg")
 
 
-def test_without_simplejpeg_dali_decodes(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_faster_decoder_that_is_installed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mean = gpuload.Dataset(packed).manifest.bytes / 97
+    monkeypatch.setattr(backend, "SMALL_IMAGE_BYTES", mean + 1)
+    assert load(packed, decoder="auto").decoder == "dali"
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     assert load(packed, decoder="auto").decoder == "turbo"
-    monkeypatch.setitem(__import__("sys").modules, "simplejpeg", None)
+    monkeypatch.undo()
+    monkeypatch.setattr(backend, "SMALL_IMAGE_BYTES", mean - 1)
+    assert load(packed, decoder="auto").decoder == "turbo"
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
     assert load(packed, decoder="auto").decoder == "dali"
