@@ -11,8 +11,6 @@ Importing gpuload loads neither DALI nor torch nor CuPy; `DaliIterator` does whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpuload.augment import Augment
-from gpuload.dataset import Dataset
 from gpuload.errors import (
     ArgumentError,
     DecodeError,
@@ -25,10 +23,13 @@ from gpuload.errors import (
     SourceError,
     StateError,
 )
-from gpuload.mixture import Mixture, mix
 
 if TYPE_CHECKING:
+    from gpuload.augment import Augment
+    from gpuload.dataset import Dataset
     from gpuload.iterator import DaliIterator
+    from gpuload.mixture import Mixture, mix
+    from gpuload.packing.api import pack
 
 __version__ = "0.1.0"
 
@@ -48,10 +49,21 @@ __all__ = [
     "SourceError",
     "StateError",
     "mix",
+    "pack",
 ]
+
+# Imported when they are first used: a worker of the packer waits for none of them.
+_LATER = {
+    "Augment": "augment",
+    "DaliIterator": "iterator",
+    "Dataset": "dataset",
+    "Mixture": "mixture",
+    "mix": "mixture",
+    "pack": "packing.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DaliIterator":
-        return import_module("gpuload.iterator").DaliIterator
+    if name in _LATER:
+        return getattr(import_module(f"gpuload.{_LATER[name]}"), name)
     raise AttributeError(f"module 'gpuload' has no attribute {name!r}")

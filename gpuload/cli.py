@@ -1,10 +1,11 @@
-"""The command line: `python -m gpuload pack` and `python -m gpuload index`.
+"""The command line: `python -m gpuload pack`, `index` and `verify`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
+    python -m gpuload verify shards
 
-Exit codes: 0 all done; 2 nothing done, with one line on stderr that says why; 3 packed, but some images were rejected
-(rejected.jsonl names them); 130 stopped by Ctrl-C, nothing left behind.
+Exit codes: 0 all done; 1 verify found faults; 2 nothing done, with one line on stderr that says why; 3 packed, but some
+images were rejected (rejected.jsonl names them); 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -15,24 +16,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from gpuload.errors import GpuloadError
 from gpuload.info import add_info
 from gpuload.packing import packer
 from gpuload.packing.foreign import index_shards
 from gpuload.packing.image import KEPT
-from gpuload.packing.options import PackOptions, parse_size
-from gpuload.sources import open_source
+from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.output import SCRATCH_NAME
+from gpuload.packing.verify import verify
+from gpuload.sources import Format, open_source
+from gpuload.sources.columns import ROLES, parse_columns
 
-DONE, WRONG, REJECTED, STOPPED = 0, 2, 3, 130
+DONE, FAULTY, WRONG, REJECTED, STOPPED = 0, 1, 2, 3, 130
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_pack, _add_index, add_info):
+    for add in (_add_pack, _add_index, _add_verify, add_info):
         add(commands)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
@@ -42,7 +46,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gpuload: {error}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
-        print("gpuload: stopped; nothing is left half-written", file=sys.stderr)
+        out = Path(getattr(args, "out", None) or ".")
+        kept = any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
+        what = "what is finished is kept: go on with --resume" if kept else "nothing is left half-written"
+        print(f"gpuload: stopped; {what}", file=sys.stderr)
         return STOPPED
 
 
@@ -50,40 +57,94 @@ def _add_pack(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     pack = commands.add_parser(
         "pack",
         help="pack images into shards",
-        description="Packs a folder of class folders, or the images a table names, into WebDataset shards.",
+        description="Packs images from folders, tables, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards.",
         epilog="Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
         "2 nothing packed, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     pack.set_defaults(run=_pack)
-    pack.add_argument("source", metavar="SOURCE", help="folder of class folders; with --labels, where its paths start")
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder of class folders, or what else --from names; with --labels, where its paths start",
+    )
     pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/)")
-    pack.add_argument("--labels", metavar="TABLE", help="CSV or TSV table with a path column and a label column")
-    pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
-    pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
+    _add_source_options(pack)
+    _add_image_options(pack)
     usual = {field.name: field.default for field in fields(PackOptions) if field.default is not MISSING}
     pack.add_argument("--val", type=float, metavar="SHARE", help="share of each class for OUT/val (%(default)s)")
+    pack.add_argument("--splits", metavar="LIST", help="folders and shares, such as train=0.8,val=0.1,test=0.1")
     pack.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the source")
-    pack.add_argument("--seed", type=int, metavar="N", help="of the shuffle and the split (%(default)s)")
+    pack.add_argument("--seed", type=int, metavar="N", help="of the shuffle and the splits (%(default)s)")
     pack.add_argument("--maxcount", type=int, metavar="N", help="most images in a shard (%(default)s)")
     pack.add_argument(
         "--maxsize", metavar="SIZE", help="largest shard, such as 1GB (default: 1/16 of all, between 16 MB and 1 GB)"
     )
+    pack.add_argument(
+        "--dedup", metavar="HOW", help="images with the same bytes: report them, or drop all but the first"
+    )
+    pack.add_argument("--max-rejected", metavar="SHARE", help="fail if more are rejected, such as 1%% (default: 100%%)")
     pack.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     pack.add_argument(
         "--time-limit", dest="time_limit_s", type=float, metavar="S", help="seconds for one image (%(default)s)"
     )
-    pack.set_defaults(**{name: value for name, value in usual.items() if name != "measure"})
+    pack.add_argument("--engine", metavar="NAME", help="local, or ray for a cluster (%(default)s)")
+    pack.add_argument("--address", help="of the Ray cluster (default: one that runs here, else a new one)")
+    pack.add_argument("--resume", action="store_true", help="go on with a run that was broken off")
+    pack.add_argument("--append", action="store_true", help="add shards to the set in OUT")
+    pack.add_argument("--overwrite", action="store_true", help="replace the set in OUT, once the new one is whole")
+    pack.set_defaults(**{name: value for name, value in usual.items() if name not in ("measure", "max_rejected")})
+
+
+def _add_source_options(pack: argparse.ArgumentParser) -> None:
+    pack.add_argument(
+        "--labels",
+        metavar="TABLE",
+        help="CSV, TSV, JSONL or Parquet table of paths and what belongs to them; COCO's .json; an .npy of labels",
+    )
+    pack.add_argument("--from", dest="form", metavar="KIND", help=f"what SOURCE is: {', '.join(get_args(Format))}")
+    pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
+    pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
+    pack.add_argument(
+        "--column",
+        metavar="ROLE=NAME",
+        action="append",
+        default=[],
+        help=f"column, array or key for one of {', '.join(ROLES)}; several for target=x,y",
+    )
+
+
+def _add_image_options(pack: argparse.ArgumentParser) -> None:
+    pack.add_argument("--encode", metavar="HOW", help="keep, jpeg or raw: how images are stored (%(default)s)")
+    pack.add_argument("--size", metavar="PIXELS", help="256, or 482x415")
+    pack.add_argument("--fit", metavar="HOW", help="shortest, longest, center-crop, stretch or pad (%(default)s)")
+    pack.add_argument("--enlarge", action="store_true", help="also enlarge images that are smaller than --size")
+    pack.add_argument("--quality", type=int, metavar="N", help="of new JPEGs (default: 95 with keep, else 92)")
+    pack.add_argument("--lossless", action="store_true", help="new images as PNG, not JPEG")
+    pack.add_argument("--drop-gray", action="store_true", help="leave out images without colour")
+    pack.add_argument("--min-size", type=int, metavar="PIXELS", help="leave out images with a shorter side")
+    pack.add_argument("--max-pixels", type=int, metavar="N", help="reject images with more, undecoded (%(default)s)")
+    pack.set_defaults(**{field.name: field.default for field in fields(Encoding)})
 
 
 def _pack(args: argparse.Namespace) -> int:
     settings = {field.name: getattr(args, field.name) for field in fields(PackOptions) if hasattr(args, field.name)}
     settings["maxsize"] = parse_size(args.maxsize) if args.maxsize else None
-    options = PackOptions(**settings)
-    source = open_source(args.source, args.labels, args.path_column, args.label_column)
+    settings["splits"] = parse_splits(args.splits) if args.splits else None
+    settings.pop("max_rejected", None)
+    if args.max_rejected is not None:
+        settings["max_rejected"] = parse_share(args.max_rejected)
+    images = {field.name: getattr(args, field.name) for field in fields(Encoding)}
+    images["size"] = parse_pixels(args.size) if args.size else None
+    options = PackOptions(**settings, encoding=Encoding(**images))
+    columns = parse_columns(args.column)
+    for role, name in (("path", args.path_column), ("label", args.label_column)):
+        if name is not None:
+            columns[role] = (name,)
+    source = open_source(args.source, args.labels, columns, args.form)
     with _progress("packing", "images") as bar:
         report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
     _summarise(report, Path(args.out))
-    return REJECTED if report.rejected else DONE
+    return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
 
 
 def _summarise(report: packer.PackReport, out: Path) -> None:
@@ -107,14 +168,14 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
         console.print(f"classes: {len(classes):,}", highlight=False)
     anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
     if anew:
-        console.print(
-            f"stored anew as plain JPEG: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are", markup=False
-        )
+        console.print(f"stored anew: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are", markup=False)
     for note in report.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
     if report.rejected:
-        reasons = Counter(rejection.reason for rejection in report.rejected)
-        console.print(f"rejected: {_counts(reasons)}", style="yellow", markup=False, highlight=False)
+        for asked, word in ((False, "rejected"), (True, "left out, as asked")):
+            reasons = Counter(r.reason.split(" '")[0] for r in report.rejected if r.asked == asked)
+            if reasons:
+                console.print(f"{word}: {_counts(reasons)}", style="yellow", markup=False, highlight=False)
         for name in report.manifests:
             console.print(
                 f"  named in {out / name / packer.REJECTED_NAME}", markup=False, highlight=False, soft_wrap=True
@@ -160,6 +221,27 @@ def _index(args: argparse.Namespace) -> int:
             f"note: only {count:,} samples have .{member}, so it is not indexed", markup=False, highlight=False
         )
     return DONE
+
+
+def _add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    check = commands.add_parser(
+        "verify",
+        help="read a packed folder again and list its faults",
+        description="Reads everything again: sizes, SHA-256, index against tar, and every image.",
+        epilog="Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder.",
+    )
+    check.set_defaults(run=_verify)
+    check.add_argument("folder", metavar="DIR", help="a packed folder, or one that holds several")
+    check.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    with _progress("verifying", "shards") as bar:
+        faults = verify(args.folder, args.workers, lambda n, of: bar(n, of, 0))
+    for fault in faults:
+        print(fault)
+    print(f"{args.folder}: {len(faults):,} faults" if faults else f"{args.folder}: all is well")
+    return FAULTY if faults else DONE
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class Manifest:
         try:
             manifest = cls(
                 shards=tuple(ShardInfo(**shard) for shard in found["shards"]),
-                fields=tuple(Field(**entry) for entry in found["fields"]),
+                fields=tuple(Field.from_json(entry) for entry in found["fields"]),
                 classes=None if found["classes"] is None else tuple(found["classes"]),
                 mean=None if found["mean"] is None else tuple(found["mean"]),
                 std=None if found["std"] is None else tuple(found["std"]),

@@ -1,5 +1,6 @@
 """The packer's output folder: nobody else's, and never half-filled."""
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -7,65 +8,112 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from gpuload.disk import manifest as manifest_file
 from gpuload.errors import OutputError
 
 SCRATCH_NAME = ".packing"
+_DONE_NAME = ".packing-done"  # the scratch folder while it is being removed
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 class Output:
     """An output folder taken for one run of the packer, with a scratch folder inside.
 
-    On leaving the `with` block the scratch folder is removed; after an error, all that was written too, so that the
-    folder is as it was.
+    resume: go on with what a run left that was broken off; `resumed` says whether there is such a thing, `finished`
+        that there is a whole set already. append: the folder holds a set, which stays. overwrite: the folder may hold a
+        set; `path` is then a folder beside it, which takes its place at the end.
+
+    On leaving the `with` block without an error the scratch folder is removed. After one, all that was written is
+    removed too, so that the folder is as it was, unless `keep` was set: then a later run can go on.
 
     Raises:
         OutputError: it holds something already, is being packed into, or cannot be made.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.scratch = self.path / SCRATCH_NAME
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+    def __init__(self, path: str | Path, *, resume: bool = False, append: bool = False, overwrite: bool = False):
+        self.final = Path(path)
+        self.append = append
+        self._made = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
+        self._lock = self._take(self.final)
+        self.path = self.final
+        self.keep = False
+        self.finished = False
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            shutil.rmtree(self.final / _DONE_NAME, ignore_errors=True)
+            if overwrite and self._holds_set():
+                self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
+                self.path.mkdir(exist_ok=True)
+            self.scratch = self.path / SCRATCH_NAME
+            self.resumed = resume and self.scratch.exists()
+            if not self.resumed:
+                self.finished = resume and not append and not overwrite and self._holds_set()
+                if not self.finished:
+                    self._check_free()
+                    self.scratch.mkdir()
         except OSError as error:
-            what = "is a file, not a folder" if self.path.is_file() else f"cannot be made ({error.strerror})"
-            raise OutputError(f"{self.path}: {what}. Choose another output folder") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
             os.close(self._lock)
             raise OutputError(
-                f"{self.path}: another packer is at work in it. Wait for it, or choose another folder"
-            ) from None
-        try:
-            self._check_empty()
-            self.scratch.mkdir()
-        except OSError as error:
-            os.close(self._lock)
-            raise OutputError(
-                f"{self.path}: cannot be written ({error.strerror}). Choose another output folder"
+                f"{self.final}: cannot be written ({error.strerror}). Choose another output folder"
             ) from None
         except OutputError:
             os.close(self._lock)
             raise
 
-    def make_split(self, name: str) -> Path:
-        """A new folder in the output."""
+    def _take(self, path: Path) -> int:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            what = "is a file, not a folder" if path.is_file() else f"cannot be made ({error.strerror})"
+            raise OutputError(f"{path}: {what}. Choose another output folder") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise OutputError(
+                f"{path}: another packer is at work in it. Wait for it, or choose another folder"
+            ) from None
+        return lock
+
+    def split_folder(self, name: str) -> Path:
+        """The folder of a split; a new one, unless it is there from before."""
         folder = self.path / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=self.resumed or self.append)
         return folder
 
-    def _check_empty(self) -> None:
+    def packed_splits(self) -> dict[str, Path]:
+        """Name and folder of each split that is whole, in the order of their names."""
+        found = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
+        return {folder.name: folder for folder in found}
+
+    def forget_scratch(self) -> None:
+        """Empties the scratch folder: what is there is of no use."""
+        shutil.rmtree(self.scratch)
+        self.scratch.mkdir()
+        self.resumed = False
+
+    def _holds_set(self) -> bool:
+        """Whether there is nothing but splits in it, each with a manifest."""
+        entries = [entry for entry in self.final.iterdir() if entry.name != SCRATCH_NAME]
+        return bool(entries) and all((entry / manifest_file.FILE_NAME).exists() for entry in entries)
+
+    def _check_free(self) -> None:
         found = sorted(entry.name for entry in self.path.iterdir())
         if SCRATCH_NAME in found:
-            raise OutputError(f"{self.path}: holds a pack that was broken off. Delete the folder and pack again")
-        if found:
+            raise OutputError(
+                f"{self.final}: holds a pack that was broken off. Go on with it by --resume, or delete the folder and "
+                "pack again"
+            )
+        if self.append:
+            if not self._holds_set():
+                raise OutputError(f"{self.final}: holds no packed set to --append to. Pack one first, without --append")
+        elif found:
             packed = "a packed set" if (self.path / found[0] / "manifest.json").exists() else f"{found[0]!r}"
             more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
             raise OutputError(
-                f"{self.path}: is not empty, it holds {packed}{more}. Choose another folder, or empty this one"
+                f"{self.path}: is not empty, it holds {packed}{more}. Choose another folder, or empty this one; "
+                "--append adds to a packed set, --overwrite replaces it"
             )
 
     def __enter__(self) -> "Output":
@@ -74,13 +122,42 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            if error is None:
+                self._finish()
+            elif not self.keep:
+                self._undo()
+        finally:
+            os.close(self._lock)
+
+    def _finish(self) -> None:
+        with suppress(FileNotFoundError):
+            self.scratch.rename(self.path / _DONE_NAME)
+        shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
+        os.fsync(self._lock)
+        if self.path != self.final:
+            exchange(self.path, self.final)
+            shutil.rmtree(self.path)
+
+    def _undo(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
-        if error is None:
-            os.fsync(self._lock)
-        else:
+        if not self.append:
             for entry in self.path.iterdir():
                 shutil.rmtree(entry, ignore_errors=True)
-            with suppress(OSError):
-                for folder in self._made:
-                    folder.rmdir()
-        os.close(self._lock)
+        with suppress(OSError):
+            if self.path != self.final:
+                self.path.rmdir()
+            for folder in self._made:
+                folder.rmdir()
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swaps two folders in one step, so that there is one of each name at any time.
+
+    Raises:
+        OSError: the file system cannot do that.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -45,14 +45,25 @@ class Split:
 
 
 def make_plan(
-    listing: Listing, *, val: float, shuffle: bool, seed: int, maxcount: int, maxsize: int | None, measure: int
+    listing: Listing,
+    *,
+    shares: Sequence[tuple[str, float]],
+    shuffle: bool,
+    seed: int,
+    maxcount: int,
+    maxsize: int | None,
+    measure: int,
+    first_of: I64 | None = None,
+    left_out: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Split, ...]:
-    """The splits "train" and, if `val` is above 0, "val".
+    """The splits, in the order of `shares`.
 
-    val: share of the samples of each class that goes into "val" (see `choose_val`).
+    shares: name and share of the samples of each class that goes into a split (see `choose_splits`).
     shuffle: one permutation of the whole listing, else its order.
     maxcount, maxsize: most samples and bytes in a shard (see `cut_shards`); maxsize None: `usual_shard_bytes`.
     measure: about how many images of a split are measured for mean and std.
+    first_of: int64 (N,), the first sample with the same image; the others go into the split of that one.
+    left_out: bool (N,), samples that go nowhere.
     """
     count = len(listing)
     spans = sample_spans(listing.samples, listing.fields)
@@ -60,24 +71,53 @@ def make_plan(
         maxsize = usual_shard_bytes(int(spans.sum()))
     order = permutation(make_key(seed, _SHUFFLE), count) if shuffle else np.arange(count)
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
-    in_val = choose_val(labels if labels is not None else np.zeros(count, np.int64), val, seed)[order]
+    if labels is None or labels.dtype.kind != "i":
+        labels = np.zeros(count, np.int64)
+    firsts = np.arange(count) if first_of is None else first_of
+    split_of = np.zeros(count, np.int64)
+    chosen = np.unique(firsts)
+    split_of[chosen] = choose_splits(labels[chosen], [share for _, share in shares], seed)
+    split_of = split_of[firsts]
+    if left_out is not None:
+        split_of[left_out] = -1
     splits = []
-    for number, (name, rows) in enumerate((("train", order[~in_val]), ("val", order[in_val]))):
-        if name == "train" or val:
-            measured = choose_measured(len(rows), measure, make_key(seed, _MEASURE, number))
-            splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
+    for number, (name, _) in enumerate(shares):
+        rows = order[split_of[order] == number]
+        measured = choose_measured(len(rows), measure, make_key(seed, _MEASURE, number))
+        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
     return tuple(splits)
 
 
+def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:
+    """int64 (N,): number of the split of each sample; from each class, every split but the first gets its share."""
+    split_of = np.zeros(len(labels), np.int64)
+    rest, share_left = np.arange(len(labels)), 1.0
+    for number in range(1, len(shares)):
+        chosen = choose_val(labels[rest], shares[number] / share_left, seed + (number - 1))
+        split_of[rest[chosen]] = number
+        rest, share_left = rest[~chosen], share_left - shares[number]
+    return split_of
+
+
 def sample_spans(samples: pa.Table, fields: Sequence[Field]) -> I64:
-    """int64 (N,): bytes that each sample takes in a tar when its image is kept as it is."""
+    """int64 (N,): bytes that each sample takes in a tar when its image is kept as it is.
+
+    Exact for classes and texts; the others are small beside an image and are guessed.
+    """
     import pyarrow.compute as pc  # 30 ms that workers need not wait for
 
     spans = _member_spans(samples.column(BYTES).to_numpy())
     for field in fields:
         column = samples.column(field.name)
-        digits = column.cast(pa.large_string()) if pa.types.is_integer(column.type) else column
-        spans = spans + _member_spans(pc.binary_length(digits).to_numpy())
+        if field.kind == "class":
+            sizes = pc.binary_length(column.cast(pa.large_string())).to_numpy()
+        elif field.kind in ("caption", "json"):
+            sizes = pc.binary_length(column).to_numpy()
+        elif field.kind in ("labels", "boxes"):
+            sizes = pc.list_value_length(column).to_numpy() * (48 if field.kind == "boxes" else 6) + 30
+        else:
+            sizes = np.full(len(samples), 16 * field.size + 16 if field.kind == "target" else BLOCK_BYTES)
+        spans = spans + _member_spans(sizes)
     return spans
 
 

@@ -1,6 +1,7 @@
 """One shard, packed by one process: reads its samples, checks them, writes the tar, its index and its rows."""
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -9,10 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.disk import Field, ShardInfo
@@ -20,10 +20,12 @@ from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.fields import IMAGE, index_schema
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError, OutputError
-from gpuload.packing.image import check_image
+from gpuload.packing.image import NotWantedError, StoredImage, check_image
+from gpuload.packing.members import store_field
+from gpuload.packing.options import Encoding
+from gpuload.packing.packed import PackedShard
 from gpuload.packing.plan import MEASURED, ROW, read_plan
-from gpuload.sources import Source
-from gpuload.sources.listing import NAME
+from gpuload.sources.listing import NAME, WHERE, Source
 
 _BUFFER_BYTES = 1 << 20
 _NOTE = struct.Struct("<qq")  # position in the shard of the sample being worked on, bytes read so far
@@ -32,10 +34,11 @@ NOWHERE = -1  # no sample is being worked on: the shard is being closed
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What a worker is told: shard `number` of the plan goes into `folder`, its rows and notes into `scratch`.
+    """What a worker is told: batch `number` of the plan becomes a shard in `folder`, rows and notes go to `scratch`.
 
     fields: those besides the image. known_bad: samples (by position in the shard) that brought a worker down, and why.
     time_limit_s: for reading and checking one image; the process dies by SIGALRM when it is over.
+    first_shard, first_row: added to the numbers of shards and samples, when shards are added to a set.
     """
 
     source: Source
@@ -46,10 +49,13 @@ class ShardJob:
     scratch: Path
     time_limit_s: float
     known_bad: Mapping[int, str]
+    encoding: Encoding
+    first_shard: int = 0
+    first_row: int = 0
 
     @property
     def name(self) -> str:
-        return f"shard-{self.number:06d}.tar"
+        return f"shard-{self.first_shard + self.number:06d}.tar"
 
     @property
     def note_path(self) -> Path:
@@ -59,35 +65,23 @@ class ShardJob:
     def rows_path(self) -> Path:
         return self.scratch / f"{self.folder.name}-{self.number:06d}.rows"
 
-
-@dataclass(frozen=True)
-class PackedShard:
-    """What became of a shard; numbers only, so that the parent can hold one for each.
-
-    info: None if every sample was rejected; there is no file then.
-    rejected: row in the listing, name and reason of each. kinds: count of each `StoredImage.kind`.
-    histogram: int64 (768,), exact counts over the `measured` images.
-    """
-
-    info: ShardInfo | None
-    rejected: tuple[tuple[int, str, str], ...]
-    kinds: Counter[str]
-    width: int
-    height: int
-    image_bytes: int
-    histogram: npt.NDArray[np.int64]
-    measured: int
-    read_bytes: int
+    @property
+    def done_path(self) -> Path:
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.done"
 
 
 def pack_shard(job: ShardJob) -> PackedShard:
     """Packs one shard. Its tar and `.idx` get their final names when they are whole and on the disk.
 
+    The last file that it writes, `done_path`, says that the shard is finished: a later run keeps it.
+
     Raises:
         OutputError: the disk is full, or cannot be written.
     """
     path = job.folder / job.name
-    temporary = path.with_suffix(".tar.tmp")
+    # A name of this process's own: one that outlives its killed packer must not write into what the next one begins.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    info = None
     try:
         with temporary.open("wb", buffering=_BUFFER_BYTES) as file, _Note(job.note_path) as note:
             packed = _Packing(job, file)
@@ -95,18 +89,33 @@ def pack_shard(job: ShardJob) -> PackedShard:
             packed.tar.finish()
             file.flush()
             os.fsync(file.fileno())
-        if not packed.members:
+        if packed.members:
+            write_whole(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
+            write_whole(job.rows_path, packed.index_rows())
+            temporary.replace(path)
+            info = ShardInfo(job.name, len(packed.members), packed.tar.size, packed.hash.hexdigest())
+        else:
             temporary.unlink()
-            return packed.result(None)
-        _write_whole(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
-        with pa.OSFile(str(job.rows_path), "wb") as rows, pa.ipc.new_file(rows, packed.schema) as writer:
-            writer.write_batch(packed.index_rows())
-        temporary.replace(path)
+        result = packed.result(info)
+        write_whole(job.done_path, result.to_json().encode())
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written ({error.strerror or error}). Free some space, or choose another output folder"
         ) from None
-    return packed.result(ShardInfo(job.name, len(packed.members), packed.tar.size, packed.hash.hexdigest()))
+    return result
+
+
+def finished_shard(job: ShardJob) -> PackedShard | None:
+    """What an earlier run made of this shard, if it finished it and the files are still there."""
+    try:
+        packed = PackedShard.from_json(job.done_path.read_text())
+        if packed.info is not None:
+            sizes = [(job.folder / packed.info.name).stat().st_size, job.rows_path.stat().st_size]
+            if sizes[0] != packed.info.bytes or not dali_index_path(job.folder / packed.info.name).exists():
+                return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return packed
 
 
 def read_note(path: Path) -> tuple[int, int]:
@@ -136,12 +145,13 @@ class _Packing:
         self.job = job
         self.samples = read_plan(job.plan, job.number)
         self.schema = index_schema((IMAGE, *job.fields))
-        self.columns: dict[str, list[int | str]] = {name: [] for name in self.schema.names}
+        self.columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
         self.members: list[list[Member]] = []
         self.hash = hashlib.sha256()
         self.tar = TarWriter(_Hashing(file, self.hash))
-        self.rejected: list[tuple[int, str, str]] = []
+        self.rejected: list[tuple[int, str, str, bool]] = []
         self.kinds: Counter[str] = Counter()
+        self.extensions: set[str] = set()
         self.histogram = np.zeros(768, np.int64)
         self.measured = 0
         self.read_bytes = 0
@@ -149,58 +159,77 @@ class _Packing:
     def run(self, note: "_Note") -> None:
         """Every sample of the shard in turn."""
         parent = os.getppid()
-        rows = self.samples.column(ROW).to_pylist()
-        names = self.samples.column(NAME).to_pylist()
-        measured = self.samples.column(MEASURED).to_pylist()
-        values = {field.name: self.samples.column(field.name).to_pylist() for field in self.job.fields}
-        for position, (row, name) in enumerate(zip(rows, names, strict=True)):
+        columns = self.samples.to_pydict()
+        wheres = columns.get(WHERE) or [""] * len(columns[ROW])
+        names = [name for field in self.job.fields for name in (field.name, *field.value_columns) if name in columns]
+        for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer is gone; nobody would finish what is begun here
             note.write(position, self.read_bytes)
+            values = {column: columns[column][position] for column in names}
             try:
-                self._add(
-                    position, row, name, measured[position], {key: column[position] for key, column in values.items()}
-                )
-            except DecodeError as error:
-                self.rejected.append((row, name, str(error)))
+                if reason := self.job.known_bad.get(position):
+                    raise DecodeError(reason)
+                image, stored = self._read(row, name, wheres[position], columns[MEASURED][position], values)
+            except (DecodeError, NotWantedError) as error:
+                self.rejected.append((row, name, str(error), isinstance(error, NotWantedError)))
+            else:
+                self._add(sample_key(self.job.first_row + row, name), name, image, stored)
         note.write(NOWHERE, self.read_bytes)
 
-    def _add(self, position: int, row: int, name: str, measured: bool, values: dict[str, int | str]) -> None:
-        if reason := self.job.known_bad.get(position):
-            raise DecodeError(reason)
+    def _read(
+        self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
+    ) -> tuple[StoredImage, list[tuple[Field, bytes, int, dict[str, Any]]]]:
+        """The image and, for each other field, its member, the bytes before its first element, and index columns."""
         # The default action of SIGALRM ends the process, also where C code would never come back to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
-            data = self.job.source.read(row, name)
-            self.read_bytes += len(data)
-            image = check_image(data, measured)
+            data = self.job.source.read(row, name, where)
+            self.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            image = check_image(data, measured, self.job.encoding)
+            stored = []
+            for field in self.job.fields:
+                value: Any
+                if field.stays_in_shard:
+                    value = self.job.source.read_field(field, row, values[field.name])
+                else:
+                    value = {column: values[column] for column in field.value_columns}
+                stored.append((field, *store_field(field, value, image.placement)))
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None
         except MemoryError:
             raise DecodeError("does not fit into memory") from None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        key = sample_key(row, name)
-        record: dict[str, int | str] = {"key": key, "source": name, "width": image.width, "height": image.height}
-        contents = [(IMAGE, image.data)]
-        for field in self.job.fields:
-            record[field.name] = values[field.name]
-            contents.append((field, str(values[field.name]).encode()))
+        return image, stored
+
+    def _add(
+        self, key: str, name: str, image: StoredImage, stored: list[tuple[Field, bytes, int, dict[str, Any]]]
+    ) -> None:
+        record: dict[str, Any] = {"key": key, "source": name, "width": image.width, "height": image.height}
         members = []
-        for field, content in contents:
-            member = self.tar.append(f"{key}.{field.member}", content)
-            record[field.offset_column], record[field.bytes_column] = member.offset, member.size
+        for field, content, header, values in [(IMAGE, image.data, image.header, {}), *stored]:
+            extension = image.member if field is IMAGE else field.member
+            member = self.tar.append(f"{key}.{extension}", content)
+            record[field.offset_column], record[field.bytes_column] = member.offset + header, member.size - header
+            record.update(values)
             members.append(member)
         self.members.append(members)
         for column, value in record.items():
             self.columns[column].append(value)
         self.kinds[image.kind] += 1
+        self.extensions.add(image.member)
         if image.histogram is not None:
             self.histogram += image.histogram
             self.measured += 1
 
-    def index_rows(self) -> pa.RecordBatch:
-        return pa.record_batch([self.columns[name] for name in self.schema.names], schema=self.schema)
+    def index_rows(self) -> bytes:
+        """The rows of the index, as an Arrow file of one batch."""
+        batch = pa.record_batch([self.columns[name] for name in self.schema.names], schema=self.schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())
 
     def result(self, info: ShardInfo | None) -> PackedShard:
         def largest(column: str) -> int:
@@ -210,6 +239,7 @@ class _Packing:
             info=info,
             rejected=tuple(self.rejected),
             kinds=self.kinds,
+            extensions=tuple(sorted(self.extensions)),
             width=largest("width"),
             height=largest("height"),
             image_bytes=largest(IMAGE.bytes_column),
@@ -247,11 +277,16 @@ class _Note:
         os.close(self._descriptor)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Writes a file that has its final name only when it is whole and on the disk."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """`write_whole` for what JSON can hold."""
+    write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

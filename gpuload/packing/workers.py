@@ -8,14 +8,17 @@ one that dies before its acknowledgement is read leaves its task waiting for eve
 Workers are started by "spawn": it is safe beside threads, and loads nothing but what a task needs.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -25,6 +28,7 @@ Result = TypeVar("Result")
 
 _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_S = 0.1  # between two calls of `watch`
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Workers(Generic[Task, Result]):
@@ -33,12 +37,20 @@ class Workers(Generic[Task, Result]):
     run() gives results to `done` in the order in which they come. A task whose worker died goes to `died` with the
     exit code (negative: the number of the signal), which gives the task to run in its place, or raises.
     What `function` raises is raised by run(). Leaving the `with` block ends all processes at once.
+
+    need_main: whether tasks hold what is defined in the program itself, whose main module workers must then import.
     """
 
-    def __init__(self, count: int, function: Callable[[Task], Result]) -> None:
+    def __init__(self, count: int, function: Callable[[Task], Result], need_main: bool = True) -> None:
         self._count = count
         self._function = function
+        self._need_main = need_main
         self._workers: list[_Worker[Task]] = []
+
+    def start(self) -> None:
+        """Starts processes that import what they need while the caller does other things."""
+        while len(self._workers) < self._count:
+            self._workers.append(_Worker(self._function, self._need_main))
 
     def run(
         self,
@@ -51,7 +63,7 @@ class Workers(Generic[Task, Result]):
         waiting = deque(tasks)
         while waiting or self._busy():
             while len(self._workers) < min(self._count, len(waiting) + len(self._busy())):
-                self._workers.append(_Worker(self._function))
+                self._workers.append(_Worker(self._function, self._need_main))
             for worker in self._workers:
                 if worker.task is None and waiting:
                     worker.give(waiting.popleft())
@@ -98,17 +110,13 @@ class _RaisedInWorkerError(Exception):
 class _Worker(Generic[Task]):
     """One process and the parent's end of its pipe."""
 
-    def __init__(self, function: Callable[[Task], object]) -> None:
+    def __init__(self, function: Callable[[Task], object], need_main: bool) -> None:
         self.task: Task | None = None
         self.pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_work, args=(theirs, function), name="gpuload-pack", daemon=True)
-        # Ctrl-C goes to the whole group; the parent alone answers it. Blocked, not ignored, so that it cannot strike
-        # while the child still imports.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        args = (theirs, function, os.getpid())
+        self.process = _SPAWN.Process(target=_work, args=args, name="gpuload-pack", daemon=True)
+        with _uninterrupted(), nullcontext() if need_main else _hidden_main():
             self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
 
     def give(self, task: Task) -> None:
@@ -125,8 +133,47 @@ class _Worker(Generic[Task]):
         return code if code is not None else -signal.SIGKILL
 
 
-def _work(pipe: Connection, function: Callable[[Task], object]) -> None:
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits meanwhile: neither does it strike a child that still imports, nor leave one half-started.
+
+    It goes to the whole group, and the parent alone answers it. A child inherits that it is blocked; in the parent
+    another thread, such as a math library's, may be given the signal all the same, so there it is put off by hand too.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number)) if in_main else None
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Meanwhile the main module has neither name nor file, so that a process that is started does not import it."""
+    main = sys.modules["__main__"]
+    kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    for name in kept:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(main, name, value)
+
+
+def _work(pipe: Connection, function: Callable[[Task], object], parent: int) -> None:
     """The worker's life: tasks come, results go, until the parent closes the pipe."""
+    # The kernel ends this process when its packer is killed, so that none writes beside the run that goes on.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     # Pillow warns of odd files, and the C libraries below it write to stderr; what matters is in the result.

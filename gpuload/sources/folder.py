@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
-from gpuload.sources.listing import Listing, Rejection, listing_schema, some_of
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
 
 # fmt: off
 IMAGE_EXTENSIONS = frozenset((
@@ -22,7 +22,7 @@ IMAGE_EXTENSIONS = frozenset((
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 
 
-class FolderSource:
+class FolderSource(Source):
     """Images in a folder of class folders.
 
     Classes are the sorted names of the folders at the first level, as torchvision's ImageFolder numbers them; a class
@@ -83,7 +83,7 @@ class FolderSource:
         rejected = tuple(sorted(walk.rejected, key=lambda rejection: rejection.source))
         return Listing(samples, (LABEL,), tuple(classes), rejected, tuple(notes))
 
-    def read(self, row: int, name: str) -> bytes:
+    def read(self, row: int, name: str, where: str = "") -> bytes:
         with open(os.path.join(self.root, name), "rb", buffering=0) as file:
             return file.read()
 
@@ -147,6 +147,30 @@ class _Walk:
         if not self.others:
             return ""
         return head + ", ".join(f"{count:,} × {name}" for name, count in sorted(self.others.items()))
+
+
+def walk_files(root: Path, rejected: list[Rejection]) -> Iterator[tuple[str, int]]:
+    """Path below the root and size of every file, sorted, as `FolderSource` goes through a tree.
+
+    What has a name that is not UTF-8, or cannot be looked at, goes to `rejected`.
+    """
+    walk = _Walk(str(root), rejected)
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        below = []
+        for entry in walk.entries(folder):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if walk.enters(entry, name):
+                below.append(name)
+            elif _utf8(name) != name:
+                rejected.append(Rejection(_utf8(name), "its name is not UTF-8"))
+            elif not entry.is_dir():
+                try:
+                    yield name, entry.stat().st_size
+                except OSError as error:
+                    rejected.append(Rejection(name, f"cannot be read: {error.strerror}"))
+        waiting += reversed(below)
 
 
 def _utf8(name: str) -> str:

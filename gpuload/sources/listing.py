@@ -4,32 +4,43 @@ The list holds names and numbers only, so that a million samples are planned, sh
 reading one image. Workers then read the samples they are told, in processes of their own.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.disk.fields import COLUMN_TYPES, Field
+from gpuload.disk.fields import Field
 from gpuload.errors import SourceError
 
 NAME = "name"
 BYTES = "bytes"
+WHERE = "where"
+
+Array = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """One image that was left out: its name in the source, and why."""
+    """One image that was left out: its name in the source, and why.
+
+    asked: whether the user asked for it (a copy, a gray or small image), so that it is no fault.
+    """
 
     source: str
     reason: str
+    asked: bool = False
 
 
 @dataclass(frozen=True)
 class Listing:
     """All samples of a source, in an order that depends on nothing but the source.
 
-    samples: a row a sample: `name` (text, unique; becomes the index column `source`), `bytes` (int64, size of the image
-        as it lies in the source), then a column for each field, named after it.
+    samples: a row a sample: `name` (text; becomes the index column `source`), `bytes` (int64, size of the image as it
+        lies in the source), perhaps `where` (text, anything that helps the source to find it), then for each field its
+        `value_columns`, or for a mask or an array one column of its name that says where to find it.
     fields: what a sample has besides its image.
     classes: name of each class by its number; None where nobody said.
     rejected: what was found to be no sample while listing.
@@ -44,7 +55,7 @@ class Listing:
 
     def __post_init__(self) -> None:
         wanted = listing_schema(self.fields)
-        if self.samples.schema != wanted:
+        if self.samples.schema not in (wanted, listing_schema(self.fields, where=True)):
             raise SourceError(
                 f"a listing of fields {[field.name for field in self.fields]} must have the columns {wanted.names} "
                 f"with their types; found {self.samples.schema.names}. Build it with listing_schema(fields)"
@@ -54,30 +65,58 @@ class Listing:
         return int(self.samples.num_rows)
 
 
-class Source(Protocol):
+class Source(ABC):
     """Where images come from. It is sent to worker processes, so it must be picklable and hold no open files."""
 
+    def prepare(self, scratch: Path) -> None:  # noqa: B027 -- most need not
+        """Called once, in the packer's process, before `list_samples`.
+
+        scratch: a folder that is there until the set is packed; a source whose samples can only be had one after the
+            other puts them there.
+        """
+
+    @abstractmethod
     def list_samples(self) -> Listing:
         """Every sample: names and numbers, no pixels.
 
         Raises:
             SourceError: there is nothing, or what is there contradicts itself.
         """
-        ...
 
-    def read(self, row: int, name: str) -> bytes:
-        """The encoded image in this row of the listing, whose name is given too.
+    @abstractmethod
+    def read(self, row: int, name: str, where: str = "") -> bytes | Array:
+        """The image in this row of the listing: encoded, or an array as `packing.pixels` takes it.
 
         Raises:
             OSError: it cannot be read any more; the packer leaves it out with that reason.
+            DecodeError: the same, with the reason as its message.
         """
-        ...
+
+    def read_field(self, field: Field, row: int, where: str) -> bytes | Array:
+        """The mask or array in this row; `where` is the value in the listing's column of that name.
+
+        Raises:
+            OSError, DecodeError: as `read`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} lists a field {field.name!r} that it cannot read")
+
+    @property
+    def identity(self) -> str:
+        """What says, in a text, which images these are: a run is resumed only with the same."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(vars(self).items()))})"
 
 
-def listing_schema(fields: tuple[Field, ...]) -> pa.Schema:
+def listing_schema(fields: tuple[Field, ...], where: bool = False) -> pa.Schema:
     """The columns of `Listing.samples` for these fields."""
     columns = [pa.field(NAME, pa.large_string()), pa.field(BYTES, pa.int64())]
-    return pa.schema(columns + [pa.field(field.name, COLUMN_TYPES[field.kind]) for field in fields])
+    if where:
+        columns.append(pa.field(WHERE, pa.large_string()))
+    for field in fields:
+        if field.stays_in_shard:
+            columns.append(pa.field(field.name, pa.large_string()))
+        else:
+            columns += [pa.field(name, kind) for name, kind in field.value_columns.items()]
+    return pa.schema(columns)
 
 
 def some_of(names: list[str], count: int = 3) -> str:

@@ -1,61 +1,107 @@
-"""A table of paths and labels beside a folder of images: `--labels table.csv`."""
+"""A table of paths and what belongs to them, beside a folder of images: `--labels table.csv`."""
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from gpuload.disk.fields import LABEL
+from gpuload.disk import Field
 from gpuload.errors import SourceError
-from gpuload.sources.listing import Listing, listing_schema, some_of
+from gpuload.sources import values
+from gpuload.sources.columns import USUAL, find_column
+from gpuload.sources.listing import Listing, Source, listing_schema, some_of
 
-PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image")
-LABEL_COLUMNS = ("label", "class", "target")
+_LABEL_COLUMNS = ("label", "class", "target")
 
 
-class TableSource:
-    """Images named by a CSV or TSV table with a header line.
+class TableSource(Source):
+    """Images named by a CSV, TSV, JSONL or Parquet table.
 
     root: the folder that paths in the table are relative to.
-    path_column, label_column: names of columns; None takes the first of the usual names that the table has.
+    columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
+        "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists), "mask"
+        (the path of one). A role without a name takes the first of its usual names that the table has.
 
     Labels that are all whole numbers are class numbers. Any other text is a class name, and classes are numbered in
     sorted order. Samples are in the order of the table.
     """
 
     def __init__(
-        self, root: str | Path, table: str | Path, path_column: str | None = None, label_column: str | None = None
+        self, root: str | Path, table: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
         self.root = Path(root)
         self.table = Path(table)
-        self.path_column = path_column
-        self.label_column = label_column
+        self.columns = dict(columns or {})
 
     def list_samples(self) -> Listing:
         """Every row of the table.
 
         Raises:
-            SourceError: the table cannot be read or lacks a column; a file is missing or named twice; a label is
-                missing, negative or fractional.
+            SourceError: the table cannot be read or lacks a column; a file is missing or named twice; a value is
+                missing, or is not what its column should hold.
         """
         rows = self._read_table()
-        paths = rows.column(self._column(rows, "--path-column", self.path_column, PATH_COLUMNS))
-        labels = rows.column(self._column(rows, "--label-column", self.label_column, LABEL_COLUMNS))
-        names = paths.to_pylist()
+        path = self._column(rows, "path", "--path-column", USUAL["path"])
+        others = {role: self._column(rows, role) for role in ("target", "labels", "caption", "boxes", "mask")}
+        label = self._column(rows, "label", "--label-column", _LABEL_COLUMNS)
+        if label and label[0] in others["target"]:
+            label = ()
+        if not path:
+            self._lacking(rows, "--path-column", USUAL["path"])
+        if not label and not any(others.values()):
+            self._lacking(rows, "--label-column", _LABEL_COLUMNS)
+        names = [None if name is None else str(name) for name in rows.column(path[0]).to_pylist()]
         if not names:
             raise SourceError(f"{self.table}: has a header but no rows. Give it a row for each image")
         self._refuse([str(line) for line, name in enumerate(names, 2) if not name], "an empty path", "lines")
         sizes = self._sizes(names)
-        twice = [name for name, count in Counter(names).items() if count > 1]
+        twice = [str(name) for name, count in Counter(names).items() if count > 1]
         self._refuse(twice, "a path in more than one row", "rows for")
-        numbers, classes = self._classes(labels)
-        schema = listing_schema((LABEL,))
-        return Listing(pa.table([names, sizes, numbers], schema=schema), (LABEL,), classes)
+        fields: list[Field] = []
+        columns: list[Any] = [names, sizes]
+        classes = None
+        if label:
+            found, classes = values.class_column(str(self.table), rows.column(label[0]))
+            field, found = values.label_field(found)
+            fields.append(field)
+            columns += found
+        for role, asked in others.items():
+            if asked:
+                field, found = self._field(role, [rows.column(name).to_pylist() for name in asked])
+                fields.append(field)
+                columns += found
+        schema = listing_schema(tuple(fields))
+        return Listing(pa.table(columns, schema=schema), tuple(fields), classes)
 
-    def read(self, row: int, name: str) -> bytes:
+    def _field(self, role: str, cells: list[list[Any]]) -> tuple[Field, values.Columns]:
+        where = str(self.table)
+        if role == "target":
+            numbers = cells[0] if len(cells) == 1 else [list(row) for row in zip(*cells, strict=True)]
+            return values.target_column(where, role, numbers)
+        if role == "caption":
+            return values.caption_column(where, role, cells[0])
+        if role == "mask":
+            self._sizes(cells[0])
+            return Field("mask", "mask", "mask.png"), [pa.array(cells[0], pa.large_string())]
+        try:
+            lists = [values.parse_list(cell) for cell in cells[0]]
+        except SourceError as error:
+            raise SourceError(f"{where}: {error}. Correct the column {role!r}") from None
+        if role == "labels":
+            return values.labels_column(where, role, lists)
+        boxes = [[list(box)[:4] for box in row] for row in lists]
+        numbers = [[box[4] if len(box) > 4 else 0 for box in row] for row in lists]
+        return values.boxes_column(where, role, boxes, numbers)
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
         with open(os.path.join(self.root, name), "rb", buffering=0) as file:
             return file.read()
+
+    def read_field(self, field: Field, row: int, where: str) -> bytes:
+        return self.read(row, where)
 
     def _read_table(self) -> pa.Table:
         from pyarrow import csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait
@@ -63,6 +109,14 @@ class TableSource:
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: no such folder. Give the folder that the paths in {self.table} start from")
         try:
+            if self.table.suffix.lower() in (".jsonl", ".ndjson"):
+                from pyarrow import json
+
+                return json.read_json(self.table)
+            if self.table.suffix.lower() in (".parquet", ".pq"):
+                from pyarrow import parquet
+
+                return parquet.read_table(self.table)
             with self.table.open(encoding="utf-8-sig") as file:
                 header = file.readline()
             columns = [name.strip().strip('"') for name in header.strip().split(_delimiter(header))]
@@ -74,74 +128,39 @@ class TableSource:
             )
         except OSError as error:
             raise SourceError(
-                f"{self.table}: cannot be read ({error.strerror}). --labels takes a CSV or TSV table"
+                f"{self.table}: cannot be read ({error.strerror}). --labels takes a CSV, TSV, JSONL or Parquet table"
             ) from None
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             raise SourceError(
-                f"{self.table}: not a CSV or TSV table in UTF-8 with a header line ({str(error).splitlines()[0]}). "
-                "Save it again as CSV"
+                f"{self.table}: not a CSV or TSV table in UTF-8 with a header line, nor JSONL or Parquet by its name "
+                f"({str(error).splitlines()[0]}). Save it again as CSV"
             ) from None
 
-    def _column(self, rows: pa.Table, option: str, asked: str | None, usual: tuple[str, ...]) -> str:
-        found: list[str] = rows.column_names
-        if asked is not None and asked in found:
-            return asked
-        if asked is not None:
-            raise SourceError(
-                f"{self.table}: has no column {asked!r}; its columns are {found}. Give {option} one of them"
-            )
-        for name in usual:
-            for column in found:
-                if column.strip().lower() == name:
-                    return column
+    def _column(self, rows: pa.Table, role: str, option: str = "", usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+        return find_column(str(self.table), rows.column_names, role, self.columns, option, usual)
+
+    def _lacking(self, rows: pa.Table, option: str, usual: tuple[str, ...]) -> None:
         raise SourceError(
-            f"{self.table}: has none of the columns {', '.join(usual)}; its columns are {found}. Name one with {option}"
+            f"{self.table}: has none of the columns {', '.join(usual)}; its columns are {rows.column_names}. "
+            f"Name one with {option}"
         )
 
-    def _sizes(self, names: list[str]) -> list[int]:
+    def _sizes(self, names: list[Any]) -> list[int]:
         sizes, missing = [], []
         for name in names:
-            path = os.path.join(self.root, name)
             try:
+                path = os.path.join(self.root, name)
                 if not os.path.isfile(path):
                     raise FileNotFoundError
                 sizes.append(os.stat(path).st_size)
-            except (OSError, ValueError):
-                missing.append(name)
+            except (OSError, ValueError, TypeError):
+                missing.append(str(name))
         if missing:
             raise SourceError(
                 f"{self.table}: names {len(missing):,} of {len(names):,} files that are not in {self.root}: "
                 f"{some_of(missing)}. Paths are relative to SOURCE; correct them or remove the rows"
             )
         return sizes
-
-    def _classes(self, labels: pa.ChunkedArray) -> tuple[pa.ChunkedArray, tuple[str, ...] | None]:
-        import pyarrow.compute as pc
-
-        labels = pc.utf8_trim_whitespace(labels.cast(pa.large_string()))
-        texts: list[str] = sorted(pc.unique(labels).to_pylist())
-        empty = pc.sum(pc.equal(labels, "")).as_py()
-        if empty:
-            first = pc.index(labels, pa.scalar("", pa.large_string())).as_py() + 2
-            raise SourceError(
-                f"{self.table}: {empty:,} rows have no label (first in line {first}). Fill or remove them"
-            )
-        if all(_is_number(text) for text in texts):
-            try:
-                numbers = labels.cast(pa.int64())
-            except pa.ArrowInvalid:
-                wrong = [text for text in texts if not text.lstrip("+-").isdecimal()]
-                raise SourceError(
-                    f"{self.table}: labels must be whole numbers or names of classes, found {some_of(wrong or texts)}. "
-                    "Give another --label-column"
-                ) from None
-            if pc.min(numbers).as_py() < 0:
-                raise SourceError(
-                    f"{self.table}: class numbers start at 0, found {pc.min(numbers).as_py()}. "
-                    "Renumber or remove the rows"
-                )
-            return numbers, None
-        return pc.index_in(labels, pa.array(texts, pa.large_string())).cast(pa.int64()), tuple(texts)
 
     def _refuse(self, wrong: list[str], what: str, unit: str) -> None:
         if wrong:
@@ -152,11 +171,3 @@ class TableSource:
 
 def _delimiter(header: str) -> str:
     return max(",\t;", key=header.count)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

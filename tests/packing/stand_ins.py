@@ -19,7 +19,7 @@ class FaultySource(FolderSource):
         super().__init__(root)
         self.notes = notes
 
-    def read(self, row: int, name: str) -> bytes:
+    def read(self, row: int, name: str, where: str = "") -> bytes:
         if "segv" in name:
             os.kill(os.getpid(), signal.SIGSEGV)
         if "abort" in name:
@@ -51,7 +51,7 @@ def die(job: object) -> None:
 class SlowSource(FolderSource):
     """Takes its time, so that a test can come in between."""
 
-    def read(self, row: int, name: str) -> bytes:
+    def read(self, row: int, name: str, where: str = "") -> bytes:
         time.sleep(0.05)
         return super().read(row, name)
 

@@ -10,21 +10,21 @@ from images import Folder, encode, photo
 
 from gpuload import cli
 from gpuload.disk import Manifest
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import Encoding, PackOptions
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_pack(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_folder(
-        {f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"b/1.png": encode(photo(9), "PNG"), "b/x.txt": b""}
+        {f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"b/1.gif": encode(photo(9), "GIF"), "b/x.txt": b""}
     )
     out = tmp_path / "out"
     assert cli.main(["pack", str(root), str(out), "--val", "0.2", "--maxsize", "11kB", "--workers", "2"]) == cli.DONE
     said, complaints = capsys.readouterr()
     assert complaints == ""
     assert "classes: 2" in said
-    assert "stored anew as plain JPEG: 1 × png; 9 kept as they are" in said
+    assert "stored anew: 1 × gif; 9 kept as they are" in said
     assert "note: passed over, by extension: 1 × .txt" in said
     assert "10 images in" in said
     assert Manifest.read(out / "train").samples + Manifest.read(out / "val").samples == 10
@@ -47,8 +47,8 @@ def test_rejected_images_show_in_the_exit_code(
         (["nowhere", "OUT"], "gpuload: nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg\n"),
         (["SOURCE", "OUT", "--maxsize", "big"], "gpuload: 'big' is not a size in bytes; write for instance 1GB"),
         (["SOURCE", "OUT", "--val", "2"], "gpuload: --val is a share of the images, from 0 to below 1; got 2.0"),
-        (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column and --label-column name columns of a table"),
-        (["SOURCE", "SOURCE"], "is not empty, it holds 'a'. Choose another folder, or empty this one\n"),
+        (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column, --label-column and --column name columns of a table"),
+        (["SOURCE", "SOURCE"], "is not empty, it holds 'a'. Choose another folder, or empty this one; --append adds to a packed set, --overwrite replaces it\n"),
     ],
 )  # fmt: skip
 def test_mistakes_get_one_line(
@@ -76,8 +76,26 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     cli.main(["pack", "a", "b", *changed, "--time-limit", "7"])
     wanted = PackOptions(val=0.5, shuffle=False, seed=3, maxcount=4, maxsize=5, workers=6, time_limit_s=7)
     assert seen[1] == wanted
-    differing = [field.name for field in fields(PackOptions) if getattr(wanted, field.name) == field.default]
-    assert differing == ["measure"]  # the one that has no option
+    images = ["--encode", "jpeg", "--size", "8x9", "--fit", "pad", "--enlarge", "--quality", "50", "--lossless"]
+    images += ["--drop-gray", "--min-size", "7", "--max-pixels", "99"]
+    others = ["--splits", "a=0.5,b=50%", "--dedup", "drop", "--max-rejected", "1%", "--engine", "ray", "--address", "x"]
+    cli.main(["pack", "a", "b", *images, *others, "--resume", "--append"])
+    encoding = Encoding("jpeg", (8, 9), "pad", True, 50, True, True, 7, 99)
+    more = PackOptions(
+        splits=(("a", 0.5), ("b", 0.5)), dedup="drop", max_rejected=0.01, engine="ray", address="x", resume=True,
+        append=True, encoding=encoding,
+    )  # fmt: skip
+    assert seen[2] == more
+    cli.main(["pack", "a", "b", "--overwrite"])
+    assert seen[3].overwrite
+    usual = PackOptions()
+    untried = {
+        field.name
+        for field in fields(PackOptions)
+        if all(getattr(tried, field.name) == getattr(usual, field.name) for tried in seen)
+    }
+    assert untried == {"measure"}  # the one that has no option
+    assert all(getattr(encoding, field.name) != field.default for field in fields(Encoding))
 
 
 @pytest.mark.parametrize("command", [["-m", "gpuload", "pack"], [str(ROOT / "tools" / "pack.py")]])

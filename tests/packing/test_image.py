@@ -9,7 +9,7 @@ from images import encode, photo
 from PIL import Image, ImageOps
 
 from gpuload.errors import DecodeError
-from gpuload.packing import jpeg
+from gpuload.packing import jpeg, png
 from gpuload.packing.image import KEPT, check_image
 
 
@@ -59,7 +59,9 @@ ODD = {
     "zeros for an end marker": (BASE[:-2] + bytes(64), "jpeg-no-end"),
     "bytes after the end": (BASE + b"trailer", KEPT),
     "MPO": (encode(PHOTO, "MPO", save_all=True, append_images=[photo(1)]), KEPT),
-    "PNG": (encode(PHOTO, "PNG"), "png"),
+    "PNG": (encode(PHOTO, "PNG"), KEPT),
+    "PNG, gray": (encode(GRAY, "PNG"), KEPT),
+    "PNG with bytes after its end": (encode(PHOTO, "PNG") + b"more", "png"),
     "PNG, alpha": (encode(ALPHA, "PNG"), "png"),
     "PNG, palette": (encode(PHOTO.quantize(16), "PNG"), "png"),
     "PNG, palette with a hole": (encode(PHOTO.quantize(16), "PNG", transparency=0), "png"),
@@ -96,8 +98,11 @@ def test_what_becomes_of_it(name: str) -> None:
     stored = check_image(data)
     assert stored.kind == kind
     assert (stored.data == data) == (kind == KEPT)
-    header = jpeg.read_header(stored.data)
-    assert (header.oddity, header.orientation) == ("", 1)
+    if stored.member == "jpg":
+        header = jpeg.read_header(stored.data)
+        assert (header.oddity, header.orientation) == ("", 1)
+    else:
+        assert stored.member == "png" and png.read_header(stored.data).plain
     image = Image.open(io.BytesIO(stored.data))
     assert (stored.width, stored.height) == image.size
     wanted = shown(data)

@@ -23,9 +23,10 @@ from stand_ins import FaultySource, die
 from gpuload.disk import Manifest
 from gpuload.disk.fields import LABEL
 from gpuload.errors import ArgumentError, GpuloadError, OutputError, SourceError
-from gpuload.packing import packer
+from gpuload.packing import deaths, packer
+from gpuload.packing.finish import mean_and_std
 from gpuload.packing.options import PackOptions, parse_size
-from gpuload.packing.packer import mean_and_std, pack
+from gpuload.packing.packer import pack
 from gpuload.packing.shard import sample_key
 from gpuload.sources import FolderSource, Listing
 from gpuload.sources.listing import listing_schema
@@ -37,7 +38,7 @@ SMALL = {"maxcount": 7, "val": 0.1, "seed": 5}
 def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
     root = tmp_path_factory.mktemp("photos")
     odd = {
-        "ant/rot.png": encode(photo(99), "PNG"),
+        "ant/odd.gif": encode(photo(99), "GIF"),
         "bee/bad.jpg": b"garbage",
         "cat/short.jpg": photo_files["cat/50.jpg"][:300],
     }
@@ -56,13 +57,13 @@ def packed(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_every_image_is_in_one_shard(source: FolderSource, packed: Path, photo_files: dict[str, bytes]) -> None:
     rows = rows_of(packed / "train") + rows_of(packed / "val")
-    assert Counter(row["source"] for row in rows) == Counter([*photo_files, "ant/rot.png"])
-    kept = {row["source"]: row["image"] for row in rows if row["source"] != "ant/rot.png"}
+    assert Counter(row["source"] for row in rows) == Counter([*photo_files, "ant/odd.gif"])
+    kept = {row["source"]: row["image"] for row in rows if row["source"] != "ant/odd.gif"}
     assert kept == photo_files
     for row in rows:
         assert (row["width"], row["height"]) == Image.open(io.BytesIO(row["image"])).size
         assert row["label"] == ["ant", "bee", "cat"].index(row["source"].split("/")[0])
-    listed = sorted([*photo_files, "ant/rot.png", "bee/bad.jpg", "cat/short.jpg"])
+    listed = sorted([*photo_files, "ant/odd.gif", "bee/bad.jpg", "cat/short.jpg"])
     assert all(int(row["key"][:8]) == listed.index(row["source"]) for row in rows)  # unique over both splits
     rejected = {**rejected_of(packed / "train"), **rejected_of(packed / "val")}
     assert rejected.keys() == {"bee/bad.jpg", "cat/short.jpg"}
@@ -95,7 +96,7 @@ def test_what_lies_there(packed: Path) -> None:
     assert manifest.height == max(row["height"] for row in rows)
     assert manifest.image_bytes == max(len(row["image"]) for row in rows)
     both = Counter(manifest.packing["stored_anew"]) + Counter(Manifest.read(packed / "val").packing["stored_anew"])
-    assert both == {"png": 1}
+    assert both == {"gif": 1}
     info = json.loads((packed / "train" / "_info.json").read_text())["splits"]["train"]
     assert (info["filenames"], info["num_samples"]) == (names, len(rows))
 
@@ -166,7 +167,7 @@ def test_a_worker_that_dies_takes_nothing_along(make_folder: Folder, tmp_path: P
 
 def test_workers_that_die_for_no_image(source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer, "pack_shard", die)
-    monkeypatch.setattr(packer, "_MOST_DEATHS", 2)
+    monkeypatch.setattr(deaths, "MOST_DEATHS", 2)
     with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
         pack(source, tmp_path / "out", PackOptions(workers=1))
     assert not (tmp_path / "out").exists()
@@ -195,7 +196,8 @@ def test_no_readable_image(make_folder: Folder, tmp_path: Path) -> None:
 def test_an_output_in_use(source: FolderSource, packed: Path, tmp_path: Path) -> None:
     before = files_of(packed)
     with pytest.raises(
-        OutputError, match=r"is not empty, it holds a packed set and 1 more. Choose another folder, or empty"
+        OutputError,
+        match=r"is not empty, it holds a packed set and 1 more. Choose another folder, or empty this one; --append adds",
     ):
         pack(source, packed, PackOptions(workers=1))
     assert files_of(packed) == before
@@ -205,7 +207,10 @@ def test_an_output_in_use(source: FolderSource, packed: Path, tmp_path: Path) ->
     with pytest.raises(OutputError, match=r"file: is a file, not a folder. Choose another output"):
         pack(source, tmp_path / "file", PackOptions(workers=1))
     (tmp_path / "broken" / ".packing").mkdir(parents=True)
-    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Delete the folder and pack again"):
+    with pytest.raises(
+        OutputError,
+        match=r"holds a pack that was broken off. Go on with it by --resume, or delete the folder and pack again",
+    ):
         pack(source, tmp_path / "broken", PackOptions(workers=1))
 
 

@@ -28,6 +28,10 @@ def listing(sizes: list[int], labels: list[int]) -> Listing:
     return Listing(pa.table([names, sizes, labels], schema=listing_schema((LABEL,))), (LABEL,))
 
 
+def shares(val: float) -> list[tuple[str, float]]:
+    return [("train", 1 - val), ("val", val)] if val else [("train", 1.0)]
+
+
 def tar_bytes(spans: np.ndarray) -> int:
     """What a tar of these members takes on disk."""
     return -(-(int(spans.sum()) + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
@@ -43,7 +47,9 @@ def test_every_sample_once_and_limits_held(
 ) -> None:
     sizes, labels = map(list, zip(*found, strict=True))
     source = listing(sizes, labels)
-    splits = make_plan(source, val=val, shuffle=True, seed=seed, maxcount=maxcount, maxsize=maxsize, measure=8)
+    splits = make_plan(
+        source, shares=shares(val), shuffle=True, seed=seed, maxcount=maxcount, maxsize=maxsize, measure=8
+    )
     assert sorted(row for split in splits for row in split.rows.tolist()) == list(range(len(found)))
     spans = sample_spans(source.samples, source.fields)
     for split in splits:
@@ -99,7 +105,7 @@ def test_the_seed_changes_order_and_split() -> None:
     source = listing([100] * 200, [n % 2 for n in range(200)])
 
     def plan(seed: int, shuffle: bool = True, val: float = 0.1) -> list[list[int]]:
-        splits = make_plan(source, val=val, shuffle=shuffle, seed=seed, maxcount=50, maxsize=None, measure=8)
+        splits = make_plan(source, shares=shares(val), shuffle=shuffle, seed=seed, maxcount=50, maxsize=None, measure=8)
         return [split.rows.tolist() for split in splits]
 
     assert plan(0) == plan(0)
@@ -125,7 +131,7 @@ def test_measured(count: int, measured: int) -> None:
 
 def test_a_written_plan_reads_back(tmp_path) -> None:
     source = listing(list(range(10)), [n % 3 for n in range(10)])
-    (split,) = make_plan(source, val=0, shuffle=True, seed=1, maxcount=4, maxsize=None, measure=8)
+    (split,) = make_plan(source, shares=shares(0), shuffle=True, seed=1, maxcount=4, maxsize=None, measure=8)
     write_plan(tmp_path / "plan", split, source.samples)
     shards = [read_plan(tmp_path / "plan", number).to_pydict() for number in range(3)]
     assert [row for shard in shards for row in shard["row"]] == split.rows.tolist()

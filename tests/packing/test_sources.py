@@ -118,7 +118,9 @@ def test_table(make_folder: Folder, table: str, expected_labels: list[int], clas
 
 def test_table_with_named_columns(make_folder: Folder) -> None:
     root = make_folder({"1.jpg": b"1", "t.csv": b"label,where,kind\n5,1.jpg,bird\n"})
-    assert open_source(root, root / "t.csv", "where", "kind").list_samples().classes == ("bird",)
+    assert open_source(root, root / "t.csv", {"path": ("where",), "label": ("kind",)}).list_samples().classes == (
+        "bird",
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,6 +157,6 @@ def test_table_arguments(make_folder: Folder) -> None:
     with pytest.raises(
         SourceError, match=r"has no column 'x'; its columns are \['path', 'label'\]. Give --path-column one"
     ):
-        open_source(root, root / "t.csv", path_column="x").list_samples()
+        open_source(root, root / "t.csv", columns={"path": ("x",)}).list_samples()
     with pytest.raises(ArgumentError, match=r"give it with --labels table\.csv"):
-        open_source(root, label_column="x")
+        open_source(root, columns={"label": ("x",)})

@@ -1,0 +1,43 @@
+"""`gpuload.pack`: the packer for a program that has its samples in hand."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gpuload.errors import ArgumentError
+from gpuload.packing import packer
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.sources.listing import Source
+from gpuload.sources.samples import IterableSource
+
+
+def pack(
+    samples: Iterable[Mapping[str, Any]] | Source,
+    out: str | Path,
+    *,
+    watch: Callable[[packer.Progress], None] = lambda progress: None,
+    **settings: Any,
+) -> packer.PackReport:
+    """Packs dicts, one a sample, as `python -m gpuload pack` packs files.
+
+    samples: see `sources.samples.SampleSource` for what a dict may hold, such as {"image": bytes, "label": "cat"}; they
+        are asked for once, one after the other. Or a source.
+    settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxcount=15_000, encode="raw", size=(64, 64).
+
+    It starts processes: call it under `if __name__ == "__main__"`.
+
+    Raises:
+        SourceError, OutputError: as `packer.pack`. ArgumentError: a setting that there is not, or that cannot be.
+    """
+    encoding = {field.name for field in fields(Encoding)}
+    known = {field.name for field in fields(PackOptions)} - {"encoding"} | encoding
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ArgumentError(f"pack() has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    if isinstance(settings.get("size"), int):
+        settings["size"] = (settings["size"], settings["size"])
+    images = Encoding(**{name: value for name, value in settings.items() if name in encoding})
+    rest = {name: value for name, value in settings.items() if name not in encoding}
+    source = samples if isinstance(samples, Source) else IterableSource(samples)
+    return packer.pack(source, out, PackOptions(**rest, encoding=images), watch)

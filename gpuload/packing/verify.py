@@ -1,0 +1,164 @@
+"""Reads a packed folder again from end to end and lists each fault by name."""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gpuload.disk import Field, Index, Manifest, ShardInfo
+from gpuload.disk import index as index_file
+from gpuload.disk import manifest as manifest_file
+from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.tar import Member, read_members, split_name
+from gpuload.errors import DecodeError, FormatError
+from gpuload.packing.image import check_image
+from gpuload.packing.options import Encoding
+from gpuload.packing.workers import Workers
+
+_CHUNK_BYTES = 1 << 24
+_ANY_SIZE = Encoding(max_pixels=1 << 62)
+
+
+@dataclass(frozen=True)
+class VerifyJob:
+    """One shard of a packed folder; `died`: how the process ended that looked at it before."""
+
+    folder: Path
+    number: int
+    shard: ShardInfo
+    fields: tuple[Field, ...]
+    died: str = ""
+
+
+def verify(
+    folder: str | Path, workers: int | None = None, watch: Callable[[int, int], None] = lambda n, of: None
+) -> list[str]:
+    """Faults of a packed folder, or of each split in one; nothing is written.
+
+    Raises:
+        FormatError: it is no packed folder.
+    """
+    root = Path(folder)
+    splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
+    if not splits and root.is_dir():
+        splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
+        lone = sorted(
+            path for path in root.iterdir() if path.is_dir() and path not in splits and any(path.glob("*.tar"))
+        )
+        if splits:
+            faults = [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
+            return faults + [fault for split in splits for fault in _verify_split(split, workers, watch)]
+    if not splits:
+        Manifest.read(root)  # says what is wrong
+    return _verify_split(root, workers, watch)
+
+
+def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int], None]) -> list[str]:
+    try:
+        manifest = Manifest.read(folder)
+        index = Index(folder / index_file.FILE_NAME, manifest.fields)
+    except FormatError as error:
+        return [str(error)]
+    if len(index) != len(manifest.shards):
+        return [f"{index.path}: indexes {len(index)} shards, {manifest_file.FILE_NAME} lists {len(manifest.shards)}"]
+    listed = {shard.name for shard in manifest.shards}
+    found = {path.name for path in folder.glob("*.tar")}
+    faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
+    faults += [f"{path}: was left by a run that was broken off" for path in sorted(folder.glob("*.tmp"))]
+    jobs = [VerifyJob(folder, n, shard, manifest.fields) for n, shard in enumerate(manifest.shards)]
+    results: dict[int, list[str]] = {}
+
+    def done(job: VerifyJob, found: list[str]) -> None:
+        results[job.number] = found
+        watch(len(results), len(jobs))
+
+    with Workers[VerifyJob, list[str]](
+        min(workers or len(os.sched_getaffinity(0)), len(jobs)), verify_shard, False
+    ) as pool:
+        pool.run(jobs, done, lambda job, code: replace(job, died=f"exit code {code}"), lambda _: None)
+    return faults + [fault for number in sorted(results) for fault in results[number]]
+
+
+def verify_shard(job: VerifyJob) -> list[str]:
+    """Faults of one shard: size, checksum, members against the index, and every image."""
+    path = job.folder / job.shard.name
+    if job.died:
+        return [f"{path}: decoding an image of it brought the process down ({job.died})"]
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    if size != job.shard.bytes:
+        return [f"{path}: is {size:,} bytes, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"]
+    faults = []
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    if digest.hexdigest() != job.shard.sha256:
+        faults.append(f"{path}: its SHA-256 is {digest.hexdigest()}, {manifest_file.FILE_NAME} says {job.shard.sha256}")
+    try:
+        members = [member for member in read_members(path) if split_name(member.name)[1]]
+    except FormatError as error:
+        return [*faults, str(error)]
+    by_key: dict[str, list[Member]] = {}
+    for member in members:
+        by_key.setdefault(split_name(member.name)[0], []).append(member)
+    dali = dali_index_path(path)
+    if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(by_key.values()):
+        faults.append(f"{dali}: does not describe {path.name}" if dali.exists() else f"{dali}: is missing")
+    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
+    if rows.num_rows != job.shard.samples or list(by_key) != rows.column("key").to_pylist():
+        return [*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"]
+    with path.open("rb") as file:
+        for row in rows.to_pylist():
+            found = {split_name(member.name)[1]: member for member in by_key[row["key"]]}
+            faults += [f"{path}: sample {row['key']!r}: {fault}" for fault in _faults(job.fields, row, found, file)]
+    return faults
+
+
+def _faults(
+    fields: tuple[Field, ...], row: dict[str, Any], found: dict[str, Member], file: io.BufferedReader
+) -> list[str]:
+    faults = []
+    for field in fields:
+        offset, size = row[field.offset_column], row[field.bytes_column]
+        member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
+        if member is None or split_name(member.name)[1] not in field.member.split(";"):
+            faults.append(f"the index places its {field.name} where none is (byte {offset:,})")
+            continue
+        content = os.pread(file.fileno(), member.size, member.offset)
+        fault = _content_fault(field, row, content, offset - member.offset)
+        if fault:
+            faults.append(f"its {field.name} {fault}")
+    return faults
+
+
+def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
+    try:
+        if field.kind == "image":
+            stored = check_image(content, encoding=_ANY_SIZE)
+            if (stored.width, stored.height) != (row["width"], row["height"]):
+                return f"is {stored.width} x {stored.height}, the index says {row['width']} x {row['height']}"
+        elif field.kind in ("raw", "array"):
+            array = np.load(io.BytesIO(content), allow_pickle=False)
+            shape = (row["height"], row["width"], 3) if field.kind == "raw" else tuple(row[field.shape_column])
+            if array.shape != shape or content[header:] != array.tobytes():
+                return f"is an array {array.shape}, the index says {shape}"
+        elif field.kind == "mask":
+            if Image.open(io.BytesIO(content)).size != (row["width"], row["height"]):
+                return "is of another size than its image"
+            Image.open(io.BytesIO(content)).load()
+        elif field.kind in ("class", "caption", "json") and content.decode() != str(row[field.name]):
+            return f"is {content[:40]!r}, the index says {str(row[field.name])[:40]!r}"
+    except DecodeError as error:
+        return f"does not decode: {str(error).removeprefix('does not decode: ')}"
+    except Exception as error:
+        return f"cannot be read: {error}"
+    return ""

@@ -1,0 +1,115 @@
+"""`.npy` and `.npz`: arrays of images and labels, memory-mapped; never a pickle."""
+
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuload.disk import Field
+from gpuload.errors import SourceError
+from gpuload.sources import values
+from gpuload.sources.hdf5 import image_name, other_names
+from gpuload.sources.listing import Array, Listing, Source, listing_schema
+from gpuload.sources.samples import image_array
+
+
+class ArraysSource(Source):
+    """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
+
+    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. An `.npz` is a zip, so its arrays
+    are unpacked into the packer's scratch folder, once, and mapped there.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        labels: str | Path | None = None,
+        columns: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.labels = None if labels is None else Path(labels)
+        self.columns = dict(columns or {})
+        self._files: dict[str, Path] = {}
+        self._image = ""
+        self._peak = 255.0
+
+    def prepare(self, scratch: Path) -> None:
+        files = {"image": self.path} if self.path.suffix == ".npy" else self._unpack(scratch)
+        if self.labels is not None:
+            files["label"] = self.labels
+        self._files = files
+        arrays = {name: self._open(name) for name in files}
+        arrays = {name: array for name, array in arrays.items() if array.ndim}
+        self._image = image_name(str(self.path), arrays, self.columns)
+        images = arrays[self._image]
+        if images.dtype.kind == "f" and float(images[:64].max(initial=0)) <= 1:
+            self._peak = 1.0
+
+    def _unpack(self, scratch: Path) -> dict[str, Path]:
+        files = {}
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                for number, name in enumerate(name for name in archive.namelist() if name.endswith(".npy")):
+                    files[name.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
+                    with archive.open(name) as packed, path.open("wb") as file:
+                        shutil.copyfileobj(packed, file, 1 << 20)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise SourceError(f"{self.path}: cannot be read as .npz ({error})") from None
+        return files
+
+    def _open(self, name: str) -> Array:
+        path = self._files[name]
+        try:
+            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"{path if path == self.path else self.path}: {name!r} cannot be mapped ({error}). "
+                "Arrays of Python objects are pickles, which are never opened; save numbers"
+            ) from None
+        return array
+
+    def list_samples(self) -> Listing:
+        """A sample a row.
+
+        Raises:
+            SourceError: there is no array of images, or the arrays are of unequal lengths.
+        """
+        arrays: dict[str, Any] = {name: self._open(name) for name in self._files}
+        arrays = {name: array for name, array in arrays.items() if array.ndim}
+        images = arrays[self._image]
+        title = str(self.path)
+        fields: list[Field] = []
+        names = [f"{number:08d}." for number in range(len(images))]
+        columns: list[Any] = [names, np.full(len(names), images[:1].nbytes, np.int64)]
+        classes = None
+        for role, found in other_names(title, arrays, self.columns, self._image, len(images)).items():
+            rows = [arrays[name] for name in found]
+            if role == "label":
+                texts = pa.chunked_array([pa.array(rows[0].tolist()).cast(pa.large_string())])
+                numbers, classes = values.class_column(title, texts)
+                field, column = values.label_field(numbers)
+            elif rows[0].dtype.kind in "fiub" and all(row.ndim == 1 for row in rows):
+                stacked = rows[0] if len(rows) == 1 else np.stack(rows, 1)
+                field, column = values.target_column(title, role, list(stacked))
+            elif rows[0].dtype.kind == "f" and rows[0].ndim == 2 and len(rows) == 1:
+                field, column = values.target_column(title, role, list(rows[0]))
+            elif rows[0].dtype.kind == "U":
+                field, column = values.caption_column(title, role, rows[0].tolist())
+            else:
+                field = Field(role, "array", f"{role}.npy", dtype=rows[0].dtype.str)
+                column = [pa.array([found[0]] * len(names), pa.large_string())]
+            fields.append(field)
+            columns += column
+        table = pa.table(columns, schema=listing_schema(tuple(fields)))
+        return Listing(table, tuple(fields), classes)
+
+    def read(self, row: int, name: str, where: str = "") -> Array:
+        return image_array(self._open(self._image)[row], self._peak)
+
+    def read_field(self, field: Field, row: int, where: str) -> Array:
+        found: Array = self._open(where)[row]
+        return found

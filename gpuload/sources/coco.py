@@ -1,0 +1,118 @@
+"""COCO's JSON: captions, or instances with boxes and classes, beside a folder of images."""
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpuload.disk import Field
+from gpuload.errors import SourceError
+from gpuload.sources import values
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+
+
+class CocoSource(Source):
+    """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
+
+    Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out) and "labels" (the classes in the image);
+    an image without any keeps empty ones. Captions give "caption", the first of an image, and "captions", all of them
+    as JSON; an image without one is left out. Classes are numbered from 0 in the order of their COCO numbers, which
+    have gaps. Samples are in the order of the file.
+    """
+
+    def __init__(self, root: str | Path, annotations: str | Path) -> None:
+        self.root = Path(root)
+        self.annotations = Path(annotations)
+
+    def list_samples(self) -> Listing:
+        """Every image of the file.
+
+        Raises:
+            SourceError: the file is not COCO's, names a missing image, or contradicts itself.
+        """
+        found = self._read()
+        images: list[dict[str, Any]] = found["images"]
+        by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+        for entry in sorted(found["annotations"], key=lambda entry: entry["id"]):
+            by_image[entry["image_id"]].append(entry)
+        unknown = sorted(map(str, set(by_image) - {image["id"] for image in images}))
+        if unknown:
+            raise SourceError(f"{self.annotations}: annotates images that it does not list: numbers {some_of(unknown)}")
+        rejected = []
+        if any("caption" in entry for entries in by_image.values() for entry in entries[:1]):
+            lacking = [image for image in images if not any("caption" in e for e in by_image[image["id"]])]
+            rejected = [Rejection(image["file_name"], "has no caption") for image in lacking]
+            images = [image for image in images if any("caption" in e for e in by_image[image["id"]])]
+        sizes, missing = [], []
+        for image in images:
+            try:
+                sizes.append(os.stat(self.root / image["file_name"]).st_size)
+            except OSError:
+                missing.append(image["file_name"])
+        if missing:
+            raise SourceError(
+                f"{self.annotations}: names {len(missing):,} of {len(images):,} files that are not in {self.root}: "
+                f"{some_of(missing)}. Give the folder of the images as SOURCE"
+            )
+        entries = [by_image[image["id"]] for image in images]
+        fields: list[Field] = []
+        columns: list[Any] = [[image["file_name"] for image in images], sizes]
+        for field, column in (*self._captions(entries), *self._instances(entries, found.get("categories") or [])):
+            fields.append(field)
+            columns += column
+        table = pa.table(columns, schema=listing_schema(tuple(fields)))
+        return Listing(table, tuple(fields), None, tuple(rejected), ())
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.annotations.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or not found["images"] or not isinstance(found["annotations"], list):
+                raise ValueError("lists no images")
+            if any("caption" not in entry and "bbox" not in entry for entry in found["annotations"]):
+                raise ValueError("has an annotation with neither a caption nor a bbox")
+        except OSError as error:
+            raise SourceError(f"{self.annotations}: cannot be read ({error.strerror})") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError(
+                f"{self.annotations}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are "
+                "CSV, TSV, JSONL or Parquet"
+            ) from None
+        return found
+
+    def _captions(self, entries: list[list[dict[str, Any]]]) -> list[tuple[Field, values.Columns]]:
+        texts = [[entry["caption"].strip() for entry in found if "caption" in entry] for found in entries]
+        if not any(texts):
+            return []
+        first = values.caption_column(str(self.annotations), "caption", [found[0] for found in texts])
+        return [first, values.json_column("captions", texts)]
+
+    def _instances(
+        self, entries: list[list[dict[str, Any]]], categories: list[dict[str, Any]]
+    ) -> list[tuple[Field, values.Columns]]:
+        if not categories:
+            return []
+        ordered = sorted(categories, key=lambda category: int(category["id"]))
+        names = tuple(str(category["name"]) for category in ordered)
+        number = {category["id"]: place for place, category in enumerate(ordered)}
+        boxes, classes = [], []
+        for found in entries:
+            kept = [entry for entry in found if "bbox" in entry and not entry.get("iscrowd")]
+            unknown = [str(entry["category_id"]) for entry in kept if entry["category_id"] not in number]
+            if unknown:
+                raise SourceError(f"{self.annotations}: uses a category that it does not list: {some_of(unknown)}")
+            corners = [(x, y, x + width, y + height) for x, y, width, height in (entry["bbox"] for entry in kept)]
+            boxes.append(corners)
+            classes.append([number[entry["category_id"]] for entry in kept])
+        where = str(self.annotations)
+        present = [sorted(set(row)) for row in classes]
+        return [
+            values.boxes_column(where, "boxes", boxes, classes, names),
+            values.labels_column(where, "labels", present, names),
+        ]
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
+            return file.read()
