@@ -83,7 +83,27 @@ def check_image(
         raise DecodeError(f"does not decode: {reason or type(error).__name__}") from None
 
 
+def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
+    """A plain image as it is, by its header alone; None if it is not plain."""
+    member: Literal["jpg", "png"] = "jpg"
+    if data.startswith(jpeg.START):
+        header = jpeg.read_header(data)
+        if header.oddity or header.orientation != 1 or header.xmp_orientation:
+            return None
+        size = (header.width, header.height)
+    elif data.startswith(png.START) and (found := png.read_header(data)).plain:
+        size, member = (found.width, found.height), "png"
+    else:
+        return None
+    _refuse_size(*size, encoding)
+    return StoredImage(data, *size, KEPT, member, place(size, None, "shortest", False))
+
+
 def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
+    if encoding.check == "header":
+        measured = False
+        if (stored := _check_header(data, encoding)) is not None:
+            return stored
     image = Image.open(io.BytesIO(data))
     _refuse_size(*image.size, encoding)
     if data.startswith(jpeg.START):

@@ -20,6 +20,8 @@ class Encoding:
     size, fit, enlarge: see `fit.place`; size in pixels, (width, height).
     quality: of JPEGs that are made; None: 95 with "keep" (Pillow's advice for the highest useful one), else 92.
     lossless: PNG instead of JPEG.
+    check: "full" decodes what is kept; "header" reads only what stands before its pixels, so that damage may stay
+        unseen, and mean and std are not measured.
     drop_gray, min_size: leave out images without colour, or with a side below so many pixels.
     max_pixels: of one image; a larger one is rejected before it is decoded. The default is that of Pillow.
     """
@@ -30,6 +32,7 @@ class Encoding:
     enlarge: bool = False
     quality: int | None = None
     lossless: bool = False
+    check: Literal["full", "header"] = "full"
     drop_gray: bool = False
     min_size: int = 0
     max_pixels: int = 178_956_970
@@ -47,6 +50,10 @@ class Encoding:
             raise ArgumentError("--fit and --enlarge say how images come to their --size; give that too")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise ArgumentError(f"--quality is from 1 to 100; got {self.quality}")
+        if self.check not in ("full", "header"):
+            raise ArgumentError(f"--check is full or header; got {self.check!r}")
+        if self.check == "header" and (self.encode != "keep" or self.drop_gray):
+            raise ArgumentError("--check header looks at no pixels, but --encode jpeg, raw and --drop-gray must")
         if self.lossless and self.encode == "raw":
             raise ArgumentError("--lossless chooses PNG over JPEG, but --encode raw stores neither; leave one out")
         if self.min_size < 0 or self.max_pixels < 1:

@@ -4,6 +4,7 @@ Source and output folder must lie on a file system that all machines share, unde
 process of gpuload's own packs the shard, so that an image which brings it down is found there, as on one machine.
 """
 
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +37,7 @@ class RayWorkers:
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
+            _check_address(address)
             try:
                 ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -86,6 +88,19 @@ class RayWorkers:
     def __exit__(self, *_: object) -> None:
         if self._started:
             self._ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Asks for a connection: Ray itself waits two minutes for a cluster that is not there."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise GpuloadError(
+            f"--address {address}: no Ray cluster there ({error.strerror or error}). `ray status` shows one"
+        ) from None
 
 
 def pack_guarded(job: ShardJob) -> PackedShard:

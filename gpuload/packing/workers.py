@@ -19,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -140,6 +141,8 @@ def _uninterrupted() -> Iterator[None]:
     It goes to the whole group, and the parent alone answers it. A child inherits that it is blocked; in the parent
     another thread, such as a math library's, may be given the signal all the same, so there it is put off by hand too.
     """
+    # multiprocessing's own helper: where it has to be started first, starting it lets Ctrl-C through again.
+    resource_tracker.ensure_running()
     in_main = threading.current_thread() is threading.main_thread()
     seen: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number)) if in_main else None

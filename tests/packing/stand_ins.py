@@ -56,6 +56,14 @@ class SlowSource(FolderSource):
         return super().read(row, name)
 
 
+class SlowAndFaultySource(FaultySource):
+    """Both."""
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        time.sleep(0.05)
+        return super().read(row, name, where)
+
+
 if __name__ == "__main__":
     # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
     from gpuload import cli

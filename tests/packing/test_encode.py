@@ -138,6 +138,19 @@ def test_gray_small_and_huge() -> None:
         check_image(encode(photo()), encoding=Encoding(max_pixels=100))
 
 
+def test_header_checks() -> None:
+    header = Encoding(check="header")
+    damaged = encode(photo())[:-40] + bytes(38) + b"\xff\xd9"
+    assert check_image(damaged, True, header).data == damaged  # nobody looked at its pixels
+    with pytest.raises(DecodeError):
+        check_image(damaged[:-2])
+    for data in (encode(photo()), encode(photo(), "PNG")):
+        stored = check_image(data, encoding=header)
+        assert (stored.data, stored.width, stored.height, stored.histogram) == (data, 48, 32, None)
+    assert check_image(encode(photo(), "BMP"), encoding=header).kind == "bmp"
+    assert check_image(encode(photo().convert("CMYK")), encoding=header).kind == "jpeg-cmyk"
+
+
 def test_masks() -> None:
     numbers = np.arange(32 * 48, dtype=np.uint8).reshape(32, 48)
     as_it_is, half = place((48, 32), None, "shortest", False), place((48, 32), (16, 16), "center-crop", False)
@@ -172,6 +185,8 @@ def test_masks() -> None:
         ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit is one of shortest, .* got 'x'"),
         ({"quality": 0}, "--quality is from 1 to 100; got 0"),
         ({"encode": "raw", "lossless": True}, "--lossless chooses PNG over JPEG, but --encode raw stores neither"),
+        ({"check": "x"}, "--check is full or header; got 'x'"),
+        ({"check": "header", "encode": "raw"}, "--check header looks at no pixels, but --encode jpeg, raw and"),
         ({"min_size": -1}, "--min-size must be at least 0"),
     ],
 )
