@@ -122,7 +122,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
 def _keep(
     data: bytes, image: Image.Image, member: Literal["jpg", "png"], measured: bool, encoding: Encoding
 ) -> StoredImage:
-    """A plain image: kept if it need not be resized, else resized in its own colour space."""
+    """A plain image: kept if it need not be resized."""
     width, height = image.size
     placement = place(image.size, encoding.size, encoding.fit, encoding.enlarge)
     is_jpeg = member == "jpg"
@@ -131,9 +131,9 @@ def _keep(
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
     if encoding.encode == "raw" or placement.changes or (encoding.encode == "jpeg" and not is_jpeg):
         if is_jpeg and encoding.encode == "jpeg" and not measured and not encoding.drop_gray and not encoding.lossless:
-            # Neither to RGB nor back; and where the image is more than twice too large, decoded at 1/2, 1/4 or 1/8.
+            # Where the image is more than twice too large, it is decoded at 1/2, 1/4 or 1/8.
             wide, high = placement.resized
-            image.draft("YCbCr" if image.mode == "RGB" else "L", (2 * wide, 2 * high))
+            image.draft(image.mode, (2 * wide, 2 * high))
             image.load()
             return _encode(image, member, measured, encoding, placement)
         return _store_anew(image, "jpeg" if is_jpeg else "png", measured, encoding)
@@ -153,7 +153,7 @@ def _store_anew(image: Image.Image, kind: str, measured: bool, encoding: Encodin
 
 
 def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement) -> StoredImage:
-    """Resizes and encodes an image in mode RGB, YCbCr or L."""
+    """Resizes and encodes an image in mode RGB or L."""
     image = move(image, placement, Image.Resampling.BICUBIC)
     kind = "resized" if kind in ("jpg", "jpeg") else kind
     histogram = _histogram(image) if measured else None
@@ -163,7 +163,7 @@ def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, p
         return StoredImage(head + pixels.tobytes(), *image.size, kind, "npy", placement, len(head), histogram)
     file = io.BytesIO()
     if encoding.lossless:
-        image.convert("L" if image.mode == "L" else "RGB").save(file, "PNG")
+        image.save(file, "PNG")
         return StoredImage(file.getvalue(), *image.size, kind, "png", placement, histogram=histogram)
     if max(image.size) > _MAX_SIDE:
         raise DecodeError(f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")

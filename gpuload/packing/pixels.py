@@ -65,7 +65,7 @@ def move(image: Image.Image, to: Placement, filter: Image.Resampling) -> Image.I
     if to.canvas == to.resized and to.corner == (0, 0):
         return image
     if min(to.corner) >= 0:
-        canvas = Image.new(image.mode, to.canvas, (0, 128, 128) if image.mode == "YCbCr" else 0)
+        canvas = Image.new(image.mode, to.canvas)
         canvas.paste(image, to.corner)
         return canvas
     left, top = -to.corner[0], -to.corner[1]

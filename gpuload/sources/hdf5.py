@@ -102,7 +102,7 @@ def other_names(
             if name == image or len(item) != count:
                 continue
             whole = item.dtype.kind in "iu" and len(item.shape) == 1
-            found["label" if whole and last.lower() in USUAL["label"] else last] = (name,)
+            found["label" if whole and last.lower() in (*USUAL["label"], "labels") else last] = (name,)
     wrong = [name for names in found.values() for name in names if len(arrays[name]) != count]
     if wrong:
         raise SourceError(

@@ -66,7 +66,7 @@ def dali_decodes(images: list[bytes]) -> list[np.ndarray]:
     return [np.asarray(image) for image in pipeline.run()[0]]
 
 
-@pytest.mark.parametrize("measured", [False, True])  # measured images go through RGB, others stay YCbCr
+@pytest.mark.parametrize("measured", [False, True])  # others are decoded at a part of their size
 @pytest.mark.parametrize("fit", ["shortest", "longest", "center-crop", "stretch", "pad"])
 def test_jpeg_of_a_size(fit: str, measured: bool) -> None:
     encoding = Encoding("jpeg", (64, 64), fit)

@@ -236,7 +236,7 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
         else:
             file["images"] = (PIXELS.transpose(0, 3, 1, 2) / 255).astype(np.float32)
         file["targets"] = np.arange(40, dtype=np.float64).reshape(20, 2)
-        file["y"] = np.arange(20) % 3
+        file["labels"] = np.arange(20) % 3
         file["unrelated"] = np.arange(3)
     _, rows = packed(tmp_path, tmp_path / "a.h5", "--lossless")
     assert near(rows, PIXELS)

@@ -1,0 +1,83 @@
+"""Every packing command of the README, as it is written there."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import encode, photo
+from PIL import Image
+from pyarrow import parquet
+
+from gpuload import cli
+from gpuload.packing.verify import verify
+
+README = Path(__file__).parents[2] / "README.md"
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
+
+
+def commands() -> list[list[str]]:
+    text = README.read_text().partition("\n## Packing\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[3:] for line in lines if line.startswith("python -m gpuload ")]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that the commands name."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "more"):
+        for n in range(30):
+            path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(photo(n + 100 * len(folder))))
+    for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds"):
+        (tmp_path / place).mkdir(parents=True)
+    for n, data in enumerate(PHOTOS):
+        (tmp_path / "flat" / f"{n}.jpg").write_bytes(data)
+        (tmp_path / "flat" / f"{n}.txt").write_text(f"text {n}")
+        Image.new("L", (40 + n, 30), n).save(tmp_path / "flat" / f"{n}.png")
+        (tmp_path / "ILSVRC" / "Data" / f"{n}.JPEG").write_bytes(data)
+        (tmp_path / "ILSVRC" / "Annotations" / f"{n}.xml").write_text("<annotation></annotation>")
+    (tmp_path / "table.csv").write_text("path,label\n" + "".join(f"{n}.jpg,{n % 2}\n" for n in range(8)))
+    (tmp_path / "drive.csv").write_text("path,angle,speed\n" + "".join(f"{n}.jpg,{n / 9},{n}\n" for n in range(8)))
+    images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)]
+    boxes = [{"id": 1, "image_id": 3, "bbox": [1, 2, 3, 4], "category_id": 5}]
+    coco = {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "x"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(coco))
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 20, 24, 3), np.uint8)
+    np.savez(tmp_path / "arrays.npz", images=pixels, labels=np.arange(8))
+    np.save(tmp_path / "images.npy", pixels)
+    np.save(tmp_path / "labels.npy", np.arange(8))
+    h5py, lmdb, msgpack = (pytest.importorskip(name) for name in ("h5py", "lmdb", "msgpack"))
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file["images"], file["label"] = pixels, np.arange(8)
+    with lmdb.open(str(tmp_path / "store.lmdb"), map_size=1 << 22) as store, store.begin(write=True) as transaction:
+        for n, data in enumerate(PHOTOS):
+            transaction.put(b"%04d" % n, msgpack.packb({"image": data, "label": n}))
+    table = pa.table({"image": [{"bytes": data, "path": None} for data in PHOTOS], "label": list(range(8))})
+    parquet.write_table(table, tmp_path / "dataset" / "train-00000.parquet")
+    for part in range(2):
+        assert cli.main(["pack", "flat", "made", "--labels", "table.csv", "--seed", str(part), "--workers", "1"]) == 0
+        shutil.move("made/train/shard-000000.tar", f"wds/train-00{part}.tar")
+        shutil.rmtree("made")
+    return tmp_path
+
+
+def test_every_command(here: Path) -> None:
+    found = commands()
+    assert len(found) == 20
+    for command in found:
+        if command[0] == "pack" and command[2] == "shards":
+            shutil.rmtree("shards", ignore_errors=True)
+        workers = [] if command[0] == "index" else ["--workers", "1"]
+        assert cli.main([*command, *workers]) == cli.DONE, command
+        if command[0] == "pack":
+            assert verify(command[2], 1) == [], command
+    assert sorted(os.listdir("split")) == ["test", "train", "val"]
