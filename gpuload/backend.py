@@ -15,7 +15,7 @@ DecoderName = Literal["auto", "dali", "turbo"]
 
 # Below so many bytes of shard an image, on average, DALI is faster on a CPU too: what Python does for each image then
 # takes longer than decoding it. Random crops on 2 cores (2026-11), turbo's images/s by DALI's: 64×64 pixels in 3.2 kB
-# 0.66, 128×128 in 5.9 kB 1.6, 256 in 28 kB 1.9, ImageNet's 113 kB 1.6.
+# 0.66, 128×128 in 5.9 kB 1.6, 256 in 28 kB 1.9, ImageNet's 113 kB 1.6. Where nothing is to be decoded, 0.4.
 SMALL_IMAGE_BYTES = 4_500
 
 
@@ -40,7 +40,8 @@ def choose_backend(
         has_turbo = all(_is_installed(name) for name in ("simplejpeg", "torch"))
         stored = sum(dataset.manifest.bytes for dataset in datasets)
         small = stored < SMALL_IMAGE_BYTES * sum(dataset.manifest.samples for dataset in datasets)
-        wanted = has_turbo and not (small and _is_installed("nvidia.dali"))
+        raw = all(dataset.fields["image"].kind == "raw" for dataset in datasets if "image" in dataset.fields)
+        wanted = has_turbo and not ((small or raw) and _is_installed("nvidia.dali"))
         return ("turbo" if device_id is None and wanted else "dali"), device_id
     return ("turbo" if decoder == "turbo" else "dali"), device_id
 
@@ -55,6 +56,7 @@ def open_decoder(
     """The decoder; options are batch_size, num_threads and prefetch.
 
     Raises:
+        ArgumentError: encoded images and pixels as they are, both for DALI.
         MissingPackageError: its packages are not installed.
     """
     manifests = [dataset.manifest for dataset in datasets]
@@ -66,7 +68,13 @@ def open_decoder(
     if name == "dali":
         from gpuload.pipeline import DaliDecoder
 
-        return DaliDecoder(augment, device_id=device_id, largest=largest, **options)
+        raw = {dataset.require_field("image").kind == "raw" for dataset in datasets}
+        if len(raw) > 1:
+            raise ArgumentError(
+                "decoder='dali': one of the data sets holds encoded images and another pixels as they are. Pack both "
+                "alike, or use decoder='turbo'"
+            )
+        return DaliDecoder(augment, device_id=device_id, largest=largest, raw=raw.pop(), **options)
     from gpuload.turbo import TurboDecoder
 
     return TurboDecoder(augment, largest=largest, upright=all(m.upright for m in manifests), **options)

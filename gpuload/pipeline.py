@@ -44,6 +44,7 @@ class DaliDecoder(Generic[R]):
 
     device_id: number of a GPU, or None for the CPU.
     num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
+    raw: the images are pixels (height, width, 3) already.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class DaliDecoder(Generic[R]):
         num_threads: int,
         prefetch: int,
         largest: Largest,
+        raw: bool = False,
     ) -> None:
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
                 f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
-        self._augment, self._device_id, self._largest = augment, device_id, largest
+        self._augment, self._device_id, self._largest, self._raw = augment, device_id, largest, raw
         self._settings = {
             "batch_size": batch_size,
             "device_id": device_id,
@@ -78,7 +80,9 @@ class DaliDecoder(Generic[R]):
         """As `gpuload.decoder.Decoder`: DALI's dense tensors, on the device."""
         self._finish()
         if self._pipeline is None:
-            self._pipeline = pipeline_def(operators)(self._augment, self._largest, self._feed, **self._settings)
+            self._pipeline = pipeline_def(operators)(
+                self._augment, self._largest, self._raw, self._feed, **self._settings
+            )
             self._pipeline.build()
             _pipelines.add(self._pipeline)
         self._source = requests
@@ -169,7 +173,7 @@ def _decodes(data: Bytes) -> bool:
     return True
 
 
-def operators(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, ...]]) -> Any:
+def operators(augment: Augment, largest: Largest, raw: bool, feed: Callable[[], tuple[Any, ...]]) -> Any:
     """The graph, for the device of the pipeline that is being defined.
 
     feed: gives the encoded images of a batch, then the parts of its `Crops`, in their order.
@@ -180,10 +184,14 @@ def operators(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, 
         num_outputs=6,
         batch=True,
         no_copy=True,
+        layout=["HWC" if raw else "", "", "", "", "", ""],
         dtype=[types.UINT8, types.INT32, types.INT32, types.FLOAT, types.FLOAT, types.INT32],
-        ndim=[1, 1, 1, 1, 1, 0],
+        ndim=[3 if raw else 1, 1, 1, 1, 1, 0],
     )
-    if on_gpu:
+    if raw:
+        whole = encoded.gpu() if on_gpu else encoded
+        window = fn.slice(whole, start, shape, axes=[0, 1], normalized_anchor=False, normalized_shape=False)
+    elif on_gpu:
         whole = fn.decoders.image(
             encoded,
             device="mixed",
@@ -205,12 +213,12 @@ def operators(augment: Augment, largest: Largest, feed: Callable[[], tuple[Any, 
         interp_type=types.INTERP_LINEAR,
         antialias=True,
     )
-    raw = augment.dtype == "uint8"
+    as_is = augment.dtype == "uint8"
     return fn.crop_mirror_normalize(
         resized,
         mirror=mirror,
-        mean=[0.0] if raw else [255 * value for value in augment.mean],
-        std=[1.0] if raw else [255 * value for value in augment.std],
+        mean=[0.0] if as_is else [255 * value for value in augment.mean],
+        std=[1.0] if as_is else [255 * value for value in augment.std],
         dtype=_DTYPES[augment.dtype],
         output_layout="CHW" if augment.layout == "NCHW" else "HWC",
     )

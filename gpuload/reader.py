@@ -35,7 +35,8 @@ _TOUCH_BYTES = 4 << 20  # between two looks at whether to stop
 class EncodedBatch:
     """N samples as they are stored.
 
-    samples: int64 (N,), their numbers in stored order. images: N views (uint8) of encoded bytes.
+    samples: int64 (N,), their numbers in stored order. images: N views (uint8) of encoded bytes, or where the set holds
+    pixels as they are, (height, width, 3) of those.
     widths, heights: int32 (N,), of the decoded images. columns: other columns of the index that were asked for; NumPy
     arrays (N,) for numbers, lists for text.
     """
@@ -106,6 +107,7 @@ class _Window:
         self._first_rows = np.cumsum([0] + [shard.rows.num_rows for shard in shards])
         self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
         image = dataset.require_field("image")
+        self._raw = image.kind == "raw"
         self._offsets, self._sizes, self._widths, self._heights = (
             self._rows.column(name).to_numpy() for name in (image.offset_column, image.bytes_column, "width", "height")
         )
@@ -119,12 +121,15 @@ class _Window:
         spans = zip(places.tolist(), starts.tolist(), (starts + self._sizes[rows]).tolist(), strict=True)
         data = self._data
         images = [data[place][start:stop] for place, start, stop in spans]
+        widths, heights = self._widths[rows], self._heights[rows]
+        if self._raw:
+            images = [view.reshape(h, w, 3) for view, h, w in zip(images, heights, widths, strict=True)]
         values = {name: self._column(name, rows) for name in columns}
-        return EncodedBatch(samples, images, self._widths[rows], self._heights[rows], values)
+        return EncodedBatch(samples, images, widths, heights, values)
 
     def _column(self, name: str, rows: I64) -> Any:
         column = self._rows.column(name)
-        if not pa.types.is_integer(column.type):
+        if not pa.types.is_primitive(column.type):
             return column.take(pa.array(rows)).to_pylist()
         if name not in self._numbers:
             self._numbers[name] = column.to_numpy()
@@ -155,9 +160,15 @@ class _MappedShard:
                 "It was cut short or replaced: copy it again, or index the folder anew"
             )
         for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
-            # Bytes 124..135 of the header before the data hold the size in octal (POSIX ustar).
-            header = self.data[max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])]
-            if header[124:136].tobytes().strip(b"\0 0") != (b"%o" % sizes[row]).strip(b"0"):
+            # Bytes 124..135 of the header before the data hold the size in octal (POSIX ustar). Between that and pixels
+            # is a .npy header, which ends in a newline (NumPy's format description).
+            header = self.data[max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])].tobytes()
+            is_there = (
+                header.endswith(b"\n")
+                if image.kind == "raw"
+                else header[124:136].strip(b"\0 0") == (b"%o" % sizes[row]).strip(b"0")
+            )
+            if not is_there:
                 raise ShardError(
                     f"{self.path}: its index does not match it (sample {self.rows.column('key')[row].as_py()!r} is "
                     "not at its place). Shard and index are not of one run: copy both again, or index the folder anew"

@@ -170,6 +170,8 @@ class _Images:
 
     def _decode(self, data: Bytes, reduce: float) -> tuple[Pixels, npt.NDArray[np.float64]]:
         """uint8 (height, width, 3), at up to 1/`reduce` of its size, and its scale in y and x."""
+        if data.ndim == 3:  # pixels already; a copy, as torch takes no memory that is not to be written to
+            return data.copy(), np.ones(2)
         try:
             height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if colorspace in ("CMYK", "YCCK") or not (self._upright or _is_upright(data)):

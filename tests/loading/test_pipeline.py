@@ -12,13 +12,14 @@ from gpuload.decoder import Largest
 from gpuload.pipeline import operators
 
 
+@pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("augment", [Augment(8), Augment(8, crop="center", dtype="uint8", layout="channels_last")])
-def test_the_gpu_graph_can_be_defined(augment: Augment) -> None:
+def test_the_gpu_graph_can_be_defined(augment: Augment, raw: bool) -> None:
     """Without a GPU too: DALI checks the names of operators and of their arguments when a graph is defined."""
     with Pipeline(batch_size=4, num_threads=1, device_id=0):
-        assert operators(augment, Largest(640, 480, 1), lambda: ()).device == "gpu"
+        assert operators(augment, Largest(640, 480, 1), raw, lambda: ()).device == "gpu"
     with Pipeline(batch_size=4, num_threads=1, device_id=None):
-        assert operators(augment, Largest(640, 480, 1), lambda: ()).device == "cpu"
+        assert operators(augment, Largest(640, 480, 1), raw, lambda: ()).device == "cpu"
 
 
 def test_without_dali_the_cpu_still_loads_and_it_is_said_which_extra_brings_it(packed: Path) -> None:
