@@ -132,6 +132,13 @@ def test_gray_small_and_huge() -> None:
             with pytest.raises(NotWantedError, match="has no colour, and --drop-gray was given"):
                 check_image(encode(image, format), encoding=gray)
     assert check_image(encode(photo()), encoding=gray).kind == KEPT
+    for blue, colourless in ((106, True), (112, False)):  # what JPEG adds is no colour, a tint is
+        image = encode(Image.new("RGB", (64, 64), (100, 100, blue)), "PNG")
+        if colourless:
+            with pytest.raises(NotWantedError):
+                check_image(image, encoding=gray)
+        else:
+            assert check_image(image, encoding=gray).kind == KEPT
     with pytest.raises(NotWantedError, match="48 x 32 pixels, smaller than --min-size 33"):
         check_image(encode(photo()), encoding=Encoding(min_size=33))
     with pytest.raises(DecodeError, match=r"too many pixels: 48 x 32 exceeds limit of 100 \(--max-pixels\)"):

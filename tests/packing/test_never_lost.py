@@ -137,6 +137,29 @@ def test_the_folder_changes_meanwhile(source: FolderSource, calm: dict[str, byte
     assert verify(out, 2) == []
 
 
+@pytest.mark.parametrize("harm", ["gone", "short", "no index"])
+def test_a_finished_shard_that_was_harmed_is_packed_again(
+    source: FolderSource, calm: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    out = tmp_path / "out"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Manifest, "write", stop)
+        pack(source, out, PackOptions(workers=2, **SETTINGS))
+    shard = out / "train" / "shard-000002.tar"
+    if harm == "gone":
+        shard.unlink()
+    elif harm == "short":
+        shard.write_bytes(shard.read_bytes()[:-512])
+    else:
+        shard.with_suffix(".idx").unlink()
+    pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
+    assert files_of(out) == calm
+
+
 def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = subprocess.Popen(
