@@ -1,13 +1,14 @@
 """`python -m gpuload info DIR`: what a packed folder holds, and how well a window mixes it."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
+# The command line loads this file for every command; what it needs to work is loaded when it does.
+if TYPE_CHECKING:
+    from rich.table import Table
 
-from gpuload.dataset import Dataset
-from gpuload.mixing import Mixing, measure_mixing, smallest_good_window
+    from gpuload.dataset import Dataset
+    from gpuload.mixing import Mixing
 
 
 def add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -25,6 +26,11 @@ def add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _info(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gpuload.dataset import Dataset
+    from gpuload.mixing import measure_mixing, smallest_good_window
+
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
     console = Console(highlight=False)
@@ -40,7 +46,10 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(dataset: Dataset, mixing: Mixing) -> Table:
+def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
+    from rich.filesize import decimal
+    from rich.table import Table
+
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("folder", str(dataset.folder))
