@@ -45,6 +45,7 @@ def open_dali(args: argparse.Namespace, device: str) -> Iterator[Iterable[torch.
         args.batch_size,
         augment=augment,
         device=device,
+        decoder="dali",
         fields=["image"],
         shuffle=False,
         num_threads=args.threads,
