@@ -1,19 +1,18 @@
 """HDF5: an array of images and arrays of labels or targets, read chunk by chunk (extra `sources`)."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuload.errors import MissingPackageError, SourceError
 from gpuload.sources.columns import USUAL, find_column
-from gpuload.sources.samples import Sample, SampleSource, image_array
+from gpuload.sources.samples import FileSource, Sample, image_array
 
 _CHUNK_BYTES = 32 << 20
 
 
-class Hdf5Source(SampleSource):
+class Hdf5Source(FileSource):
     """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
@@ -22,14 +21,6 @@ class Hdf5Source(SampleSource):
 
     Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W).
     """
-
-    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self.path = Path(path)
-        self.columns = dict(columns or {})
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     def samples(self) -> Iterator[Sample]:
         try:

@@ -1,7 +1,6 @@
 """LMDB: one sample a key, as MessagePack or as ml-pyxis writes arrays; never a pickle (extra `sources`)."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,13 @@ import numpy as np
 from gpuload.errors import MissingPackageError, SourceError
 from gpuload.sources.columns import USUAL
 from gpuload.sources.hdf5 import plain
-from gpuload.sources.samples import Sample, SampleSource, image_array
+from gpuload.sources.samples import FileSource, Sample, image_array
 
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
 _NDARRAY, _STR = 2, 1  # ml-pyxis's types
 
 
-class LmdbSource(SampleSource):
+class LmdbSource(FileSource):
     """A folder with `data.mdb`, in the order of its keys.
 
     A value is a MessagePack map of what belongs to the sample, such as {"image": bytes, "label": 3}; a value of the map
@@ -23,14 +22,6 @@ class LmdbSource(SampleSource):
     encoded image alone, and the key its name. columns: the names in the map by what they hold, where they are not the
     usual.
     """
-
-    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self.path = Path(path)
-        self.columns = dict(columns or {})
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     def samples(self) -> Iterator[Sample]:
         try:

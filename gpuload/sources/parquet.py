@@ -1,31 +1,23 @@
 """Parquet files that hold the images themselves, as Hugging Face writes data sets."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL
-from gpuload.sources.samples import Sample, SampleSource
+from gpuload.sources.samples import FileSource, Sample
 
 _BATCH_ROWS = 64
 
 
-class ParquetSource(SampleSource):
+class ParquetSource(FileSource):
     """One file, or all `*.parquet` of a folder in sorted order.
 
     The image is a struct of `bytes` and `path`, or bytes. Class names come from the schema's metadata. Other columns
     are fields by their type. columns: as in a table, where names are not the usual.
     """
-
-    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self.path = Path(path)
-        self.columns = dict(columns or {})
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
 
     def _paths(self) -> list[Path]:
         return sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]

@@ -124,6 +124,21 @@ class SampleSource(Source):
         return self.read(row, field.name, where)
 
 
+class FileSource(SampleSource):
+    """Samples that lie in one file or folder.
+
+    columns: names in it by what they hold, such as {"image": ("photo",)}, where they are not the usual ones.
+    """
+
+    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        self.path = Path(path)
+        self.columns = dict(columns or {})
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
+
+
 class IterableSource(SampleSource):
     """Any Python iterable of dicts; workers get its spool, never the iterable itself."""
 
