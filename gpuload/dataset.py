@@ -62,7 +62,7 @@ class Dataset:
         """Name of each class by its number; None where the packer was not told."""
         return self.manifest.classes
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Changes when any stored sample, the order in which they are stored, or the selection does."""
         if self._selected is None:
@@ -91,7 +91,8 @@ class Dataset:
                 f"subset: sample numbers {chosen[0]}..{chosen[-1]}, expected each at most once, in 0..{len(self) - 1}"
             )
         part = copy.copy(self)
-        part.__dict__.pop("labels", None)
+        for computed in ("labels", "fingerprint"):
+            part.__dict__.pop(computed, None)
         part._selected = self.stored_samples(chosen)
         part.shard_sizes = np.diff(np.searchsorted(part._selected, self.first_samples))
         return part

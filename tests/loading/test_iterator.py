@@ -140,6 +140,18 @@ def test_a_rank_without_samples_gets_an_empty_batch(packed: Path) -> None:
     assert index.shape == labels.shape == (0,) and labels.dtype == torch.int64
 
 
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_sets_smaller_than_the_world(packed: Path, samples: int) -> None:
+    few = gpuload.Dataset(packed).subset(range(40, 40 + samples))
+    for batch_size in (1, 8):
+        loaders = world(few, 4, batch_size, drop_last=False)
+        assert [len(loader) for loader in loaders] == [1] * 4
+        for _ in range(2):
+            assert sorted(sample for sample, _ in drain(loaders)) == list(range(40, 40 + samples))
+    with pytest.raises(gpuload.ArgumentError, match=r"batch_size 1 x world_size 4: is larger than .*drop_last=False"):
+        load(few, 1, rank=0, world_size=4)
+
+
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_resumed_run_sees_exactly_the_rest(packed: Path, epochs: Any, data: st.DataObject) -> None:
