@@ -29,6 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gpuload
 
+LOADERS = {"dali": "DaliIterator", "torch": "DataLoader"}
+
 
 class Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut; halves the image where stride is 2."""
@@ -173,7 +175,7 @@ def run(args: argparse.Namespace) -> None:
                 loader.set_epoch(first_epoch)
         say(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
 
-    say(f"{len(packed):,} images of {classes} classes, {args.size} px, with {args.loader} on {device}")
+    say(f"{len(packed):,} images of {classes} classes, {args.size} px, with {LOADERS[args.loader]} on {device}")
     # A finished run that is resumed has no epoch left to evaluate after.
     right, val_images = evaluate(net, val_loader, device) if first_epoch >= args.epochs else (0, 0)
     started = time.perf_counter()
