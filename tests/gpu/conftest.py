@@ -1,0 +1,62 @@
+"""Decoders that take work off the CPU, and sets of every kind of JPEG.
+
+    pytest -m gpu tests/gpu           # on a machine with an NVIDIA GPU
+    pytest tests/gpu                  # anywhere: "turbo" stands in for the GPU, so that the tests themselves are tested
+
+The reference is always DALI's graph on the CPU.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jpegs
+import numpy as np
+import pytest
+import torch
+from gpu_decoders import DECODERS, Load, params
+
+import gpuload
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+
+
+@pytest.fixture(params=params("turbo", "default"))
+def accelerated(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What opens the loader under test."""
+    return DECODERS[request.param]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """Opens loaders, and closes them afterwards."""
+    opened = []
+
+    def load(folder: Path, batch_size: int, decoder: dict[str, Any], **options: Any) -> gpuload.DaliIterator:
+        options.setdefault("augment", gpuload.Augment(48))
+        opened.append(gpuload.DaliIterator(folder, batch_size, num_threads=2, **decoder, **options))
+        return opened[-1]
+
+    yield load
+    for loader in opened:
+        loader.close()
+
+
+@pytest.fixture(scope="session")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of every kind of JPEG, as WebDataset shards of others hold them."""
+    return jpegs.write_set(tmp_path_factory.mktemp("kinds"), jpegs.every_kind(), shards=1)
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """96 small images of many sizes, in four shards."""
+    rng = np.random.default_rng(1)
+    images = {
+        f"mixed-{number:03d}": jpegs.encode(jpegs.picture(rng, *rng.integers(24, 200, 2).tolist()), quality=90)
+        for number in range(96)
+    }
+    return jpegs.write_set(tmp_path_factory.mktemp("mixed"), images, shards=4)
