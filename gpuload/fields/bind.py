@@ -32,9 +32,10 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[Dataset]) -> BoundField
     if not isinstance(spec, (str, *get_args(FieldSpec))):
         known = ", ".join(f"{kind.__name__}(…)" for kind in get_args(FieldSpec))
         raise ArgumentError(f"fields: expected names and {known}, found {spec!r}")
-    if spec in COMPUTED:
-        return BoundText(spec) if spec == "key" else BoundNumbers(spec)
     name = spec if isinstance(spec, str) else spec.name
+    _check_own_name(name, datasets)
+    if spec in COMPUTED:
+        return BoundText(name) if name == "key" else BoundNumbers(name)
     field = _common_field(name, datasets)
     if not isinstance(spec, str):
         _check_kind(spec, field, datasets)
@@ -73,6 +74,15 @@ def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[Dataset]) -> N
         raise ArgumentError(
             f"{describe(spec)}: {datasets[0].folder} has {field.name!r} as a field of kind {field.kind!r}, expected "
             f"{spec.kind!r} (there {', '.join(fitting) or 'is none'}). Ask for {field.name!r} as it is"
+        )
+
+
+def _check_own_name(name: str, datasets: Sequence[Dataset]) -> None:
+    packed = [dataset for dataset in datasets if name in COMPUTED and name in dataset.fields]
+    if packed:
+        raise ArgumentError(
+            f"{packed[0].folder}: has a packed field {name!r}, which is also what gpuload calls a sample's own {name}. "
+            "Pack it under another name"
         )
 
 

@@ -101,6 +101,15 @@ def test_sets_that_do_not_mix(dataset: gpuload.Dataset, tmp_path: Path, name: st
             bind_field(lacking, sets)
 
 
+def test_packed_fields_with_a_name_of_gpuloads_own(dataset: gpuload.Dataset, tmp_path: Path) -> None:
+    other = pack(tmp_path / "out", [{"image": encode(photo()), "index": 0.5}])
+    for spec in ("index", Target("index")):
+        message = r"out/train: has a packed field 'index', which is also what gpuload calls .* Pack it under another"
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            bind_field(spec, [dataset, other])
+    assert values_of("dataset", other, [0]).tolist() == [0]
+
+
 def test_text_that_is_no_json(dataset: gpuload.Dataset) -> None:
     field = bind_field("about", [dataset])
     texts = pa.array([json.dumps({"a": 1}), "{a: 1}"], pa.large_string())
