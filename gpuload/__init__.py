@@ -5,6 +5,8 @@
     for images, labels in gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224)):
         ...
 
+`gpuload.transforms` holds augmentations of pixels, `gpuload.batchwise` those of whole batches.
+
 Importing gpuload loads neither DALI nor torch nor CuPy; `DaliIterator` does when it is first used.
 """
 
@@ -25,8 +27,10 @@ from gpuload.errors import (
 )
 
 if TYPE_CHECKING:
+    from gpuload import batchwise, transforms
     from gpuload.augment import Augment
     from gpuload.dataset import Dataset
+    from gpuload.fields import Boxes, Mask, MultiHot, OneHot, Target, Tokens
     from gpuload.iterator import DaliIterator
     from gpuload.mixture import Mixture, mix
     from gpuload.packing.api import pack
@@ -36,34 +40,53 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "Augment",
+    "Boxes",
     "DaliIterator",
     "Dataset",
     "DecodeError",
     "DeviceError",
     "FormatError",
     "GpuloadError",
+    "Mask",
     "MissingPackageError",
     "Mixture",
+    "MultiHot",
+    "OneHot",
     "OutputError",
     "ShardError",
     "SourceError",
     "StateError",
+    "Target",
+    "Tokens",
+    "batchwise",
     "mix",
     "pack",
+    "transforms",
 ]
 
 # Imported when they are first used: a worker of the packer waits for none of them.
 _LATER = {
     "Augment": "augment",
+    "Boxes": "fields",
     "DaliIterator": "iterator",
     "Dataset": "dataset",
+    "Mask": "fields",
     "Mixture": "mixture",
+    "MultiHot": "fields",
+    "OneHot": "fields",
+    "Target": "fields",
+    "Tokens": "fields",
     "mix": "mixture",
     "pack": "packing.api",
 }
 
 
+_MODULES = ("batchwise", "transforms")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"gpuload.{name}")
     if name in _LATER:
         return getattr(import_module(f"gpuload.{_LATER[name]}"), name)
     raise AttributeError(f"module 'gpuload' has no attribute {name!r}")

@@ -1,50 +1,88 @@
 """What is done to an image on its way into a batch, and the random numbers for it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload.draws import make_key, uniform
 from gpuload.errors import ArgumentError
-from gpuload.order import AUGMENT
+from gpuload.geometry import (
+    F64,
+    I32,
+    I64,
+    Crops,
+    center_crops,
+    central_fractions,
+    pad_or_crop,
+    random_crops,
+    whole_images,
+)
+from gpuload.order import AUGMENT, TRANSFORM
+from gpuload.torchvision_names import arguments_of
+from gpuload.transforms import (
+    ColorJitter,
+    ErasedRegions,
+    RandomErasing,
+    Steps,
+    Transform,
+    draw_steps,
+    sample_draws,
+)
 
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
-
-Crop = Literal["random", "center", "none"]
+Crop = Literal["random", "center", "none", "pad_or_crop"]
+Interpolation = Literal["bilinear", "bicubic"]
+Normalize = Literal["constants", "image"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-# Each sample owns this many random numbers an epoch; which one is for what is told in `Augment.draw`.
-_DRAWS = 64
-_ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
+# Each sample owns this many random numbers an epoch for its crop; which one is for what is told in `Augment.draw`.
+_CROP_DRAWS = 64
 
 
-class Draws(Protocol):
-    """Random numbers in [0, 1): one for each chosen sample; `number` tells which of those that a sample owns."""
+class View(NamedTuple):
+    """What is to be done to a batch of N images, to make one image of each.
 
-    def __call__(self, number: int, chosen: npt.NDArray[np.int64], /) -> F64: ...
-
-
-class Crops(NamedTuple):
-    """What to cut out of each image of a batch of N, in pixels of the decoded image, (y, x).
-
-    start, shape: int32 (N, 2), the window to decode.
-    roi_start, roi_end: float32 (N, 2), relative to `start`: what of that window is stretched over the output. The
-        decoded window is larger than it where a filter may look beyond the edge.
-    mirror: int32 (N,), 1 where the output is flipped left to right.
+    size: (height, width) of the output in pixels. steps, erased: of N images; None where there is nothing to do.
     """
 
-    start: I32
-    shape: I32
-    roi_start: npt.NDArray[np.float32]
-    roi_end: npt.NDArray[np.float32]
-    mirror: I32
+    size: tuple[int, int]
+    crops: Crops
+    steps: Steps | None
+    erased: ErasedRegions | None
+
+    def select(self, rows: slice) -> "View":
+        """The same for some of the images."""
+        return View(
+            self.size,
+            self.crops.select(rows),
+            None if self.steps is None else self.steps.select(rows),
+            None if self.erased is None else self.erased.select(rows),
+        )
+
+
+class Form(NamedTuple):
+    """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for."""
+
+    dtype: DType
+    layout: Layout
+    interpolation: Interpolation
+    normalize: Normalize
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    fill: int
+    pads: bool
+    flips_vertically: bool
+    transforms: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing changes pixels but crop, resize, flips and normalisation by constants."""
+        return not self.transforms and (self.normalize == "constants" or self.dtype == "uint8")
 
 
 @dataclass(frozen=True)
@@ -53,20 +91,26 @@ class Augment:
 
     size: side of the output in pixels, or (height, width).
     crop: "random": torchvision's RandomResizedCrop(size, scale, ratio).
-        "center": torchvision's Resize(resize), then CenterCrop(size).
+        "center": torchvision's Resize(resize), then CenterCrop(size); or with `fraction`, that share of the image's
+        sides, stretched to size.
         "none": the whole image, stretched to size.
+        "pad_or_crop": nothing is scaled; the middle of a large image, a small one between `fill`
+        (TensorFlow's resize_with_crop_or_pad).
     scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
-    flip: probability of a horizontal flip; by default 0.5 with random crops, else 0.
+    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with random crops, else 0) and a vertical one.
     resize: shorter side, in pixels, to which "center" resizes; by default size * 256 / 224.
-    mean, std: of each channel (R, G, B), for pixels in 0..1; the batch is (pixel / 255 - mean) / std. ImageNet's by
-        default. Not used with uint8.
+    interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it.
+    transforms: of `gpuload.transforms`, carried out in this order on the cropped, resized and flipped image;
+        `RandomErasing` comes after normalisation, wherever it stands.
+    normalize: "constants": (pixel / 255 - mean) / std. "image": by each image's own mean and standard deviation over
+        all its pixels and channels (TensorFlow's per_image_standardization). Not used with uint8.
+    mean, std: of each channel (R, G, B), for pixels in 0..1. ImageNet's by default.
+    fill: level 0..255 of all channels for what "pad_or_crop" adds.
     dtype: of the batch; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
 
-    Resizing is bilinear with antialiasing, as Pillow and torchvision do it.
-
     Raises:
-        ArgumentError: a value out of its range.
+        ArgumentError: a value out of its range, or two that contradict one another.
     """
 
     size: int | tuple[int, int]
@@ -74,41 +118,63 @@ class Augment:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float | None = None
+    vertical_flip: float = 0.0
     resize: int | None = None
+    fraction: float | None = None
+    interpolation: Interpolation = "bilinear"
+    transforms: Sequence[Transform | RandomErasing] = ()
+    normalize: Normalize = "constants"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    fill: int = 0
     dtype: DType = "float32"
     layout: Layout = "NCHW"
 
+    @classmethod
+    def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
+        """What torchvision's reference training of ResNet-50 begins with: random crops, flips, ImageNet's constants."""
+        return cls(size, crop="random", **changes)
+
+    @classmethod
+    def imagenet_eval(cls, size: int = 224, **changes: Any) -> "Augment":
+        """Its evaluation: the shorter side resized to size * 256 / 224, the middle cropped."""
+        return cls(size, crop="center", **changes)
+
+    @classmethod
+    def inception(cls, size: int = 299, *, train: bool, **changes: Any) -> "Augment":
+        """The preprocessing of the Inception networks in TensorFlow's models: values in -1..1.
+
+        Training: crops of 5 to 100 % of the area, flips and colours distorted (brightness by 32/255, saturation and
+        contrast by half, hue by 0.2; brightness is multiplied here, where TensorFlow adds). Evaluation: the middle
+        87.5 % of each side, stretched to size.
+        """
+        constants = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+        if not train:
+            return cls(size, **{"crop": "center", "fraction": 0.875, **constants, **changes})
+        jitter = ColorJitter(brightness=32 / 255, contrast=0.5, saturation=0.5, hue=0.2)
+        return cls(size, **{"crop": "random", "scale": (0.05, 1.0), "transforms": (jitter,), **constants, **changes})
+
+    @classmethod
+    def torchvision(cls, transform: Any, **changes: Any) -> "Augment":
+        """The same as a torchvision transform: a `Compose`, or what `weights.transforms()` gives.
+
+        Raises:
+            ArgumentError: a transform that has no counterpart here; names it.
+        """
+        return cls(**{**arguments_of(transform), **changes})
+
     def __post_init__(self) -> None:
-        _check_choice("crop", self.crop, get_args(Crop))
-        _check_choice("dtype", self.dtype, get_args(DType))
-        _check_choice("layout", self.layout, get_args(Layout))
-        if len(self.output_size) != 2 or min(self.output_size) < 1:
-            raise ArgumentError(f"Augment(size={self.size!r}): expected a positive side in pixels, or (height, width)")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ArgumentError(
-                f"Augment(scale={self.scale!r}): expected 0 < low <= high <= 1, shares of the image's area"
-            )
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ArgumentError(f"Augment(ratio={self.ratio!r}): expected 0 < low <= high, of width / height")
-        if not 0 <= self.flip_probability <= 1:
-            raise ArgumentError(f"Augment(flip={self.flip!r}): expected a probability in 0..1")
-        if self.resize is not None and self.crop != "center":
-            raise ArgumentError(f"Augment(resize={self.resize!r}): is for crop='center' only; crop is {self.crop!r}")
-        if self.resize_px < max(self.output_size) and self.crop == "center":
-            raise ArgumentError(
-                f"Augment(resize={self.resize!r}): the shorter side must be at least size, {max(self.output_size)}"
-            )
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ArgumentError(
-                f"Augment(mean={self.mean!r}, std={self.std!r}): expected three values each (R, G, B), std above 0"
-            )
-        if max(*self.mean, *self.std) > 1:
-            raise ArgumentError(
-                f"Augment(mean={self.mean!r}, std={self.std!r}): expected values for pixels in 0..1. "
-                "Divide yours by 255"
-            )
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        for name, choices in (
+            ("crop", Crop),
+            ("interpolation", Interpolation),
+            ("normalize", Normalize),
+            ("dtype", DType),
+            ("layout", Layout),
+        ):
+            _check_choice(name, getattr(self, name), get_args(choices))
+        _check_geometry(self)
+        _check_values(self)
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -126,93 +192,115 @@ class Augment:
         """Shorter side to which "center" resizes before it crops."""
         return self.resize if self.resize is not None else round(max(self.output_size) * 256 / 224)
 
-    def draw(self, seed: int, epoch: int, samples: npt.NDArray[np.int64], widths: I32, heights: I32) -> Crops:
-        """The crops and flips of a batch: a pure function of (seed, epoch, sample) and the image's size.
+    @property
+    def _changes(self) -> list[Transform]:
+        return [transform for transform in self.transforms if not isinstance(transform, RandomErasing)]
 
-        samples: (N,), numbers of the samples in stored order. widths, heights: (N,), of the decoded images in pixels.
-        """
-        key = make_key(seed, epoch, AUGMENT)
+    @property
+    def _erasing(self) -> RandomErasing | None:
+        return next((transform for transform in self.transforms if isinstance(transform, RandomErasing)), None)
 
-        # Draw 0: flip. 1, 2: place of a random crop, y and x. 3 + 2a, 4 + 2a: area and ratio of its attempt a.
-        def draws(number: int, chosen: npt.NDArray[np.int64]) -> F64:
-            return uniform(key, chosen * _DRAWS + number)
-
-        height, width = heights.astype(np.float64), widths.astype(np.float64)
-        if self.crop == "random":
-            crops = self._random_crops(draws, samples, width, height)
-        elif self.crop == "center":
-            crops = self._center_crops(width, height)
-        else:
-            crops = _whole(np.zeros((len(samples), 2)), np.stack([height, width], axis=1))
-        mirror = (draws(0, samples) < self.flip_probability).astype(np.int32)
-        return crops._replace(mirror=mirror)
-
-    def _random_crops(self, draws: Draws, samples: npt.NDArray[np.int64], width: F64, height: F64) -> Crops:
-        """torchvision's `RandomResizedCrop.get_params`, for a whole batch.
-
-        Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
-        largest central window whose ratio is in range.
-        """
-        ratio = np.clip(width / height, *self.ratio)
-        crop_width = np.where(width / height < self.ratio[0], width, np.minimum(width, np.rint(height * ratio)))
-        crop_height = np.where(width / height > self.ratio[1], height, np.minimum(height, np.rint(width / ratio)))
-        top, left = (height - crop_height) // 2, (width - crop_width) // 2
-
-        low, high = np.log(self.ratio)
-        open_ = np.arange(len(samples))  # the images for which no attempt has fitted yet
-        for attempt in range(_ATTEMPTS):
-            chosen = samples[open_]
-            area = (
-                width[open_]
-                * height[open_]
-                * (self.scale[0] + draws(3 + 2 * attempt, chosen) * (self.scale[1] - self.scale[0]))
-            )
-            aspect = np.exp(low + draws(4 + 2 * attempt, chosen) * (high - low))
-            w, h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-            fits = (w > 0) & (w <= width[open_]) & (h > 0) & (h <= height[open_])
-            hit = open_[fits]
-            crop_width[hit], crop_height[hit] = w[fits], h[fits]
-            top[hit] = np.floor(draws(1, samples[hit]) * (height[hit] - h[fits] + 1))
-            left[hit] = np.floor(draws(2, samples[hit]) * (width[hit] - w[fits] + 1))
-            open_ = open_[~fits]
-            if not len(open_):
-                break
-        return _whole(np.stack([top, left], axis=1), np.stack([crop_height, crop_width], axis=1))
-
-    def _center_crops(self, width: F64, height: F64) -> Crops:
-        """torchvision's Resize(resize_px) and CenterCrop(size), as one window of the source image.
-
-        The window's edges fall between pixels, and the antialiasing filter looks beyond them, as it does when the
-        whole image is resized first: so the decoded window is larger by the filter's support (one output pixel, or
-        one source pixel where the image is enlarged).
-        """
-        source = np.stack([height, width], axis=1)
-        resized = np.trunc(self.resize_px * source / source.min(axis=1, keepdims=True))
-        target = np.array(self.output_size, np.float64)
-        step = source / resized
-        roi_start = np.rint((resized - target) / 2) * step
-        roi_end = roi_start + target * step
-        support = np.maximum(step, 1)
-        start = np.maximum(np.floor(roi_start - support), 0)
-        end = np.minimum(np.ceil(roi_end + support), source)
-        return Crops(
-            start.astype(np.int32),
-            (end - start).astype(np.int32),
-            (roi_start - start).astype(np.float32),
-            (roi_end - start).astype(np.float32),
-            np.zeros(len(width), np.int32),
+    @property
+    def form(self) -> Form:
+        return Form(
+            self.dtype,
+            self.layout,
+            self.interpolation,
+            self.normalize,
+            self.mean,
+            self.std,
+            self.fill,
+            pads=self.crop == "pad_or_crop",
+            flips_vertically=self.vertical_flip > 0,
+            transforms=bool(self.transforms),
         )
 
+    def draw(self, seed: int, epoch: int, samples: I64, widths: I32, heights: I32, view: int = 0) -> View:
+        """What is to be done to a batch: a pure function of (seed, epoch, sample, view) and the image's size.
 
-def _whole(start: F64, shape: F64) -> Crops:
-    """Crops whose decoded window is stretched over the output as it is, with no look beyond its edge."""
-    return Crops(
-        start.astype(np.int32),
-        shape.astype(np.int32),
-        np.zeros(shape.shape, np.float32),
-        shape.astype(np.float32),
-        np.zeros(len(shape), np.int32),
-    )
+        samples: (N,), numbers of the samples in stored order. widths, heights: (N,), of the decoded images in pixels.
+        view: where several images are made of each sample, which one.
+        """
+        key = make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT)
+
+        # Draw 0: flip. 1, 2: place of a random crop, y and x. 3 + 2a, 4 + 2a: area and ratio of its attempt a.
+        # 23: vertical flip.
+        def draws(number: int, chosen: I64) -> F64:
+            return uniform(key, chosen * _CROP_DRAWS + number)
+
+        def draws_of(transform: int) -> Any:
+            return sample_draws(make_key(seed, epoch, TRANSFORM, view, transform), samples)
+
+        crops = self._crops(draws, samples, widths.astype(np.float64), heights.astype(np.float64))
+        crops = crops._replace(
+            mirror=(draws(0, samples) < self.flip_probability).astype(np.int32),
+            mirror_y=(draws(23, samples) < self.vertical_flip).astype(np.int32),
+        )
+        changes, erasing = self._changes, self._erasing
+        steps = draw_steps(changes, draws_of, *self.output_size) if changes else None
+        erased = erasing.draw(draws_of(len(changes)), *self.output_size) if erasing else None
+        return View(self.output_size, crops, steps, erased)
+
+    def _crops(self, draws: Any, samples: I64, width: F64, height: F64) -> Crops:
+        if self.crop == "random":
+            return random_crops(draws, samples, width, height, self.scale, self.ratio)
+        if self.crop == "center" and self.fraction is None:
+            reach = 1 if self.interpolation == "bilinear" else 2
+            return center_crops(width, height, self.resize_px, self.output_size, reach)
+        if self.crop == "center":
+            return central_fractions(width, height, self.fraction or 1.0)
+        if self.crop == "pad_or_crop":
+            return pad_or_crop(width, height, self.output_size)
+        return whole_images(width, height)
+
+
+def _check_geometry(augment: Augment) -> None:
+    size = augment.output_size
+    if len(size) != 2 or min(size) < 1:
+        raise ArgumentError(f"Augment(size={augment.size!r}): expected a positive side in pixels, or (height, width)")
+    if not 0 < augment.scale[0] <= augment.scale[1] <= 1:
+        raise ArgumentError(
+            f"Augment(scale={augment.scale!r}): expected 0 < low <= high <= 1, shares of the image's area"
+        )
+    if not 0 < augment.ratio[0] <= augment.ratio[1]:
+        raise ArgumentError(f"Augment(ratio={augment.ratio!r}): expected 0 < low <= high, of width / height")
+    for name, value in (("flip", augment.flip_probability), ("vertical_flip", augment.vertical_flip)):
+        if not 0 <= value <= 1:
+            raise ArgumentError(f"Augment({name}={value!r}): expected a probability in 0..1")
+    for name in ("resize", "fraction"):
+        if getattr(augment, name) is not None and augment.crop != "center":
+            raise ArgumentError(
+                f"Augment({name}={getattr(augment, name)!r}): is for crop='center' only; crop is {augment.crop!r}"
+            )
+    if augment.fraction is not None:
+        if augment.resize is not None:
+            raise ArgumentError("Augment(resize, fraction): each tells what to crop; give one of them")
+        if not 0 < augment.fraction <= 1:
+            raise ArgumentError(f"Augment(fraction={augment.fraction!r}): expected a share of the sides in 0..1")
+    elif augment.resize_px < max(size) and augment.crop == "center":
+        raise ArgumentError(f"Augment(resize={augment.resize!r}): the shorter side must be at least size, {max(size)}")
+
+
+def _check_values(augment: Augment) -> None:
+    for transform in augment.transforms:
+        if not hasattr(transform, "draw"):
+            raise ArgumentError(
+                f"Augment(transforms): {transform!r} is not one of gpuload.transforms. Augment.torchvision(...) reads "
+                "torchvision's; a function of your own goes into DaliIterator(batch_transforms=[...])"
+            )
+    if sum(isinstance(transform, RandomErasing) for transform in augment.transforms) > 1:
+        raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
+    if augment.dtype == "uint8" and augment.normalize == "image":
+        raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
+    if not 0 <= augment.fill <= 255:
+        raise ArgumentError(f"Augment(fill={augment.fill!r}): expected a level in 0..255")
+    mean, std = augment.mean, augment.std
+    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        raise ArgumentError(f"Augment(mean={mean!r}, std={std!r}): expected three values each (R, G, B), std above 0")
+    if max(*mean, *std) > 1:
+        raise ArgumentError(
+            f"Augment(mean={mean!r}, std={std!r}): expected values for pixels in 0..1. Divide yours by 255"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,15 +1,16 @@
 """Chooses what decodes, and where, and opens it."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
-from gpuload.augment import Augment
 from gpuload.batches import Batch
+from gpuload.collate import Collate
 from gpuload.dataset import Dataset
-from gpuload.decoder import Decoder, Largest
+from gpuload.decoder import Decoder, NoDecoder, Stored
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.ranks import Ranks, find_device
+from gpuload.schedule import Schedule
 
 DecoderName = Literal["auto", "dali", "turbo"]
 
@@ -40,7 +41,7 @@ def choose_backend(
         has_turbo = all(_is_installed(name) for name in ("simplejpeg", "torch"))
         stored = sum(dataset.manifest.bytes for dataset in datasets)
         small = stored < SMALL_IMAGE_BYTES * sum(dataset.manifest.samples for dataset in datasets)
-        raw = all(dataset.fields["image"].kind == "raw" for dataset in datasets if "image" in dataset.fields)
+        raw = all(map(_is_raw, datasets))
         wanted = has_turbo and not ((small or raw) and _is_installed("nvidia.dali"))
         return ("turbo" if device_id is None and wanted else "dali"), device_id
     return ("turbo" if decoder == "turbo" else "dali"), device_id
@@ -50,34 +51,54 @@ def open_decoder(
     name: Literal["dali", "turbo"],
     device_id: int | None,
     datasets: Sequence[Dataset],
-    augment: Augment,
+    schedule: Schedule,
+    collate: Collate,
+    graph: Callable[[Any, Any], Any] | None,
+    hw_decoder_load: float | None,
     **options: Any,
 ) -> Decoder[Batch]:
     """The decoder; options are batch_size, num_threads and prefetch.
 
     Raises:
-        ArgumentError: encoded images and pixels as they are, both for DALI.
+        ArgumentError: encoded images and pixels as they are, both for DALI; operators of DALI's for another decoder.
         MissingPackageError: its packages are not installed.
     """
+    if graph is not None and name != "dali":
+        raise ArgumentError("graph: operators of DALI's need decoder='dali'")
+    if not (collate.has_images or collate.masks):
+        return NoDecoder()
     manifests = [dataset.manifest for dataset in datasets]
-    largest = Largest(
+    stored = Stored(
         max(manifest.width for manifest in manifests),
         max(manifest.height for manifest in manifests),
         max(manifest.image_bytes for manifest in manifests),
+        plain=all(manifest.upright for manifest in manifests),
+        raw=all(_is_raw(dataset) for dataset in datasets),
+        mask_fills=collate.mask_fills,
     )
-    if name == "dali":
-        from gpuload.pipeline import DaliDecoder
+    if name == "turbo":
+        from gpuload.turbo import TurboDecoder
 
-        raw = {dataset.require_field("image").kind == "raw" for dataset in datasets}
-        if len(raw) > 1:
-            raise ArgumentError(
-                "decoder='dali': one of the data sets holds encoded images and another pixels as they are. Pack both "
-                "alike, or use decoder='turbo'"
-            )
-        return DaliDecoder(augment, device_id=device_id, largest=largest, raw=raw.pop(), **options)
-    from gpuload.turbo import TurboDecoder
+        return TurboDecoder(schedule.forms, stored, **options)
+    from gpuload.pipeline import DaliDecoder
 
-    return TurboDecoder(augment, largest=largest, upright=all(m.upright for m in manifests), **options)
+    if any(map(_is_raw, datasets)) and not stored.raw:
+        raise ArgumentError(
+            "decoder='dali': one of the data sets holds encoded images and another pixels as they are. Pack both "
+            "alike, or use decoder='turbo'"
+        )
+    decoder: Decoder[Batch] = DaliDecoder(
+        schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
+    )
+    if all(form.is_plain for form in schedule.forms):
+        return decoder
+    from gpuload.finish import FinishingDecoder
+
+    return FinishingDecoder(decoder, schedule.forms, collate.mask_fills, device_id)
+
+
+def _is_raw(dataset: Dataset) -> bool:
+    return dataset.require_field("image").kind == "raw"
 
 
 def _count_gpus(device: str) -> int:

@@ -1,66 +1,98 @@
 """Batches before decoding: where order, reader and augmentation meet."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from gpuload.augment import Augment, Crops
+from gpuload.augment import Augment, View
 from gpuload.dataset import I64, Dataset
+from gpuload.draws import U64, make_key, uniform
+from gpuload.order import BATCH
 from gpuload.reader import Bytes, EncodedBatch, Reader
 from gpuload.stream import Stream
+
+# Random numbers that each sample owns, an epoch, for batch transforms and for DALI operators of the user's.
+_DRAWS = 1 << 14
 
 
 @dataclass(frozen=True)
 class Batch:
     """N samples with what is to be done to them.
 
-    sources: int64 (N,), which data set each is from. stop: the position in the stream behind this global batch.
+    sources: int64 (N,), which data set each is from. keys: uint64 (N,), for their random numbers.
+    stop: the position in the stream behind this global batch. read_s: seconds that reading took.
     """
 
     encoded: EncodedBatch
-    crops: Crops
+    masks: tuple[list[Bytes], ...]
+    views: tuple[View, ...]
     sources: I64
+    keys: U64
     stop: int
+    read_s: float
 
     @property
     def images(self) -> list[Bytes]:
         return self.encoded.images
 
+    @property
+    def widths(self) -> npt.NDArray[np.int32]:
+        return self.encoded.widths
+
+    @property
+    def heights(self) -> npt.NDArray[np.int32]:
+        return self.encoded.heights
+
+    def draws(self, number: int) -> npt.NDArray[np.float64]:
+        """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
+        return uniform(self.keys, self.encoded.samples * _DRAWS + number)
+
 
 class BatchReader:
     """Reads any part of a stream.
 
-    columns: names of index columns to deliver, such as "label".
+    columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
+    masks: those of them that are masks.
     """
 
-    def __init__(self, datasets: tuple[Dataset, ...], stream: Stream, augment: Augment, columns: Sequence[str]) -> None:
-        self._readers = [Reader(dataset, columns) for dataset in datasets]
-        self._stream, self._augment = stream, augment
+    def __init__(
+        self,
+        datasets: tuple[Dataset, ...],
+        stream: Stream,
+        columns: Sequence[str],
+        members: Sequence[str],
+        masks: Sequence[str],
+    ) -> None:
+        self._readers = [Reader(dataset, columns, [*members, *masks]) for dataset in datasets]
+        self._stream, self._masks = stream, masks
 
-    def read(self, first: int, end: int, stop: int) -> Batch:
-        """The samples at positions first..end-1 of the stream, a rank's part of a global batch that ends at `stop`."""
+    def read(self, first: int, end: int, stop: int, augments: Sequence[Augment]) -> Batch:
+        """The samples at positions first..end-1 of the stream, a rank's part of a global batch that ends at `stop`.
+
+        augments: each makes a view of the batch.
+        """
+        begun = time.perf_counter()
         runs = self._stream.runs(first, end)
-        encoded = [self._readers[run.source].read(run.order, run.start, run.stop) for run in runs]
-        crops = [
-            self._augment.draw(run.seed, run.epoch, part.samples, part.widths, part.heights)
-            for run, part in zip(runs, encoded, strict=True)
-        ]
-        if len(runs) == 1:  # most batches: no copies
-            return Batch(encoded[0], crops[0], np.full(len(encoded[0]), runs[0].source), stop)
-        places = [run.places for run in runs]
-        sources = [np.full(len(part), run.source) for run, part in zip(runs, encoded, strict=True)]
-        merged = EncodedBatch(
-            samples=_place([part.samples for part in encoded], places),
-            images=_place([part.images for part in encoded], places),
-            widths=_place([part.widths for part in encoded], places),
-            heights=_place([part.heights for part in encoded], places),
-            columns={name: _place([part.columns[name] for part in encoded], places) for name in encoded[0].columns},
-        )
-        return Batch(
-            merged, Crops(*(_place(parts, places) for parts in zip(*crops, strict=True))), _place(sources, places), stop
-        )
+        parts = []
+        for run in runs:
+            encoded = self._readers[run.source].read(run.order, run.start, run.stop)
+            views = tuple(
+                augment.draw(run.seed, run.epoch, encoded.samples, encoded.widths, encoded.heights, number)
+                for number, augment in enumerate(augments)
+            )
+            key = np.full(len(encoded), make_key(run.seed, run.epoch, BATCH), np.uint64)
+            parts.append((encoded, views, np.full(len(encoded), run.source), key))
+        merged = (
+            parts[0] if len(parts) == 1 else _place(parts, [run.places for run in runs])
+        )  # most have one: no copies
+        encoded, views, sources, keys = merged
+        masks = tuple(encoded.members[name] for name in self._masks)
+        return Batch(encoded, masks, views, sources, keys, stop, time.perf_counter() - begun)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -68,11 +100,25 @@ class BatchReader:
 
 
 def _place(parts: Sequence[Any], places: Sequence[I64]) -> Any:
-    """One array or list out of parts, whose values go to these places."""
-    if isinstance(parts[0], list):
+    """One whole out of parts of the same structure: the values of their arrays and lists go to these places."""
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        whole = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
+        for part, place in zip(parts, places, strict=True):
+            whole[place] = part
+        return whole
+    if isinstance(first, list):
         values = dict(zip(np.concatenate(places).tolist(), (value for part in parts for value in part), strict=True))
         return [values[place] for place in range(len(values))]
-    whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    for part, place in zip(parts, places, strict=True):
-        whole[place] = part
-    return whole
+    if isinstance(first, pa.Array):
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+    if isinstance(first, dict):
+        return {name: _place([part[name] for part in parts], places) for name in first}
+    if isinstance(first, EncodedBatch):
+        return EncodedBatch(**{name: _place([vars(part)[name] for part in parts], places) for name in vars(first)})
+    if isinstance(first, View):
+        return View(first.size, *(_place(values, places) for values in list(zip(*parts, strict=True))[1:]))
+    if isinstance(first, tuple):
+        placed = [_place(values, places) for values in zip(*parts, strict=True)]
+        return type(first)(*placed) if hasattr(first, "_fields") else tuple(placed)
+    return first  # None: nothing was drawn

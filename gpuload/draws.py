@@ -9,6 +9,8 @@ the constants of Vigna's splitmix64.c): the k-th output is a 64-bit finaliser of
 had at once. Unsigned 64-bit arithmetic wraps alike everywhere.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
+@lru_cache(maxsize=4096)  # the same few for every batch of an epoch; each word costs 5 µs
 def make_key(*words: int) -> int:
     """One 64-bit key out of integers, each of which changes it: (1, 0), (0, 1) and (0, 1, 0) give unrelated keys."""
     key = len(words)
@@ -28,16 +31,16 @@ def make_key(*words: int) -> int:
     return key
 
 
-def random_bits(key: int, counters: npt.NDArray[np.integer]) -> U64:
-    """uint64, in the shape of `counters`: 64 random bits for each."""
-    bits = np.uint64(key) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
+def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
+    """uint64, in the shape of `counters`: 64 random bits for each. key: one for all, or one for each."""
+    bits = np.asarray(key, np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
     result: U64 = bits ^ (bits >> np.uint64(31))
     return result
 
 
-def uniform(key: int, counters: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """float64 in [0, 1), in the shape of `counters`: multiples of 2**-53."""
     result: npt.NDArray[np.float64] = (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
     return result

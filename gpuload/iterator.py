@@ -1,26 +1,41 @@
 """`DaliIterator`: what a training loop sees."""
 
-import warnings
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from gpuload.augment import Augment
 from gpuload.backend import DecoderName, choose_backend, open_decoder
 from gpuload.batches import Batch, BatchReader
+from gpuload.batchwise import BatchTransform
+from gpuload.collate import Collate
 from gpuload.dataset import Dataset
-from gpuload.decoder import BatchDecodeError
-from gpuload.errors import ArgumentError, DecodeError, GpuloadError
-from gpuload.mixing import is_sorted_by_class
+from gpuload.decoder import BatchDecodeError, explain, no_pixels
+from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.fields import FieldSpec
+from gpuload.mixing import warn_of_sorted_shards
 from gpuload.mixture import Mixture
 from gpuload.order import count_batches, rank_part
 from gpuload.outputs import Output, make_arrays
 from gpuload.progress import Position, Run
 from gpuload.ranks import compare_ranks, count_threads, find_ranks
+from gpuload.schedule import Schedule, Views
 from gpuload.stream import Stream
+from gpuload.tuning import describe_device, load_tuning
+
+
+class Timing(NamedTuple):
+    """Where the time of a batch went, in seconds.
+
+    read_s: to find its samples in the shards and draw what is done to them; the disk is read ahead of that.
+    decode_s: from the beginning of its decoding until it was there; batches are decoded side by side.
+    wait_s: that the training loop waited for it.
+    """
+
+    read_s: float
+    decode_s: float
+    wait_s: float
 
 
 class DaliIterator:
@@ -32,13 +47,18 @@ class DaliIterator:
 
     data: a packed folder, a `Dataset` (or a subset of one), or what `mix` made of several.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
-    augment: the size, crop, normalisation and dtype of the images.
+    augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
+        tells from which epoch on each holds: {0: Augment(128), 6: Augment(160)}.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
     decoder: "dali" (GPU or CPU), "turbo" (CPU: libjpeg-turbo and torch, in threads) or "auto": "dali" on a GPU, on a
         CPU the faster one, which is "turbo" but for images of about 64×64. Their pixels differ by rounding.
-    fields: what a batch consists of, in this order: "image", "label" and other packed fields, and of every sample
-        "key" (list of str), "index" (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
+    fields: what a batch consists of, in this order: "image", "label" and other packed fields, by name or as a spec such
+        as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
+        (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
+    batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), carried out
+        in this order. Fields that they add come after `fields`, unless named there.
+    output_dict: a batch is a dict from names to values, not a tuple.
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch it decides order, crops and flips; nothing else does.
     drop_last: leave out a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. Without
@@ -46,14 +66,19 @@ class DaliIterator:
     rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
+    hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; the rest its CUDA cores. None is DALI's
+        choice. It and the two above are by default what `python -m gpuload tune` found best on this device, if it ran.
+    graph: a function of DALI operators inside its graph, (images, draws) to images: uint8 (height, width, 3), cropped
+        and resized, before flips and normalisation, and 16 random numbers in [0, 1) of each sample.
     output: "torch", "numpy" or "cupy".
     steps_per_epoch: batches of an epoch, of any number; the next epoch goes on where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More mixes better and holds more in memory.
 
     Yields:
-        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std.
-        labels: int64 (N,), on the device. Both are yours to keep: later batches do not overwrite them.
+        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. Of several
+            views a tuple, and so of masks and boxes.
+        labels: int64 (N,), on the device. All is yours to keep: later batches do not overwrite it.
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
@@ -71,10 +96,12 @@ class DaliIterator:
         data: str | Path | Dataset | Mixture,
         batch_size: int,
         *,
-        augment: Augment,
+        augment: Views | Mapping[int, Views],
         device: str = "auto",
         decoder: DecoderName = "auto",
-        fields: Sequence[str] = ("image", "label"),
+        fields: Sequence[str | FieldSpec] = ("image", "label"),
+        batch_transforms: Sequence[BatchTransform] = (),
+        output_dict: bool = False,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool | None = None,
@@ -82,7 +109,9 @@ class DaliIterator:
         rank: int | None = None,
         world_size: int | None = None,
         num_threads: int | None = None,
-        prefetch: int = 2,
+        prefetch: int | None = None,
+        hw_decoder_load: float | None = None,
+        graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
     ) -> None:
@@ -98,34 +127,45 @@ class DaliIterator:
         self.dataset = data if isinstance(data, Dataset | Mixture) else Dataset(data)
         self._datasets = self.dataset.datasets if isinstance(self.dataset, Mixture) else (self.dataset,)
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
+        self._schedule = Schedule(augment)
         self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
-        self.num_threads = num_threads or count_threads(self.ranks)
         self._check_batch()
-        columns = self._check_fields()
+        self._collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
 
         self.decoder, device_id = choose_backend(decoder, str(device), self.ranks, self._datasets)
-        self._arrays = make_arrays(output, device_id, augment)
+        folder, tuned_on = self._datasets[0].folder, describe_device(device_id, self.ranks)
+        tuning = load_tuning(folder, tuned_on, self.decoder)
+        if tuning is not None:
+            num_threads, prefetch = num_threads or tuning.num_threads, prefetch or tuning.prefetch
+            hw_decoder_load = tuning.hw_decoder_load if hw_decoder_load is None else hw_decoder_load
+        self.num_threads = num_threads or count_threads(self.ranks)
+        self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
         shares = self.dataset.shares if isinstance(self.dataset, Mixture) else (1.0,)
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, augment, columns)
+        collate = self._collate
+        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(
             self.decoder,
             device_id,
             self._datasets,
-            augment,
+            self._schedule,
+            collate,
+            graph,
+            hw_decoder_load,
             batch_size=batch_size,
             num_threads=self.num_threads,
-            prefetch=prefetch,
+            prefetch=prefetch or 2,
         )
         if shuffle:
-            self._warn_of_sorted_shards()
+            warn_of_sorted_shards(self._datasets, window)
         self._run = Run(self.dataset, seed, shuffle, window)
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False
+        self.timing: Timing | None = None  # of the batch handed out last
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -229,19 +269,26 @@ class DaliIterator:
         position = self._handed_out = self._next
         self._next = self._following(position)
         try:
-            for batch, pixels in self._decoder.decode(self._batches(position)):
+            asked = time.perf_counter()
+            for batch, decoded in self._decoder.decode(self._batches(position)):
+                fields = self._collate(batch, decoded, self._arrays)
                 self._handed_out = position._replace(samples=batch.stop - position.begin)
-                yield self._fields_of(batch, self._arrays.images(pixels))
+                self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
+                yield fields
                 if loop != self._loops:
                     raise GpuloadError(
                         "this loop was ended by a later one over the same DaliIterator, or by close(). "
                         "To iterate twice at a time, construct two"
                     )
+                asked = time.perf_counter()
         except BatchDecodeError as error:
-            raise self._decode_error(error) from None
+            failed = error.request
+            assert isinstance(failed, Batch)
+            raise explain(error, self._datasets, failed.encoded.samples, failed.sources) from None
         if (last := self._empty_batch(position)) is not None:
             self._handed_out = position._replace(samples=self._epoch_samples)
-            yield self._fields_of(last, self._arrays.no_images())
+            nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
+            yield self._collate(last, nothing, self._arrays)
         self._handed_out = self._following(position)
 
     def _batches(self, position: Position) -> Iterator[Batch]:
@@ -254,25 +301,16 @@ class DaliIterator:
             first, last = rank_part(start, stop, self.ranks.rank, self.ranks.world_size)
             if first == last:
                 return
-            yield self._reader.read(first, last, stop)
+            yield self._reader.read(first, last, stop, self._schedule.at(position.epoch))
 
     def _empty_batch(self, position: Position) -> Batch | None:
         """What this rank gets where the last samples all go to the ranks before it: it keeps step with them."""
         end = position.begin + self._epoch_samples
         rest = max(0, self._epoch_samples - position.samples) % self._global_batch_size
         first, last = rank_part(end - rest, end, self.ranks.rank, self.ranks.world_size)
-        return self._reader.read(first, last, end) if rest and first == last and not self.drop_last else None
-
-    def _fields_of(self, batch: Batch, images: Any) -> tuple[Any, ...]:
-        columns = {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources}
-        return tuple(
-            images
-            if field == "image"
-            else self._arrays.numbers(columns[field])
-            if isinstance(columns[field], np.ndarray)
-            else columns[field]
-            for field in self.fields
-        )
+        if not rest or first != last or self.drop_last:
+            return None
+        return self._reader.read(first, last, end, self._schedule.at(position.epoch))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -285,33 +323,3 @@ class DaliIterator:
                 f"batch_size {self.batch_size}{ranks}: is larger than {self.dataset.folder} ({len(self.dataset):,} "
                 "samples), so an epoch has no batch. Use a smaller batch_size, or drop_last=False"
             )
-
-    def _warn_of_sorted_shards(self) -> None:
-        for dataset in self._datasets:
-            if is_sorted_by_class(dataset, self.window):
-                warnings.warn(
-                    f"{dataset.folder}: its shards are sorted by class, so that {self.window} of them, which are mixed "
-                    "at a time, hold few. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
-                    "info` tells how well one mixes",
-                    stacklevel=4,
-                )
-
-    def _check_fields(self) -> tuple[str, ...]:
-        """The index columns that these fields need."""
-        computed = ("image", "index", "dataset")
-        for field in self.fields:
-            if field not in (*computed, "key"):
-                for dataset in self._datasets:
-                    dataset.require_field(field)
-        return tuple(field for field in self.fields if field not in computed)
-
-    def _decode_error(self, error: BatchDecodeError) -> DecodeError:
-        batch, place = error.request, error.places[0]
-        assert isinstance(batch, Batch)
-        dataset, sample = self._datasets[int(batch.sources[place])], batch.encoded.samples[place]
-        shard = dataset.shard_paths[int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1]
-        others = f", nor do {len(error.places) - 1} others of its batch" if len(error.places) > 1 else ""
-        return DecodeError(
-            f"{shard}: sample {dataset.keys([sample])[0]!r} does not decode{others}. Pack its images again: "
-            "`python -m gpuload pack` leaves out what does not decode, and says so"
-        )

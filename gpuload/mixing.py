@@ -4,6 +4,8 @@ A window of whole shards is not a full shuffle. Where the packer shuffled, no ba
 sorted by class, a batch holds the classes of a few shards only. Both are measured on the order itself.
 """
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,3 +104,15 @@ def _distance(samples: I64, total: int) -> float:
     places = np.sort(samples) / total
     steps = np.arange(len(places) + 1) / len(places)
     return float(max((steps[1:] - places).max(), (places - steps[:-1]).max()))
+
+
+def warn_of_sorted_shards(datasets: Sequence[Dataset], window: int) -> None:
+    """Warns where batches would hold few classes; for the caller of the caller's caller."""
+    for dataset in datasets:
+        if is_sorted_by_class(dataset, window):
+            warnings.warn(
+                f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
+                "time, hold few. Pack them again without --no-shuffle, or raise window; `python -m gpuload info` tells "
+                "how well one mixes",
+                stacklevel=4,
+            )

@@ -20,7 +20,7 @@ from gpuload.draws import make_key, permutation
 I64 = npt.NDArray[np.int64]
 
 # What a key is for: the first word after (seed, epoch), so that none of them shares random numbers.
-SHARDS, SAMPLES, AUGMENT, MIXTURE = 0, 1, 2, 3
+SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH = 0, 1, 2, 3, 4, 5
 
 
 class EpochOrder:

@@ -1,34 +1,22 @@
-"""The DALI graph, once, for CPU and GPU; the only file that imports DALI.
-
-    external_source ─► decode ─► crop ─► resize ─► flip, normalise, transpose ─► batch
-
-The CPU decodes just the crop (`decoders.image_slice`). The GPU decodes whole images, which is what its hardware
-engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github NVIDIA/nvImageCodec#55), which DALI 2.4
-requires. From there on the operators are the same, so the two differ by their JPEG decoder alone.
-"""
+"""DALI as a decoder: runs the graph of `gpuload.graph` and finds what does not decode."""
 
 import os
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic
 
-from gpuload.augment import Augment
-from gpuload.decoder import BatchDecodeError, Largest, R
-from gpuload.errors import DeviceError, MissingPackageError
+import numpy as np
+
+from gpuload.augment import Form
+from gpuload.decoder import BatchDecodeError, Decoded, R, Stored
+from gpuload.errors import DeviceError
+from gpuload.graph import GRAPH_DRAWS, Operators, backend, fn, input_names, operators, pipeline_def, tensors
+from gpuload.masks import find_other_sizes
 from gpuload.reader import Bytes
 
-try:
-    from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
-except ImportError as error:
-    raise MissingPackageError(
-        f"NVIDIA DALI is not installed ({error}). Install it with `pip install 'gpuload[cuda13]'`, or `[cuda12]` where "
-        "the driver is for CUDA 12; it also runs on machines without a GPU"
-    ) from None
-
-
-# DALI has no bfloat16: float32 leaves the graph, and the iterator casts.
-_DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
+_GRAPH_DRAW = 1 << 13  # the first of a request's random numbers that are for the user's operators
 
 
 def count_gpus() -> int:
@@ -44,26 +32,29 @@ class DaliDecoder(Generic[R]):
 
     device_id: number of a GPU, or None for the CPU.
     num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
-    raw: the images are pixels (height, width, 3) already.
+    hw_decoder_load: share of the images for the GPU's JPEG engines; the rest goes to its CUDA cores. None is DALI's.
+    graph: the user's operators, see `Operators`.
     """
 
     def __init__(
         self,
-        augment: Augment,
+        forms: Sequence[Form],
+        stored: Stored,
         *,
         batch_size: int,
         device_id: int | None,
         num_threads: int,
         prefetch: int,
-        largest: Largest,
-        raw: bool = False,
+        hw_decoder_load: float | None = None,
+        graph: Operators | None = None,
     ) -> None:
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
                 f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
-        self._augment, self._device_id, self._largest, self._raw = augment, device_id, largest, raw
+        self._forms, self._stored, self._graph = tuple(forms), stored, graph
+        self._decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
         self._settings = {
             "batch_size": batch_size,
             "device_id": device_id,
@@ -73,22 +64,22 @@ class DaliDecoder(Generic[R]):
             "exec_dynamic": True,
         }
         self._source: Iterator[R] = iter(())
-        self._in_flight: deque[R] = deque()
+        self._in_flight: deque[tuple[R, float]] = deque()  # and when its decoding began
         self._pipeline: Any = None
 
-    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Any]]:
+    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
         """As `gpuload.decoder.Decoder`: DALI's dense tensors, on the device."""
         self._finish()
         if self._pipeline is None:
             self._pipeline = pipeline_def(operators)(
-                self._augment, self._largest, self._raw, self._feed, **self._settings
+                self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
             )
             self._pipeline.build()
             _pipelines.add(self._pipeline)
         self._source = requests
         while True:
             try:
-                (pixels,) = self._pipeline.run()
+                outputs = [output.as_tensor() for output in self._pipeline.run()]
             except StopIteration:
                 self._pipeline.reset()
                 return
@@ -97,7 +88,16 @@ class DaliDecoder(Generic[R]):
             except BaseException:  # raised by `requests` itself: batches in flight are lost with the pipeline
                 self._discard()
                 raise
-            yield self._in_flight.popleft(), pixels.as_tensor()
+            views, masks = len(self._forms), len(self._stored.mask_fills)
+            request, begun = self._in_flight.popleft()
+            yield (
+                request,
+                Decoded(
+                    tuple(outputs[:views]),
+                    tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
+                    time.perf_counter() - begun,
+                ),
+            )
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
@@ -106,11 +106,19 @@ class DaliDecoder(Generic[R]):
 
     def _feed(self) -> tuple[Any, ...]:
         request = next(self._source)
-        self._in_flight.append(request)
-        crops = request.crops
+        self._in_flight.append((request, time.perf_counter()))
         # DALI's own conversion of a list of arrays takes 2.4 µs an image, this and what is left of it 1.2 (2026-11).
-        images = [tensors.TensorCPU(image) for image in request.images]
-        return images, crops.start, crops.shape, crops.roi_start, crops.roi_end, crops.mirror
+        encoded = [[tensors.TensorCPU(data) for data in field] for field in (request.images, *request.masks)]
+        drawn = []
+        for number, (form, view) in enumerate(zip(self._forms, request.views, strict=True)):
+            inputs = view.crops._asdict()
+            inputs["size"] = np.full((len(request.images), 2), view.size, np.float32)
+            if self._graph is not None:
+                first = _GRAPH_DRAW + GRAPH_DRAWS * number
+                draws = [request.draws(draw) for draw in range(first, first + GRAPH_DRAWS)]
+                inputs["draws"] = np.stack(draws, axis=1).astype(np.float32)
+            drawn += [inputs[name] for name in input_names(form, self._graph)]
+        return (*encoded, *drawn)
 
     def _finish(self) -> None:
         """Runs out a call that was not followed to its end, so that the pipeline can start anew."""
@@ -136,11 +144,16 @@ class DaliDecoder(Generic[R]):
 
         The pipeline is of no use after an error ("Current pipeline object is no longer valid"), so it goes.
         """
-        requests = list(self._in_flight)
+        requests = [request for request, _ in self._in_flight]
         self._discard()
         for request in requests:
             if places := [place for place, data in enumerate(request.images) if not _decodes(data)]:
                 return BatchDecodeError(request, places)
+            for masks in request.masks:
+                if places := [place for place, data in enumerate(masks) if not _decodes(data)]:
+                    return BatchDecodeError(request, places, "mask")
+                if places := find_other_sizes(request, masks):
+                    return BatchDecodeError(request, places, "mask", "it is not of its image's size")
         return error
 
 
@@ -171,54 +184,3 @@ def _decodes(data: Bytes) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def operators(augment: Augment, largest: Largest, raw: bool, feed: Callable[[], tuple[Any, ...]]) -> Any:
-    """The graph, for the device of the pipeline that is being defined.
-
-    feed: gives the encoded images of a batch, then the parts of its `Crops`, in their order.
-    """
-    on_gpu = Pipeline.current().device_id is not None
-    encoded, start, shape, roi_start, roi_end, mirror = fn.external_source(
-        feed,
-        num_outputs=6,
-        batch=True,
-        no_copy=True,
-        layout=["HWC" if raw else "", "", "", "", "", ""],
-        dtype=[types.UINT8, types.INT32, types.INT32, types.FLOAT, types.FLOAT, types.INT32],
-        ndim=[3 if raw else 1, 1, 1, 1, 1, 0],
-    )
-    if raw:
-        whole = encoded.gpu() if on_gpu else encoded
-        window = fn.slice(whole, start, shape, axes=[0, 1], normalized_anchor=False, normalized_shape=False)
-    elif on_gpu:
-        whole = fn.decoders.image(
-            encoded,
-            device="mixed",
-            preallocate_width_hint=largest.width,
-            preallocate_height_hint=largest.height,
-            # As libjpeg upsamples chroma on the CPU: without it, coloured edges differ between the devices.
-            jpeg_fancy_upsampling=True,
-        )
-        window = fn.slice(whole, start, shape, axes=[0, 1], normalized_anchor=False, normalized_shape=False)
-    else:
-        window = fn.decoders.image_slice(
-            encoded, start, shape, axes=[0, 1], normalized_anchor=False, normalized_shape=False, device="cpu"
-        )
-    resized = fn.resize(
-        window,
-        size=list(augment.output_size),
-        roi_start=roi_start,
-        roi_end=roi_end,
-        interp_type=types.INTERP_LINEAR,
-        antialias=True,
-    )
-    as_is = augment.dtype == "uint8"
-    return fn.crop_mirror_normalize(
-        resized,
-        mirror=mirror,
-        mean=[0.0] if as_is else [255 * value for value in augment.mean],
-        std=[1.0] if as_is else [255 * value for value in augment.std],
-        dtype=_DTYPES[augment.dtype],
-        output_layout="CHW" if augment.layout == "NCHW" else "HWC",
-    )

@@ -37,8 +37,9 @@ class EncodedBatch:
 
     samples: int64 (N,), their numbers in stored order. images: N views (uint8) of encoded bytes, or where the set holds
     pixels as they are, (height, width, 3) of those.
-    widths, heights: int32 (N,), of the decoded images. columns: other columns of the index that were asked for; NumPy
-    arrays (N,) for numbers, lists for text.
+    widths, heights: int32 (N,), of the decoded images. columns: other columns of the index that were asked for, each
+    of N rows: NumPy arrays for numbers, pyarrow's for all else. members: for other fields that stay in the shard, N
+    views (uint8) of their bytes.
     """
 
     samples: I64
@@ -46,6 +47,7 @@ class EncodedBatch:
     widths: npt.NDArray[np.int32]
     heights: npt.NDArray[np.int32]
     columns: dict[str, Any]
+    members: dict[str, list[Bytes]]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -54,12 +56,13 @@ class EncodedBatch:
 class Reader:
     """Reads samples of a data set by number.
 
-    columns: names of index columns to deliver with each batch, such as "label" or "key".
+    columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
+        beside the image, of kinds that stay in the shard, whose bytes to deliver.
     """
 
-    def __init__(self, dataset: Dataset, columns: Sequence[str] = ()) -> None:
+    def __init__(self, dataset: Dataset, columns: Sequence[str] = (), members: Sequence[str] = ()) -> None:
         self._dataset = dataset
-        self._columns = tuple(columns)
+        self._columns, self._members = tuple(columns), tuple(members)
         self._window = _Window(dataset, (), {})
         self._entered: tuple[EpochOrder, int, int] | None = None
         self._ahead = _ReadAhead()
@@ -75,7 +78,8 @@ class Reader:
         if self._entered != (order, first, last):
             self._enter(int(shard) for window in range(first, last + 2) for shard in order.window_shards(window))
             self._entered = (order, first, last)
-        return self._window.read(self._dataset.stored_samples(order[start:stop]), self._columns)
+        samples = self._dataset.stored_samples(order[start:stop])
+        return self._window.read(samples, self._columns, self._members)
 
     def close(self) -> None:
         """Stops the reading thread and lets go of the shards; views handed out stay valid."""
@@ -106,32 +110,43 @@ class _Window:
         self._first_samples = dataset.first_samples[list(self.shards)]
         self._first_rows = np.cumsum([0] + [shard.rows.num_rows for shard in shards])
         self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
-        image = dataset.require_field("image")
-        self._raw = image.kind == "raw"
-        self._offsets, self._sizes, self._widths, self._heights = (
-            self._rows.column(name).to_numpy() for name in (image.offset_column, image.bytes_column, "width", "height")
-        )
+        self._fields = dataset.fields
+        self._raw = dataset.require_field("image").kind == "raw"
         self._numbers: dict[str, npt.NDArray[Any]] = {}
 
-    def read(self, samples: I64, columns: Sequence[str]) -> EncodedBatch:
+    def read(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> EncodedBatch:
         """Samples of these shards."""
         places = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[places] + self._first_rows[places]
-        starts = self._offsets[rows]
-        spans = zip(places.tolist(), starts.tolist(), (starts + self._sizes[rows]).tolist(), strict=True)
-        data = self._data
-        images = [data[place][start:stop] for place, start, stop in spans]
-        widths, heights = self._widths[rows], self._heights[rows]
+        images = self._member("image", places, rows)
+        widths, heights = self._column("width", rows), self._column("height", rows)
         if self._raw:
             images = [view.reshape(h, w, 3) for view, h, w in zip(images, heights, widths, strict=True)]
-        values = {name: self._column(name, rows) for name in columns}
-        return EncodedBatch(samples, images, widths, heights, values)
+        return EncodedBatch(
+            samples,
+            images,
+            widths,
+            heights,
+            {name: self._column(name, rows) for name in columns},
+            {name: self._member(name, places, rows) for name in members},
+        )
+
+    def _member(self, name: str, places: I64, rows: I64) -> list[Bytes]:
+        field = self._fields[name]
+        starts = self._column(field.offset_column, rows)
+        stops = starts + self._column(field.bytes_column, rows)
+        data = self._data
+        return [
+            data[place][start:stop]
+            for place, start, stop in zip(places.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        ]
 
     def _column(self, name: str, rows: I64) -> Any:
-        column = self._rows.column(name)
-        if not pa.types.is_primitive(column.type):
-            return column.take(pa.array(rows)).to_pylist()
         if name not in self._numbers:
+            column = self._rows.column(name)
+            if not pa.types.is_primitive(column.type):
+                taken = column.take(pa.array(rows))
+                return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
             self._numbers[name] = column.to_numpy()
         return self._numbers[name][rows]
 

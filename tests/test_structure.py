@@ -16,23 +16,34 @@ PACKAGE = Path(gpuload.__file__).parent
 COMMON = ["errors", "draws", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = [
-    *("dataset", "mixture", "order", "mixing", "info", "stream", "reader", "augment", "batches"),
-    *("decoder", "pipeline", "turbo", "outputs", "ranks", "backend", "progress", "iterator"),
+    *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
+    *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
+    *("decoder", "masks", "graph", "pipeline", "decoding", "resizing", "buffers", "finish", "turbo"),
+    *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
+    "tune",
 ]
 # What stands on both halves.
 COMMANDS = ["cli", "__main__"]
 WITHIN = {
     "disk": ["fields", "tar", "dali_index", "index", "manifest", "timm_info", "__init__"],
+    "transforms": [
+        *("checks", "steps", "geometry", "color", "erasing", "compose", "policies", "auto"),
+        *("noise", "kernels", "apply", "__init__"),
+    ],
+    "fields": [
+        *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
+    ],
     "packing": [
         *("fit", "options", "jpeg", "png", "pixels", "image", "masks", "members", "packed", "plan", "shard"),
         *("workers", "deaths", "ray_engine", "output", "state", "extend", "dedup", "prepare", "finish", "packer"),
         *("api", "scan", "foreign", "verify"),
     ],
 }
+_TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 OWNERS = {
-    "nvidia": {"pipeline.py"},
-    "torch": {"outputs.py", "turbo.py"},
-    "simplejpeg": {"turbo.py"},
+    "nvidia": {"graph.py", "decoding.py"},
+    "torch": {"outputs.py", "finish.py", "resizing.py", "turbo.py"} | _TORCH_TRANSFORMS,
+    "simplejpeg": {"decoding.py"},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.augment import Augment, Crops
+from gpuload.augment import Augment
+from gpuload.geometry import Crops
 
 
 def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Crops:
     sizes = np.full((2, count), [[width], [height]], np.int32)
-    return augment.draw(seed, epoch, np.arange(count), *sizes)
+    return augment.draw(seed, epoch, np.arange(count), *sizes).crops
 
 
 def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
@@ -77,7 +78,7 @@ def test_a_sample_is_cropped_alike_in_any_company(seed: int, epoch: int, samples
     together = Augment(8).draw(seed, epoch, np.arange(12), widths, heights)
     chosen = np.array(samples[:5])
     apart = Augment(8).draw(seed, epoch, chosen, widths[chosen], heights[chosen])
-    for some, all_ in zip(apart, together, strict=True):
+    for some, all_ in zip(apart.crops, together.crops, strict=True):
         np.testing.assert_array_equal(some, all_[chosen])
 
 

@@ -53,7 +53,7 @@ def test_reading_gives_the_files_bytes(packed: Path, photos: Path) -> None:
     seen = []
     for start in range(0, 97, 13):
         batch = reader.read(order, start, min(start + 13, 97))
-        for image, source in zip(batch.images, batch.columns["source"], strict=True):
+        for image, source in zip(batch.images, batch.columns["source"].to_pylist(), strict=True):
             assert image.tobytes() == (photos / source).read_bytes()
         np.testing.assert_array_equal(batch.columns["label"], dataset.labels[batch.samples])
         seen += batch.samples.tolist()

@@ -1,8 +1,8 @@
 """Both decoders: pixels against Pillow's and torchvision's, order, and images that do not decode."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 from images import smooth_image
 from PIL import Image
+from requests_of import Request, make_request
 
 import gpuload
-from gpuload.augment import Augment, Crops
-from gpuload.decoder import BatchDecodeError, Decoder, Largest
+from gpuload.augment import Augment
+from gpuload.decoder import BatchDecodeError, Decoder, Stored
 from gpuload.pipeline import DaliDecoder
 from gpuload.reader import Bytes
 from gpuload.turbo import TurboDecoder
-
-
-@dataclass(frozen=True)
-class Request:
-    images: Sequence[Bytes]
-    crops: Crops
 
 
 def encode(image: Image.Image, **options: Any) -> Bytes:
@@ -33,8 +28,7 @@ def encode(image: Image.Image, **options: Any) -> Bytes:
 
 
 def request(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> Request:
-    widths, heights = np.array([image.size for image in images], np.int32).T
-    return Request([encode(i) for i in images], augment.draw(seed, 0, np.arange(len(images)), widths, heights))
+    return make_request(augment, [encode(image) for image in images], [image.size for image in images], seed=seed)
 
 
 Open = Callable[..., Decoder[Request]]
@@ -49,12 +43,11 @@ def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
             "batch_size": batch_size,
             "num_threads": num_threads,
             "prefetch": prefetch,
-            "largest": Largest(),
         }
         if request.param == "turbo":
-            opened.append(TurboDecoder(augment, upright=True, **options))
+            opened.append(TurboDecoder([augment.form], Stored(plain=True), **options))
         else:
-            opened.append(DaliDecoder(augment, device_id=None, **options))
+            opened.append(DaliDecoder([augment.form], Stored(), device_id=None, **options))
         return opened[-1]
 
     yield open_
@@ -64,8 +57,8 @@ def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
 
 def decode(open_decoder: Open, augment: Augment, wanted: Request) -> np.ndarray:
     """The batch, of the augment's dtype and layout."""
-    [(_, pixels)] = open_decoder(augment, len(wanted.images)).decode(iter([wanted]))
-    return np.array(pixels)
+    [(_, decoded)] = open_decoder(augment, len(wanted.images)).decode(iter([wanted]))
+    return np.array(decoded.images[0])
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +82,9 @@ def test_random_crop_is_pillows_crop_and_resize(open_decoder: Open, images: list
     augment = Augment((48, 56), **UINT8_HWC)
     wanted = request(augment, images)
     found = decode(open_decoder, augment, wanted)
+    crops = wanted.views[0].crops
     flips = 0
-    for image, start, shape, mirror, pixels in zip(
-        images, wanted.crops.start, wanted.crops.shape, wanted.crops.mirror, found, strict=True
-    ):
+    for image, start, shape, mirror, pixels in zip(images, crops.start, crops.shape, crops.mirror, found, strict=True):
         (top, left), (height, width) = start.tolist(), shape.tolist()
         expected = image.crop((left, top, left + width, top + height)).resize((56, 48), Image.Resampling.BILINEAR)
         if mirror:
@@ -144,7 +136,7 @@ def test_batches_of_any_size_come_in_order_whatever_the_prefetch(open_decoder: O
     for prefetch in (1, 2, 7):
         found = list(open_decoder(augment, 5, prefetch).decode(iter(wanted)))
         assert [one for one, _ in found] == wanted
-        assert [np.asarray(pixels).shape[0] for _, pixels in found] == [5, 5, 3, 1, 4]
+        assert [np.asarray(decoded.images[0]).shape[0] for _, decoded in found] == [5, 5, 3, 1, 4]
 
 
 def test_a_call_that_is_left_early_does_not_leak_into_the_next(open_decoder: Open, images: list[Image.Image]) -> None:
@@ -162,7 +154,7 @@ def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(
     good = request(augment, images)
     jpeg = encode(images[1], format="JPEG")
     for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
-        broken = Request([good.images[0], bad, good.images[2], bad, good.images[4]], good.crops)
+        broken = replace(good, images=[good.images[0], bad, good.images[2], bad, good.images[4]])
         one = open_decoder(augment, 5)
         found = []
         with pytest.raises(BatchDecodeError, match="2 of 5 images do not decode") as caught:

@@ -8,18 +8,26 @@ import pytest
 from nvidia.dali import Pipeline
 
 from gpuload.augment import Augment
-from gpuload.decoder import Largest
-from gpuload.pipeline import operators
+from gpuload.decoder import Stored
+from gpuload.graph import operators
 
 
 @pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("augment", [Augment(8), Augment(8, crop="center", dtype="uint8", layout="channels_last")])
-def test_the_gpu_graph_can_be_defined(augment: Augment, raw: bool) -> None:
+@pytest.mark.parametrize(
+    "augments",
+    [
+        [Augment(8)],
+        [Augment(8, crop="center", dtype="uint8", layout="channels_last")],
+        [Augment(8, crop="pad_or_crop", vertical_flip=0.5), Augment(4, normalize="image", interpolation="bicubic")],
+    ],
+)
+def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> None:
     """Without a GPU too: DALI checks the names of operators and of their arguments when a graph is defined."""
-    with Pipeline(batch_size=4, num_threads=1, device_id=0):
-        assert operators(augment, Largest(640, 480, 1), raw, lambda: ()).device == "gpu"
-    with Pipeline(batch_size=4, num_threads=1, device_id=None):
-        assert operators(augment, Largest(640, 480, 1), raw, lambda: ()).device == "cpu"
+    forms, stored = [augment.form for augment in augments], Stored(640, 480, 1, raw=raw, mask_fills=(0, 255))
+    for device_id, device in ((0, "gpu"), (None, "cpu")):
+        with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
+            outputs = operators(forms, stored, lambda: ())
+            assert [output.device for output in outputs] == [device] * 3 * len(forms)
 
 
 def test_without_dali_the_cpu_still_loads_and_it_is_said_which_extra_brings_it(packed: Path) -> None:

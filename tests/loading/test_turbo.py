@@ -10,13 +10,13 @@ import pytest
 import torch
 from images import smooth_image
 from PIL import Image, ImageOps
-from test_decoders import Request
+from requests_of import make_request
 from test_iterator import load
 
 import gpuload
-from gpuload import backend, turbo
+from gpuload import backend, decoding, resizing, turbo
 from gpuload.augment import Augment
-from gpuload.decoder import BatchDecodeError, Largest
+from gpuload.decoder import BatchDecodeError, Stored
 
 UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
 
@@ -30,14 +30,13 @@ def jpeg(image: Image.Image, **options: Any) -> np.ndarray:
 def decode(
     augment: Augment, images: list[np.ndarray], sizes: list[tuple[int, int]], upright: bool = True
 ) -> np.ndarray:
-    widths, heights = np.array(sizes, np.int32).T
-    request = Request(images, augment.draw(0, 0, np.arange(len(images)), widths, heights))
+    request = make_request(augment, images, sizes)
     decoder: Any = turbo.TurboDecoder(
-        augment, batch_size=len(images), num_threads=2, prefetch=1, largest=Largest(), upright=upright
+        [augment.form], Stored(plain=upright), batch_size=len(images), num_threads=2, prefetch=1
     )
-    [(_, pixels)] = decoder.decode(iter([request]))
+    [(_, decoded)] = decoder.decode(iter([request]))
     decoder.close()
-    return pixels
+    return np.array(decoded.images[0])
 
 
 def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
@@ -61,7 +60,7 @@ def test_exif_rotated_jpegs_of_others_are_shown_upright(orientation: int, crop: 
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data.tobytes())))
     augment = Augment((30, 40), crop=crop, flip=0, **UINT8_HWC)
     found = decode(augment, [data], [upright.size], upright=False)[0]
-    crops = augment.draw(0, 0, np.arange(1), *(np.array([side], np.int32) for side in upright.size))
+    crops = make_request(augment, [data], [upright.size]).views[0].crops
     (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
     box = (left, top, left + width, top + height)
     expected = np.asarray(upright.crop(box).resize((40, 30), Image.Resampling.BILINEAR)).astype(int)
@@ -78,7 +77,7 @@ def test_kinds_of_images(mode: str, format: str) -> None:
     image.save(file, "PNG" if format == "PNG" else "JPEG", progressive=format == "progressive")
     expected = Image.open(io.BytesIO(file.getvalue())).convert("RGB").resize((40, 25), Image.Resampling.BILINEAR)
     augment = Augment((25, 40), crop="none", **UINT8_HWC)
-    found = decode(augment, [np.frombuffer(file.getvalue(), np.uint8)], [(80, 50)])[0]
+    found = decode(augment, [np.frombuffer(file.getvalue(), np.uint8)], [(80, 50)], upright=mode != "CMYK")[0]
     assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
 
 
@@ -90,22 +89,40 @@ def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch
     images = [jpeg(smooth_image(rng, *size)) for size in sizes]
     augment = Augment(36, crop=crop, flip=0, scale=(0.5, 1), **UINT8_HWC)
     calls = []
-    real = turbo.simplejpeg.decode_jpeg
+    real = decoding.simplejpeg.decode_jpeg
 
     def spy(*args: Any, **options: Any) -> np.ndarray:
         image = real(*args, **options)
         calls.append(image.shape[:2])
         return image
 
-    monkeypatch.setattr(turbo.simplejpeg, "decode_jpeg", spy)
+    monkeypatch.setattr(decoding.simplejpeg, "decode_jpeg", spy)
+    monkeypatch.setattr(decoding, "nvimgcodec", None)
     reduced = decode(augment, images, sizes).astype(int)
     assert all(shape not in [(h, w) for w, h in sizes] for shape in calls) and len(calls) == 3
-    monkeypatch.setattr(turbo, "REDUCING_GAP", 1e9)
+    monkeypatch.setattr(resizing, "REDUCING_GAP", 1e9)
     whole = decode(augment, images, sizes).astype(int)
     assert [tuple(shape) for shape in calls[3:]].count((901, 1203)) == 1
     # These colours are harsher than a photo's, on which it is 0.14 (gpuload/turbo.py). Half a pixel's shift makes 4.
     assert np.abs(reduced - whole).mean() < 1
     assert np.abs(reduced - whole).max() <= 8
+
+
+def test_decoding_a_part_changes_no_pixel(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = []
+    real = decoding.ImageDecoder._decode_part
+
+    def spy(*args: Any) -> Any:
+        parts.append(real(*args))
+        return parts[-1]
+
+    monkeypatch.setattr(decoding.ImageDecoder, "_decode_part", spy)
+    options: Any = {"augment": Augment(32), "decoder": "turbo", "output": "numpy"}
+    by_parts = [images for _, images, _ in load(packed, 16, **options)]
+    assert sum(part is not None for part in parts) > 50
+    monkeypatch.setattr(decoding, "nvimgcodec", None)
+    for whole, part in zip(load(packed, 16, **options), by_parts, strict=True):
+        np.testing.assert_array_equal(whole[1], part)
 
 
 def test_memory_is_used_again_once_nobody_holds_it(packed: Path) -> None:

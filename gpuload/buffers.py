@@ -1,0 +1,31 @@
+"""Memory for batches, used again once nobody holds the batch."""
+
+import sys
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Buffers:
+    """Page faults in fresh memory would take as long as filling it. A tensor made of an array, and every view of it,
+    holds a reference to the array: so its reference count tells.
+
+    rows: of each array, at most. kept: arrays to keep, of the last shape that was asked for.
+    """
+
+    def __init__(self, rows: int, dtype: str, kept: int) -> None:
+        self._rows = rows
+        self._dtype = np.dtype(dtype)
+        self._arrays: deque[npt.NDArray[Any]] = deque(maxlen=kept)
+
+    def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """An array (count, *shape), which nobody else holds."""
+        for array in self._arrays:
+            # in the deque, in `array`, and as getrefcount's argument
+            if array.shape[1:] == shape and sys.getrefcount(array) == 3:
+                return array[:count]
+        fresh = np.empty((self._rows, *shape), self._dtype)
+        self._arrays.append(fresh)
+        return fresh[:count]

@@ -1,0 +1,59 @@
+"""Masks: the class of each pixel of an image, as gray PNG."""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from gpuload.augment import View
+from gpuload.decoder import Request
+from gpuload.reader import Bytes
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def find_other_sizes(request: Request, masks: Sequence[Bytes]) -> list[int]:
+    """Places of the masks that are not of their image's size. Only headers are read."""
+    places = []
+    for place, data in enumerate(masks):
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            if image.size != (request.widths[place], request.heights[place]):
+                places.append(place)
+    return places
+
+
+def decode_mask(data: Bytes) -> Pixels:
+    """uint8 (height, width).
+
+    Raises:
+        OSError: Pillow does not make an image of it.
+    """
+    with Image.open(io.BytesIO(data.tobytes())) as image:
+        return np.array(image.convert("L") if image.mode != "L" else image)
+
+
+def show_mask(mask: Pixels, view: View, place: int, fill: int) -> Pixels:
+    """uint8 (height, width) of the output: cut, resized to the nearest class and flipped as image `place` is.
+
+    An output pixel takes the class at its middle, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's
+    nearest-exact do.
+    """
+    crops = view.crops
+    shown = []
+    for axis in range(2):
+        start, low = int(crops.start[place, axis]), float(crops.roi_start[place, axis])
+        step = (float(crops.roi_end[place, axis]) - low) / view.size[axis]
+        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * step).astype(np.int64)
+        shown.append(start + np.clip(at, 0, crops.shape[place, axis] - 1))
+    rows, columns = shown
+    height, width = mask.shape
+    result: Pixels = mask[np.clip(rows, 0, height - 1)[:, None], np.clip(columns, 0, width - 1)]
+    result[(rows < 0) | (rows >= height)] = fill
+    result[:, (columns < 0) | (columns >= width)] = fill
+    if crops.mirror[place]:
+        result = result[:, ::-1]
+    if crops.mirror_y[place]:
+        result = result[::-1]
+    return result

@@ -1,0 +1,119 @@
+"""Executes steps on images, and what follows them on masks; the half of this package that needs torch."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gpuload.transforms.erasing import ErasedRegions
+from gpuload.transforms.kernels import KERNELS, gaussian_blur
+from gpuload.transforms.noise import normal_noise
+from gpuload.transforms.steps import F32, I8, Op, Steps
+
+Tensor = torch.Tensor
+
+
+@torch.no_grad()
+def apply_steps(images: Tensor, steps: Steps) -> Tensor:
+    """The images after their steps: uint8 (n, 3, h, w), on the device of `images`, which stay as they are.
+
+    Where there is nothing to do, they are `images` themselves. On a CPU each image is worked on by itself, as what
+    one needs stays in the cache; on a GPU all images with the same operation are worked on at once, and nothing is
+    waited for.
+    """
+    steps = _without_gaps(steps)
+    if not steps.ops.shape[1]:
+        return images
+    if images.device.type != "cpu":
+        return _apply_grouped(images, steps)
+    if len(images) == 1:
+        return _apply_one(images, steps)
+    return torch.cat([_apply_one(images[i : i + 1], steps.select(slice(i, i + 1))) for i in range(len(images))])
+
+
+@torch.no_grad()
+def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
+    """Masks uint8 (n, h, w) after the geometric steps of their images, of the nearest pixel; `fill` from outside."""
+    geometric = Steps(np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING)), steps.args.copy())
+    geometric.args[:, :, 6] = fill
+    return apply_steps(masks.unsqueeze(1), geometric).squeeze(1)
+
+
+@torch.no_grad()
+def erase(batch: Tensor, regions: ErasedRegions) -> None:
+    """Overwrites the regions in a batch (n, 3, h, w) of any type; levels are rounded where it is uint8."""
+    chosen = np.flatnonzero(regions.box[:, 2] * regions.box[:, 3])
+    if not len(chosen):
+        return
+    regions = regions.select(chosen)
+    sizes = regions.box[:, 2] * regions.box[:, 3]
+    value, scale = (_on(batch.device, numbers[:, :, None, None]) for numbers in (regions.value, regions.noise))
+    noisy = regions.noise.any()
+    noise = normal_noise(_on(batch.device, regions.key.view(np.int64)), sizes) if noisy else None
+    ends = np.cumsum(sizes).tolist()
+    for place, image in enumerate(chosen.tolist()):
+        top, left, height, width = regions.box[place].tolist()
+        pixels = value[place]
+        if noise is not None:
+            own = noise[:, ends[place] - height * width : ends[place]]
+            pixels = pixels + scale[place] * own.view(3, height, width)
+        if batch.dtype == torch.uint8:
+            pixels = pixels.round().clamp(0, 255)
+        batch[image, :, top : top + height, left : left + width] = pixels
+
+
+def _without_gaps(steps: Steps) -> Steps:
+    """The same without the places at which no image has anything to do."""
+    used = (steps.ops != Op.NOTHING).any(axis=0)
+    return steps if used.all() else Steps(steps.ops[:, used], steps.args[:, used])
+
+
+def _apply_one(image: Tensor, steps: Steps) -> Tensor:
+    """One image (1, c, h, w) after its steps, of which at least one is something to do."""
+    args = torch.from_numpy(steps.args)
+    result = image.contiguous()
+    for place, code in enumerate(steps.ops[0].tolist()):
+        if code:
+            result = _run(code, result, args[:, place], steps.args[:, place])
+    return result
+
+
+def _apply_grouped(images: Tensor, steps: Steps) -> Tensor:
+    """All images together, on any device: each place's operations one after another, each on the images that have it.
+
+    The numbers, and which images are meant, go to the device in one copy each.
+    """
+    order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
+    args, rows = _on(images.device, steps.args), _on(images.device, np.ascontiguousarray(order.T))
+    result = images.contiguous()
+    for place in range(steps.ops.shape[1]):
+        for code, begin, end in _runs(steps.ops[order[:, place], place]):
+            if end - begin == len(images):
+                result = _run(code, result, args[:, place], steps.args[:, place])
+                continue
+            if result.data_ptr() == images.data_ptr():
+                result = images.clone(memory_format=torch.contiguous_format)
+            chosen = rows[place, begin:end]
+            numbers = steps.args[order[begin:end, place], place]
+            some = _run(code, result.index_select(0, chosen), args[:, place].index_select(0, chosen), numbers)
+            result.index_copy_(0, chosen, some)
+    return result
+
+
+def _runs(codes: I8) -> list[tuple[int, int, int]]:
+    """(code, begin, end) of each run of equal codes in sorted ones, but for those that do nothing."""
+    found, begins = np.unique(codes, return_index=True)
+    ends = [*begins[1:].tolist(), len(codes)]
+    return [(code, b, e) for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True) if code]
+
+
+def _run(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
+    """One operation on images that all have it; `numbers` are `args` where NumPy has them."""
+    if code == Op.GAUSSIAN_BLUR:
+        return gaussian_blur(images, args, numbers)
+    return KERNELS[Op(code)](images, args)
+
+
+def _on(device: torch.device, numbers: npt.NDArray[np.generic]) -> Tensor:
+    """On the device; through pinned memory, since a copy from other memory would wait for the GPU."""
+    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,0 +1,217 @@
+"""Changes of color and sharpness, by chance, with torchvision's names and arguments: one dataclass each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from gpuload.errors import ArgumentError
+from gpuload.transforms.checks import Range, check_probability, check_range, is_count, is_number, refuse
+from gpuload.transforms.steps import Draws, Op, Steps, join, no_steps, one_step
+
+
+class Photometric:
+    """A transform that leaves pixels where they are."""
+
+    @property
+    def geometric(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class ColorJitter(Photometric):
+    """torchvision's ColorJitter: brightness, contrast, saturation and hue, in random order.
+
+    brightness, contrast, saturation: a factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
+    hue: a shift, uniform in -value..value, or in (low, high); at most half a turn, 0.5, either way.
+    p: probability that an image is changed at all (torchvision: RandomApply around it; SimCLR takes 0.8).
+
+    Raises:
+        ArgumentError: a range that is negative, in the wrong order, or beyond half a turn of hue.
+    """
+
+    brightness: Range = 0
+    contrast: Range = 0
+    saturation: Range = 0
+    hue: Range = 0
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+        for name in ("brightness", "contrast", "saturation"):
+            check_range(self, name, 0, np.inf, "a number from 0 on, or (low, high) with 0 <= low <= high")
+        check_range(self, "hue", -0.5, 0.5, "a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5")
+        if isinstance(self.hue, float | int) and self.hue < 0:
+            raise refuse(self, "hue", "a number in 0..0.5, or (low, high)")
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
+        whether = draws(0) < self.p
+        changes = []
+        for place, (op, (low, high)) in enumerate(self.ranges().items()):
+            if low == high == (0 if op is Op.HUE else 1):
+                continue  # as torchvision: no step, so that it has no part in the order either
+            changes.append(one_step(op, len(whether), low + draws(2 + place) * (high - low)))
+        if not changes:
+            return no_steps(len(whether))
+        orders = np.array(list(permutations(range(len(changes)))))
+        order = orders[(draws(1) * len(orders)).astype(np.int64)]
+        steps, rows = join(changes), np.arange(len(whether))[:, None]
+        return Steps(steps.ops[rows, order], steps.args[rows, order]).where(whether)
+
+    def ranges(self) -> dict[Op, tuple[float, float]]:
+        """(low, high) of each factor."""
+        factors = {Op.BRIGHTNESS: self.brightness, Op.CONTRAST: self.contrast, Op.SATURATION: self.saturation}
+        ranges = {
+            op: (max(0, 1 - value), 1 + value) if isinstance(value, float | int) else (value[0], value[1])
+            for op, value in factors.items()
+        }
+        hue = (-self.hue, self.hue) if isinstance(self.hue, float | int) else (self.hue[0], self.hue[1])
+        return {**ranges, Op.HUE: hue}
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Photometric):
+    """torchvision's GaussianBlur: the edge is reflected.
+
+    kernel_size: of the kernel in pixels, odd; or (x, y).
+    sigma: of the kernel in pixels, uniform in (low, high); or one number.
+    p: probability that an image is blurred (torchvision: RandomApply around it; SimCLR takes 0.5).
+
+    Raises:
+        ArgumentError: an even kernel, a sigma that is not above 0; on drawing, an image smaller than half the kernel.
+    """
+
+    kernel_size: int | tuple[int, int]
+    sigma: Range = (0.1, 2.0)
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+        sizes = self.kernel_xy
+        if len(sizes) != 2 or not all(is_count(size, 1, 999) and size % 2 for size in sizes):
+            raise refuse(self, "kernel_size", "an odd number of pixels, or two (x, y)")
+        check_range(self, "sigma", np.nextafter(0, 1), np.inf, "pixels above 0, or (low, high) with 0 < low <= high")
+
+    @property
+    def kernel_xy(self) -> tuple[int, int]:
+        """Width and height of the kernel in pixels."""
+        return self.kernel_size if isinstance(self.kernel_size, Sequence) else (self.kernel_size, self.kernel_size)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        x, y = self.kernel_xy
+        if x // 2 >= width or y // 2 >= height:
+            raise ArgumentError(
+                f"GaussianBlur(kernel_size={self.kernel_size!r}): reflects {y // 2} × {x // 2} pixels at the edges, "
+                f"and the image is {height} × {width}. Take a smaller kernel"
+            )
+        # Number 0: whether; 1: sigma.
+        whether = draws(0) < self.p
+        low, high = (self.sigma, self.sigma) if isinstance(self.sigma, float | int) else self.sigma
+        return one_step(Op.GAUSSIAN_BLUR, len(whether), low + draws(1) * (high - low), x, y).where(whether)
+
+
+def _by_chance(p: float, draws: Draws, op: Op, *args: float) -> Steps:
+    whether = draws(0) < p
+    return one_step(op, len(whether), *args).where(whether)
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(Photometric):
+    """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B."""
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.GRAYSCALE)
+
+
+@dataclass(frozen=True)
+class RandomSolarize(Photometric):
+    """With probability `p`, levels from `threshold` (0..255) on are inverted."""
+
+    threshold: float = 128
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+        if not is_number(self.threshold) or not 0 <= self.threshold <= 255:
+            raise refuse(self, "threshold", "a level in 0..255")
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.SOLARIZE, self.threshold)
+
+
+@dataclass(frozen=True)
+class RandomPosterize(Photometric):
+    """With probability `p`, only the highest `bits` (0..8) of each level are kept."""
+
+    bits: int
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+        if not is_count(self.bits, 0, 8):
+            raise refuse(self, "bits", "a whole number in 0..8")
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.POSTERIZE, self.bits)
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(Photometric):
+    """With probability `p`: `sharpness_factor` 0 blurs, 1 changes nothing, 2 doubles the sharpness."""
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+        if not is_number(self.sharpness_factor) or self.sharpness_factor < 0:
+            raise refuse(self, "sharpness_factor", "a number from 0 on")
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.SHARPNESS, self.sharpness_factor)
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(Photometric):
+    """With probability `p`, each channel is stretched so that its levels reach from 0 to 255."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.AUTOCONTRAST)
+
+
+@dataclass(frozen=True)
+class RandomEqualize(Photometric):
+    """With probability `p`, the histogram of each channel is made even."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.EQUALIZE)
+
+
+@dataclass(frozen=True)
+class RandomInvert(Photometric):
+    """With probability `p`, each level becomes 255 minus it."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        return _by_chance(self.p, draws, Op.INVERT)

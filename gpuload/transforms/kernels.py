@@ -1,0 +1,190 @@
+"""The arithmetic of each step on uint8 images, the same on CPU and GPU; torchvision's results within one level.
+
+Each takes images uint8 (n, 3, h, w), contiguous, and the numbers of their steps, float32 (n, ARGS), on the same
+device; and gives new images. There is no number among them that a GPU has to be waited for. What looks roundabout is
+for the CPU, where torch has vector code for the one way and not for the other: of 224 × 224 pixels on one thread,
+float32 to uint8 takes 46 µs, through int16 it takes 16; `where` takes 590 µs, and minimum with exclusive or 20.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gpuload.transforms.steps import F32, Op
+
+Tensor = torch.Tensor
+Kernel = Callable[[Tensor, Tensor], Tensor]
+
+
+def _column(args: Tensor, place: int) -> Tensor:
+    """float32 (n, 1, 1, 1): one number for each image."""
+    return args[:, place].view(-1, 1, 1, 1)
+
+
+def _levels(pixels: Tensor) -> Tensor:
+    """uint8, cut off to 0..255 and to whole numbers, out of float32, which is overwritten."""
+    return pixels.clamp_(0, 255).to(torch.int16).to(torch.uint8)
+
+
+def _gray(pixels: Tensor) -> Tensor:
+    """float32 (n, 1, h, w), whole numbers, out of any (n, 3, h, w)."""
+    r, g, b = (pixels[:, i : i + 1] for i in range(3))
+    return r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114).floor_()
+
+
+def brightness(images: Tensor, args: Tensor) -> Tensor:
+    return _levels(images.float().mul_(_column(args, 0)))
+
+
+def contrast(images: Tensor, args: Tensor) -> Tensor:
+    pixels = images.float()
+    # A line's sum is a whole number that float32 holds, the sum of lines one that float64 holds: so no order of adding
+    # gives another one, and an image is the same in any batch.
+    sums = _gray(pixels).sum(dim=3).sum(dim=(1, 2), dtype=torch.float64)
+    mean = (sums / (images.shape[2] * images.shape[3])).float().view(-1, 1, 1, 1)
+    factor = _column(args, 0)
+    return _levels(pixels.mul_(factor).add_(mean * (1 - factor)))
+
+
+def saturation(images: Tensor, args: Tensor) -> Tensor:
+    pixels, factor = images.float(), _column(args, 0)
+    gray = _gray(pixels)
+    return _levels(pixels.mul_(factor).addcmul_(gray, 1 - factor))
+
+
+def hue(images: Tensor, args: Tensor) -> Tensor:
+    """The hue hexagon of HSV (Smith, SIGGRAPH 1978), turned; the largest and smallest channel stay.
+
+    What torch has no fast selection for is arithmetic on 0 and 1: `not_r` is 1 where red is not the largest channel.
+    """
+    r, g, b = (images[:, i : i + 1] for i in range(3))
+    largest = torch.maximum(torch.maximum(r, g), b)
+    smallest = torch.minimum(torch.minimum(r, g), b)
+    not_r, not_g = ((largest - channel).clamp_(max=1).to(torch.int16) for channel in (r, g))
+    r, g, b = (channel.to(torch.int16) for channel in (r, g, b))
+    difference = (b - r).mul_(1 - not_g).add_((r - g).mul_(not_g)).mul_(not_r).add_((g - b).mul_(1 - not_r))
+    chroma = (largest - smallest).float()
+    turn = difference.float().div_(chroma.clamp(min=1)).add_((not_g + 1).mul_(not_r), alpha=2)
+    turn.add_(6 * _column(args, 0))
+    turn.sub_(torch.floor(turn / 6), alpha=6)  # 0..6: red, yellow, green, cyan, blue, magenta
+    smallest = smallest.float()
+    result = torch.empty_like(images)
+    for channel, (middle, sign, offset) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
+        above = (turn - middle).abs_().mul_(sign).add_(offset).clamp_(0, 1).mul_(chroma).add_(smallest)
+        # How torchvision rounds: 256 equal parts of 0..1.
+        result[:, channel : channel + 1] = _levels(above.mul_(255.999 / 255))
+    return result
+
+
+def grayscale(images: Tensor, args: Tensor) -> Tensor:
+    return _levels(_gray(images.float())).expand(images.shape).contiguous()
+
+
+def solarize(images: Tensor, args: Tensor) -> Tensor:
+    threshold = _column(args, 0).ceil().to(torch.uint8)
+    below = torch.minimum(images, threshold).bitwise_xor_(threshold).clamp_(max=1)  # 1 below the threshold, else 0
+    return below.sub_(1).bitwise_xor_(images)  # 0 - 1 is 255, and a level exclusive or 255 is its inverse
+
+
+def posterize(images: Tensor, args: Tensor) -> Tensor:
+    kept = 256 - torch.exp2(8 - _column(args, 0).round())
+    return images & kept.to(torch.uint8)
+
+
+def autocontrast(images: Tensor, args: Tensor) -> Tensor:
+    low, high = (bound.float() for bound in (images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)))
+    flat = (high == low).float()  # a channel of one level stays as it is
+    scale = (high - low) * (1 / 255) + flat
+    return _levels(images.float().sub_(low * (1 - flat)).div_(scale))
+
+
+def equalize(images: Tensor, args: Tensor) -> Tensor:
+    """Pillow's ImageOps.equalize, in whole numbers: the levels of a channel become its cumulative histogram."""
+    n, channels = images.shape[:2]
+    levels = images.view(n, channels, -1).long()
+    histogram = torch.zeros((n, channels, 256), dtype=torch.int64, device=images.device)
+    histogram.scatter_add_(2, levels, torch.ones((), dtype=torch.int64, device=images.device).expand_as(levels))
+    below = histogram.cumsum(2) - histogram  # pixels of a lower level
+    # All pixels but those of the highest level there is: below it lie the most.
+    step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
+    table = ((below + step // 2) // step.clamp(min=1)).clamp_(0, 255)
+    table = torch.where(step > 0, table, torch.arange(256, device=images.device))
+    return table.to(torch.uint8).gather(2, levels).view_as(images)
+
+
+def invert(images: Tensor, args: Tensor) -> Tensor:
+    return images.bitwise_not()
+
+
+def sharpness(images: Tensor, args: Tensor) -> Tensor:
+    """Blends with a blur of weights 1, and 5 in the middle, over 13; a frame of one pixel stays as it is."""
+    if min(images.shape[2:]) < 3:
+        return images.clone()
+    pixels = images.float()
+    inner = pixels[:, :, 1:-1, 1:-1]
+    lines = (pixels[:, :, :-2] + pixels[:, :, 1:-1]).add_(pixels[:, :, 2:])
+    blurred = (lines[..., :-2] + lines[..., 1:-1]).add_(lines[..., 2:]).add_(inner, alpha=4).mul_(1 / 13).round_()
+    inner += blurred.sub_(inner).mul_(1 - _column(args, 0))
+    return _levels(pixels)
+
+
+def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
+    """One direction after the other, a weight at a time; `numbers` are `args` where NumPy has them.
+
+    Weights beyond five sigmas, less than a millionth of the sum, are left out: the kernel is as large as it has to be.
+    """
+    x, y = (int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, place] // 2).max()) for place in (1, 2))
+    pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
+    pixels = _weighted(pixels, _weights(args, x, 1), 3)
+    return _levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
+
+
+def _weights(args: Tensor, reach: int, size_place: int) -> Tensor:
+    """float32 (n, 2 reach + 1), of sum 1: the normal density, 0 beyond the size of an image's own kernel."""
+    away = torch.arange(-reach, reach + 1, device=args.device, dtype=torch.float32)
+    weights = torch.exp(-0.5 * (away / args[:, :1]) ** 2)
+    weights = weights * (away.abs() <= args[:, size_place : size_place + 1] // 2)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _weighted(pixels: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """The sum of neighbours along `dim`, each with its weight; shorter by what the weights reach over the ends."""
+    size = pixels.shape[dim] - weights.shape[1] + 1
+    total = pixels.narrow(dim, 0, size) * _column(weights, 0)
+    for place in range(1, weights.shape[1]):
+        total.addcmul_(pixels.narrow(dim, place, size), _column(weights, place))
+    return total
+
+
+def affine(images: Tensor, args: Tensor) -> Tensor:
+    """Each pixel from the nearest that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
+    n, channels, height, width = images.shape
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
+    matrix = args[:, :6].reshape(n, 6, 1, 1)
+    rows = []
+    for place, size in ((0, width), (3, height)):
+        source = x * matrix[:, place] + (y * matrix[:, place + 1] + matrix[:, place + 2] + (size - 1) / 2)
+        rows.append(source.round_().clamp_(-1, size).int())  # -1 and size: the frame
+    framed = args[:, 6 : 6 + channels].to(torch.uint8).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
+    framed[:, :, 1:-1, 1:-1] = images
+    source = rows[1].add_(1).mul_(width + 2).add_(rows[0]).add_(1).view(n, 1, -1).long()
+    return framed.view(n, channels, -1).gather(2, source.expand(-1, channels, -1)).view_as(images)
+
+
+KERNELS: dict[Op, Kernel] = {
+    Op.BRIGHTNESS: brightness,
+    Op.CONTRAST: contrast,
+    Op.SATURATION: saturation,
+    Op.HUE: hue,
+    Op.GRAYSCALE: grayscale,
+    Op.SOLARIZE: solarize,
+    Op.POSTERIZE: posterize,
+    Op.AUTOCONTRAST: autocontrast,
+    Op.EQUALIZE: equalize,
+    Op.INVERT: invert,
+    Op.SHARPNESS: sharpness,
+    Op.AFFINE: affine,
+}

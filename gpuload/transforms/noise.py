@@ -1,0 +1,45 @@
+"""Normal noise that is a pure function of a key and a counter, as `gpuload.draws`, on any device."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# SplitMix64's constants (see gpuload/draws.py), as torch's int64 holds them.
+_GAMMA, _MIX_1, _MIX_2 = (
+    int(np.uint64(constant).astype(np.int64))
+    for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def random_bits(key: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
+    """int64, in the common shape of both: the bits of `gpuload.draws.random_bits`. int64 wraps as uint64 does."""
+    bits = (counters + 1).mul_(_GAMMA).add_(key)
+    bits = bits.bitwise_xor_(_shifted(bits, 30)).mul_(_MIX_1)
+    bits = bits.bitwise_xor_(_shifted(bits, 27)).mul_(_MIX_2)
+    return bits.bitwise_xor_(_shifted(bits, 31))
+
+
+def normal_noise(keys: torch.Tensor, sizes: npt.NDArray[np.integer]) -> torch.Tensor:
+    """float32 (3, sum of sizes), of mean 0 and variance 1: `sizes[i]` numbers for each channel by key i, then the next.
+
+    keys: int64 (n,). A hash of 64 bits gives 21 for each channel, as the quantile of a normal distribution: 5 sigmas
+    are the most.
+    """
+    total, device = int(sizes.sum()), keys.device
+    counters = torch.arange(total, device=device)
+    if len(sizes) > 1:
+        begins = np.cumsum(sizes) - sizes
+        both = torch.from_numpy(np.stack([begins, sizes]).astype(np.int64)).to(device, non_blocking=True)
+        counters -= both[0].repeat_interleave(both[1], output_size=total)
+        keys = keys.repeat_interleave(both[1], output_size=total)
+    bits = random_bits(keys, counters)
+    parts = torch.stack([_shifted(bits, 43), _shifted(bits, 22) & 0x1FFFFF, _shifted(bits, 1) & 0x1FFFFF])
+    centred = (2 * parts + 1 - (1 << 21)).float().mul_(2.0**-21)  # the middle of each of 2**21 parts of -1..1
+    return centred.erfinv_().mul_(math.sqrt(2))
+
+
+def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
+    """To the right, filled with zeros, as unsigned numbers are."""
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)

@@ -1,0 +1,112 @@
+"""What is to be done to each image of a batch, as numbers: drawn on the CPU, before there are pixels.
+
+A transform turns random numbers into steps; `gpuload.transforms.apply` executes them. So the same code augments for
+every decoder and device, and what happens to an image is a pure function of (seed, epoch, sample).
+"""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.draws import uniform
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I8 = npt.NDArray[np.int8]
+
+# draws(k): float64 (N,) in [0, 1), the k-th random number of each sample; k from 0 to NUMBERS - 1.
+Draws = Callable[[int], F64]
+
+NUMBERS = 1 << 12  # that each sample owns for one transform
+ARGS = 9  # numbers of a step, at most
+
+
+class Op(IntEnum):
+    """What a step does, and the numbers it takes (`Steps.args`). Unlisted numbers are 0.
+
+    The names and the arithmetic are those of torchvision.transforms.v2.functional for uint8.
+    """
+
+    NOTHING = 0
+    BRIGHTNESS = 1  # factor
+    CONTRAST = 2  # factor
+    SATURATION = 3  # factor
+    HUE = 4  # factor, -0.5..0.5
+    GRAYSCALE = 5
+    GAUSSIAN_BLUR = 6  # sigma in pixels, kernel size in x, in y
+    SOLARIZE = 7  # threshold, 0..255
+    POSTERIZE = 8  # bits kept, 0..8
+    AUTOCONTRAST = 9
+    EQUALIZE = 10
+    INVERT = 11
+    SHARPNESS = 12  # factor
+    AFFINE = 13  # matrix (2, 3) from output to input, pixels from the centre (see geometry.py); fill R, G, B
+
+
+class Steps(NamedTuple):
+    """K steps for each of N images, in their order.
+
+    ops: int8 (N, K), codes of `Op`.
+    args: float32 (N, K, ARGS), the numbers of each.
+    """
+
+    ops: I8
+    args: F32
+
+    def select(self, rows: npt.NDArray[np.integer] | slice) -> "Steps":
+        """The steps of some of the images: those of a part of the batch, or of one image with `slice(i, i + 1)`."""
+        return Steps(self.ops[rows], self.args[rows])
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> "Steps":
+        """The same steps for the images that are `chosen` (bool (N,)), nothing for the others."""
+        return Steps(np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING)), self.args)
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A random change of the pixels, size and type unchanged: what `Augment(transforms=…)` takes."""
+
+    @property
+    def geometric(self) -> bool:
+        """Whether it may move pixels, so that masks and boxes have to follow."""
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """The steps of N images of `height` × `width` pixels, out of N random numbers a call of `draws`."""
+
+
+def sample_draws(key: int, samples: npt.NDArray[np.int64]) -> Draws:
+    """The random numbers of samples (N,), by their numbers, for the one transform to which `key` belongs."""
+    return lambda number: uniform(key, samples * NUMBERS + number)
+
+
+def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:
+    """The steps of all transforms, one after another; `draws_of(i)` gives the random numbers of transform i."""
+    if not transforms:
+        return no_steps(len(draws_of(0)(0)))
+    return join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
+
+
+def join(steps: Sequence[Steps]) -> Steps:
+    """One after another, for the same N images; at least one."""
+    return Steps(np.concatenate([s.ops for s in steps], axis=1), np.concatenate([s.args for s in steps], axis=1))
+
+
+def no_steps(count: int) -> Steps:
+    """For `count` images: N = count, K = 0."""
+    return Steps(np.empty((count, 0), np.int8), np.empty((count, 0, ARGS), np.float32))
+
+
+def one_step(op: Op, count: int, *args: float | F64) -> Steps:
+    """The same step for `count` images: K = 1. Each of `args` is one number for all, or (N,)."""
+    numbers = np.zeros((count, 1, ARGS), np.float32)
+    for place, values in enumerate(args):
+        numbers[:, 0, place] = values
+    return Steps(np.full((count, 1), op, np.int8), numbers)
+
+
+def is_geometric(transforms: Sequence[Transform]) -> bool:
+    """Whether any of them may move pixels, so that masks and boxes have to follow."""
+    return any(transform.geometric for transform in transforms)

@@ -1,0 +1,125 @@
+"""Settings that were found best on a device, and where they are kept: beside the data, or in the user's cache.
+
+`python -m gpuload tune` measures and saves them, `DaliIterator` looks them up for what it was not told. They change how
+fast batches come, never what is in them.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gpuload.errors import OutputError
+from gpuload.ranks import Ranks, count_threads
+
+FILE_NAME = "tuning.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The best settings of one decoder, and what it did with them.
+
+    decoder: "dali" or "turbo". num_threads, prefetch, hw_decoder_load, batch_size: as of `DaliIterator`; None is its
+    default. images_per_s: of the loader alone.
+    """
+
+    decoder: str
+    num_threads: int
+    prefetch: int
+    hw_decoder_load: float | None
+    batch_size: int
+    images_per_s: float
+
+
+def describe_device(device_id: int | None, ranks: Ranks) -> str:
+    """What tunings are kept under: the GPU, or None for the CPU alone, with the cores of this rank, as they decode."""
+    cores = count_threads(ranks)
+    if device_id is None:
+        return f"{_cpu_name()}, {cores} cores"
+    try:
+        name = import_module("torch").cuda.get_device_name(device_id)
+    except ImportError:  # then the batches are CuPy's
+        name = import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["name"].decode()
+    return f"{name}, {cores} cores"
+
+
+def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tuning | None:
+    """What was saved for a data set and device, of one decoder or, with "auto", of the fastest; None where nothing was.
+
+    Settings beside the data come before those in the user's cache. A file that cannot be read counts as none, with a
+    warning: training goes on with the defaults.
+    """
+    for path in _places(Path(folder)):
+        try:
+            found = [_parse(one) for one in _read(path).get(device, [])]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            warnings.warn(f"{path}: is not read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
+            continue
+        if found := [one for one in found if decoder in ("auto", one.decoder)]:
+            return max(found, key=lambda one: one.images_per_s)
+    return None
+
+
+def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
+    """Keeps one tuning a decoder, in place of those of the same device and decoder, and says where.
+
+    Raises:
+        OutputError: neither the data set's folder nor the user's cache can be written.
+    """
+    reasons = []
+    for path in _places(Path(folder)):
+        try:
+            try:
+                devices = _read(path)
+                kept = [_parse(one) for one in devices.get(device, [])]
+            except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+                devices, kept = {}, []
+            new = {one.decoder: one for one in (*kept, *tunings)}
+            devices[device] = [asdict(one) for one in new.values()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            temporary.write_text(json.dumps({"version": VERSION, "devices": devices}, indent=1) + "\n")
+            temporary.replace(path)
+        except OSError as error:
+            reasons.append(f"{path} ({error.strerror or error})")
+        else:
+            return path
+    raise OutputError(f"the settings cannot be saved: {', '.join(reasons)}. Make one of the two writable")
+
+
+def _places(folder: Path) -> tuple[Path, Path]:
+    """Beside the data, and under the user's cache by the folder's path (XDG base directories)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    whole = folder.resolve()
+    return whole / FILE_NAME, cache / "gpuload" / whole.relative_to(whole.anchor) / FILE_NAME
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tunings by device."""
+    content = json.loads(path.read_text())
+    if content["version"] != VERSION:
+        raise ValueError(f"version {content['version']}, expected {VERSION}")
+    devices: dict[str, Any] = content["devices"]
+    return devices
+
+
+def _parse(saved: dict[str, Any]) -> Tuning:
+    found = Tuning(**{field.name: saved[field.name] for field in fields(Tuning)})
+    if min(found.num_threads, found.prefetch, found.batch_size) < 1 or not 0 <= (found.hw_decoder_load or 0) <= 1:
+        raise ValueError(f"{found}: a setting out of its range")
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "CPU"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")

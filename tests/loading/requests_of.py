@@ -1,0 +1,37 @@
+"""Batches for a decoder, made without a data set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuload.augment import Augment, View
+from gpuload.draws import uniform
+from gpuload.reader import Bytes
+
+
+@dataclass(frozen=True)
+class Request:
+    images: Sequence[Bytes]
+    widths: np.ndarray
+    heights: np.ndarray
+    views: Sequence[View]
+    masks: Sequence[Sequence[Bytes]] = ()
+
+    def draws(self, number: int) -> np.ndarray:
+        return uniform(number, np.arange(len(self.images)))
+
+
+def make_request(
+    augment: Augment | Sequence[Augment],
+    images: Sequence[Bytes],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    seed: int = 0,
+    masks: Sequence[Sequence[Bytes]] = (),
+) -> Request:
+    """sizes: (width, height) of each image."""
+    widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
+    augments = [augment] if isinstance(augment, Augment) else augment
+    views = [a.draw(seed, 0, np.arange(len(images)), widths, heights, number) for number, a in enumerate(augments)]
+    return Request(images, widths, heights, views, masks)
