@@ -83,6 +83,17 @@ def test_when_the_time_is_over_each_has_had_a_turn() -> None:
     assert [len(one.rates) for one in found] == [1] * 12
 
 
+def test_a_round_is_left_when_the_time_is_over() -> None:
+    turns: list[Setting] = []
+
+    def measure(setting: Setting) -> float:
+        turns.append(setting)
+        return float(setting.num_threads)
+
+    found = sweep(candidates(USUAL, CHOICES, most=12), measure, lambda: len(turns) >= 15)
+    assert len(turns) == sum(len(one.rates) for one in found) == 15  # the second round would end after 12 + 7 * 2
+
+
 def test_a_plan_fits_the_time() -> None:
     settings = candidates(USUAL, CHOICES, most=16)
     for seconds, opening_s in itertools.product((5, 60, 600), (0.01, 0.3, 2.0)):
