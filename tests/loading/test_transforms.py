@@ -1,0 +1,440 @@
+"""What the transforms draw: the distributions against torchvision's, tables, arguments, and what randomness hangs on."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuload
+from gpuload import transforms as own
+from gpuload.draws import make_key
+from gpuload.transforms import Op, RandomErasing, Steps, Transform, draw_steps, sample_draws
+from gpuload.transforms.auto import Space, auto_space, linspace, rand_space, trivial_space
+from gpuload.transforms.policies import POLICIES
+
+COUNT = 10_000
+# Two samples of 10,000 from one distribution are further apart than this once in 1,000 draws.
+GAP = 0.0276
+
+GOLDEN_OPS = [[3, 2, 4, 1, 3, 13], [2, 4, 1, 3, 13, 12], [4, 3, 2, 1, 13, 13]]
+GOLDEN_FACTORS = [
+    [0.978195, 0.889432, -0.029296, 1.027836],
+    [0.631901, 0.060456, 1.290858, 0.717082],
+    [0.07991, 1.146221, 1.044549, 0.830225],
+]
+
+SOME = [
+    own.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+    own.GaussianBlur(5, p=0.5),
+    own.RandomGrayscale(0.2),
+    own.RandomSolarize(128, 0.3),
+    own.RandAugment(3, fill=(1, 2, 3)),
+    own.TrivialAugmentWide(),
+    own.AutoAugment("svhn"),
+    own.RandomApply((own.RandomPosterize(3), own.RandomEqualize()), 0.5),
+    own.RandomAdjustSharpness(2),
+]
+
+
+def draw(*transforms: Transform, samples: Any = COUNT, height: int = 224, width: int = 224, seed: int = 0) -> Steps:
+    numbers = np.arange(samples) if isinstance(samples, int) else np.asarray(samples)
+    return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), numbers), height, width)
+
+
+def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
+    """Kolmogorov–Smirnov distance of two samples."""
+    values = np.union1d(first, second)
+    below = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def assert_alike(first: Counter[Any], second: Counter[Any]) -> None:
+    """Two samples of a kind each, compared by chi-square: beyond this once in more than 30,000 draws."""
+    assert first.keys() == second.keys()
+    pairs = np.array([(first[key], second[key]) for key in first], np.float64)
+    total = pairs.sum(axis=0)
+    expected = pairs.sum(axis=1, keepdims=True) * total / total.sum()
+    freedom = len(pairs) - 1
+    assert ((pairs - expected) ** 2 / expected).sum() < freedom + 4 * np.sqrt(2 * freedom) + 8
+
+
+# ---- the distributions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"brightness": 0.4, "contrast": 0.3, "saturation": 0.2, "hue": 0.1},
+        {"brightness": (0.5, 2.0), "contrast": 1.7, "hue": (-0.2, 0.5)},
+        {"saturation": [0.9, 1.1]},
+    ],
+)
+def test_color_jitter_is_distributed_as_torchvisions(transforms: ModuleType, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    reference = transforms.ColorJitter(**options)
+    params = [reference.make_params([]) for _ in range(COUNT)]
+    steps = draw(own.ColorJitter(**options))
+    names = {"brightness": Op.BRIGHTNESS, "contrast": Op.CONTRAST, "saturation": Op.SATURATION, "hue": Op.HUE}
+    codes = list(names.values())
+    assert set(np.unique(steps.ops)) == {names[name] for name in options}
+    for name in options:
+        found = steps.args[:, :, 0][steps.ops == names[name]]
+        assert len(found) == COUNT
+        assert largest_gap(found, np.array([p[f"{name}_factor"] for p in params])) < GAP
+    used = [codes.index(names[name]) for name in options]
+    assert_alike(
+        Counter(tuple(row) for row in steps.ops.tolist()),
+        Counter(tuple(codes[i] for i in p["fn_idx"].tolist() if i in used) for p in params),
+    )
+
+
+def test_order_and_factors_of_color_jitter_are_independent() -> None:
+    steps = draw(own.ColorJitter(0.5, 0.5, 0.5, 0.5), samples=20_000)
+    place = np.argsort(steps.ops, axis=1)
+    factors = np.take_along_axis(steps.args[:, :, 0], place, axis=1)
+    columns = [*factors.T, *place.T[:3].astype(float)]
+    together = np.corrcoef(columns)
+    for i, j in [(i, j) for i in range(4) for j in range(7) if i != j]:
+        assert abs(together[i, j]) < 0.03  # four standard errors
+    assert largest_gap(factors[:, 0], factors[:, 1]) < GAP
+
+
+def test_p_is_the_share_of_images_that_are_changed() -> None:
+    for p in (0.0, 0.1, 0.8, 1.0):
+        for transform in (own.ColorJitter(0.4, hue=0.2, p=p), own.GaussianBlur(3, p=p), own.RandomEqualize(p)):
+            steps = draw(transform, samples=20_000)
+            changed = (steps.ops != Op.NOTHING).any(axis=1)
+            assert ((steps.ops != Op.NOTHING).all(axis=1) == changed).all()
+            assert abs(changed.mean() - p) < (0.014 if 0 < p < 1 else 1e-9)
+
+
+def test_sigma_of_blur_is_distributed_as_torchvisions(transforms: ModuleType) -> None:
+    torch.manual_seed(0)
+    reference = transforms.GaussianBlur((5, 9), (0.3, 1.5))
+    steps = draw(own.GaussianBlur((5, 9), (0.3, 1.5)))
+    expected = np.array([reference.make_params([])["sigma"][0] for _ in range(COUNT)])
+    assert largest_gap(steps.args[:, 0, 0], expected) < GAP
+    assert (steps.args[:, 0, 1:3] == [5, 9]).all()
+    assert (draw(own.GaussianBlur(5, 0.7), samples=3).args[:, 0, 0] == np.float32(0.7)).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(224, 224), (40, 300)])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": (0.3, 0.9), "ratio": (0.2, 5.0)}, {"scale": (0.001, 0.01)}, {"scale": (0.9, 1.0)}]
+)
+def test_erased_regions_are_distributed_as_torchvisions(
+    transforms: ModuleType, height: int, width: int, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    image = torch.empty((3, height, width), device="meta")
+    reference = transforms.RandomErasing(p=1, **options)
+    params = [reference.make_params([image]) for _ in range(6000)]
+    expected = np.array([[p["i"], p["j"], p["h"], p["w"]] for p in params if p["v"] is not None])
+    regions = RandomErasing(p=1, **options).draw(sample_draws(3, np.arange(COUNT)), height, width)
+    found = regions.box[regions.box[:, 2] > 0]
+    assert abs(len(found) / COUNT - len(expected) / 6000) < 0.035  # the share that any fitted
+    if not len(expected):
+        assert (height, width, options) == (40, 300, {"scale": (0.9, 1.0)}) and not len(found)
+        return
+    assert len(expected) > 500
+    # Further apart than this once in 8,000 draws, of which there are 40 here.
+    gap = 2.2 * np.sqrt(1 / len(expected) + 1 / len(found))
+    for column in range(4):
+        assert largest_gap(expected[:, column], found[:, column]) < gap
+    assert largest_gap(expected[:, 2] * expected[:, 3], found[:, 2] * found[:, 3]) < gap
+    assert (found[:, :2] >= 0).all() and (found[:, :2] + found[:, 2:] <= [height, width]).all()
+
+
+def test_erased_values() -> None:
+    def of(value: Any, p: float = 0.5) -> own.ErasedRegions:
+        return RandomErasing(p=p, value=value).draw(sample_draws(3, np.arange(5000)), 50, 50)
+
+    assert abs((of(0).box[:, 2] > 0).mean() - 0.5) < 0.03
+    assert (of(0, p=0).box == 0).all()
+    assert (of(0).value == 0).all() and (of(0).noise == 0).all()
+    assert (of((1, 2, 3)).value == [1, 2, 3]).all() and (of((1, 2, 3)).noise == 0).all()
+    assert (of("random").value == 0).all() and (of("random").noise == 1).all()
+    assert len(np.unique(of("random").key)) == 5000
+    levels = of("random").in_levels((0.5, 0.4, 0.2), (0.2, 0.1, 0.4))
+    np.testing.assert_allclose(levels.value[0], [127.5, 102, 51], rtol=1e-6)
+    np.testing.assert_allclose(levels.noise[0], [51, 25.5, 102], rtol=1e-6)
+
+
+# ---- the automatic policies
+
+
+@pytest.mark.parametrize(("height", "width"), [(224, 224), (32, 32), (331, 97)])
+@pytest.mark.parametrize("bins", [2, 10, 11, 30, 31, 100])
+def test_tables_of_magnitudes_are_torchvisions(transforms: ModuleType, bins: int, height: int, width: int) -> None:
+    def assert_same(space: Space, reference: dict[str, Any], count: int) -> None:
+        assert list(space) == list(reference)
+        for name, (table, signed) in reference.items():
+            expected, magnitudes = table(count, height, width), space[name]
+            assert (magnitudes is None) == (expected is None)
+            if magnitudes is not None:
+                assert magnitudes.signed == signed
+                assert magnitudes.table.tolist() == expected.tolist()
+
+    assert_same(rand_space(bins, height, width), transforms.RandAugment._AUGMENTATION_SPACE, bins)
+    assert_same(trivial_space(bins), transforms.TrivialAugmentWide._AUGMENTATION_SPACE, bins)
+    in_order = auto_space(height, width)
+    reference = transforms.AutoAugment._AUGMENTATION_SPACE
+    assert_same({name: in_order[name] for name in reference}, reference, 10)
+
+
+@given(st.floats(-500, 500), st.floats(-500, 500), st.integers(2, 200))
+def test_linspace_is_torchs_within_a_bit(first: float, last: float, count: int) -> None:
+    expected = torch.linspace(first, last, count).double().numpy()
+    np.testing.assert_allclose(linspace(first, last, count), expected, rtol=2e-7, atol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
+def test_policies_are_torchvisions(transforms: ModuleType, policy: Any) -> None:
+    reference = transforms.AutoAugment(transforms.AutoAugmentPolicy(policy))
+    assert [tuple(tuple(change) for change in pair) for pair in POLICIES[policy]] == reference._policies
+
+
+MOVES = ["ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"]
+CODES = {
+    "Identity": Op.NOTHING,
+    "Brightness": Op.BRIGHTNESS,
+    "Color": Op.SATURATION,
+    "Contrast": Op.CONTRAST,
+    "Sharpness": Op.SHARPNESS,
+    "Posterize": Op.POSTERIZE,
+    "Solarize": Op.SOLARIZE,
+    "AutoContrast": Op.AUTOCONTRAST,
+    "Equalize": Op.EQUALIZE,
+    "Invert": Op.INVERT,
+}
+
+
+def kind_of_torchvisions(name: str, magnitude: float) -> tuple[Any, ...]:
+    """Which change, and in which direction."""
+    if name in MOVES:
+        still = int(magnitude) == 0 if name.startswith("Translate") else magnitude == 0
+        return ("still",) if still else (name, magnitude > 0)
+    signed = name in ("Brightness", "Color", "Contrast", "Sharpness")
+    return (CODES[name], np.sign(magnitude)) if signed else (CODES[name],)
+
+
+def kind_of_step(op: int, args: np.ndarray) -> tuple[Any, ...]:
+    if op != Op.AFFINE:
+        signed = op in (Op.BRIGHTNESS, Op.SATURATION, Op.CONTRAST, Op.SHARPNESS)
+        return (Op(op), np.sign(np.round(args[0] - 1, 6))) if signed else (Op(op),)
+    _, b, c, d, _, f = args[:6].tolist()
+    if b and d:
+        return ("Rotate", d > 0)
+    if b or d:
+        return ("ShearX", b > 0) if b else ("ShearY", d > 0)
+    if c or f:
+        return ("TranslateX", c < 0) if c else ("TranslateY", f < 0)
+    return ("still",)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("RandAugment", {}),
+        ("RandAugment", {"num_ops": 1, "magnitude": 0}),
+        ("TrivialAugmentWide", {}),
+        ("AutoAugment", {"policy": "imagenet"}),
+        ("AutoAugment", {"policy": "cifar10"}),
+        ("AutoAugment", {"policy": "svhn"}),
+    ],
+)
+def test_changes_are_distributed_as_torchvisions(
+    transforms: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    done: list[tuple[Any, ...]] = []
+
+    def record(self: Any, image: Any, change: str, magnitude: float, **_: Any) -> Any:
+        done.append(kind_of_torchvisions(change, magnitude))
+        return image
+
+    theirs = dict(options)
+    if name == "AutoAugment":
+        theirs["policy"] = transforms.AutoAugmentPolicy(options["policy"])
+    reference = getattr(transforms, name)(**theirs)
+    monkeypatch.setattr(type(reference), "_apply_image_or_video_transform", record)
+    image = torch.empty((3, 224, 224), dtype=torch.uint8)
+    count = 3000
+    for _ in range(count):
+        reference(image)
+    steps = draw(getattr(own, name)(**options), samples=count)
+    found = [
+        kind_of_step(op, args)
+        for op, args in zip(steps.ops.ravel().tolist(), steps.args.reshape(-1, 9), strict=True)
+        if op or name != "AutoAugment"  # there it is a change that its probability has left out
+    ]
+    assert abs(len(found) - len(done)) < 4 * np.sqrt(2 * count)
+    assert_alike(Counter(found), Counter(done))
+
+
+def test_trivial_augment_draws_every_magnitude_alike() -> None:
+    steps = draw(own.TrivialAugmentWide(), samples=60_000)
+    factors = np.round(steps.args[steps.ops == Op.CONTRAST][:, 0].astype(float), 4)
+    counts = Counter(factors.tolist())
+    assert len(counts) == 61  # 30 magnitudes of either sign, and none
+    assert_alike(counts, Counter({factor: 1000 if factor == 1 else 500 for factor in counts}))
+
+
+# ---- what randomness hangs on
+
+
+@given(st.integers(0, 2**62), st.permutations(range(12)))
+def test_a_sample_has_the_same_steps_in_any_company(seed: int, samples: list[int]) -> None:
+    together = draw(*SOME, samples=12, seed=seed)
+    apart = draw(*SOME, samples=samples[:5], seed=seed)
+    np.testing.assert_array_equal(apart.ops, together.ops[samples[:5]])
+    np.testing.assert_array_equal(apart.args, together.args[samples[:5]])
+    selected = together.select(np.array(samples[:5]))
+    assert all((a == b).all() for a, b in zip(selected, apart, strict=True))
+
+
+@given(st.integers(0, 2**62), st.permutations(range(12)))
+def test_a_sample_is_erased_alike_in_any_company(seed: int, samples: list[int]) -> None:
+    erasing = RandomErasing(value="random")
+    together = erasing.draw(sample_draws(seed, np.arange(12)), 30, 40)
+    apart = erasing.draw(sample_draws(seed, np.array(samples[:5])), 30, 40)
+    for some, all_ in zip(apart, together.select(np.array(samples[:5])), strict=True):
+        np.testing.assert_array_equal(some, all_)
+
+
+def test_another_seed_or_place_draws_other_steps() -> None:
+    twice = draw(own.RandAugment(), own.RandAugment(), samples=500)
+    assert (twice.ops[:, :2] == twice.ops[:, 2:]).mean() < 0.3
+    other = draw(own.RandAugment(), samples=500, seed=1)
+    assert (twice.ops[:, :2] == other.ops).mean() < 0.3
+
+
+def test_steps_are_those_that_they_always_were() -> None:
+    """A change of these numbers gives other images for the same seed: it belongs in the changelog."""
+    steps = draw(own.ColorJitter(0.4, 0.4, 0.4, 0.1), own.RandAugment(), samples=3)
+    assert steps.ops.tolist() == GOLDEN_OPS
+    np.testing.assert_allclose(steps.args[:, :4, 0], GOLDEN_FACTORS, atol=1e-6)
+
+
+def test_parts_of_a_whole_have_numbers_of_their_own() -> None:
+    """Or the second blur of RandomApply would be as strong as the first."""
+    pair = own.RandomApply((own.GaussianBlur(3), own.GaussianBlur(3)), p=1)
+    sigmas = draw(pair, samples=2000).args[:, :, 0]
+    assert abs(np.corrcoef(sigmas.T)[0, 1]) < 0.1
+    numbers: list[int] = []
+
+    def recorded(number: int) -> np.ndarray:
+        numbers.append(number)
+        return np.full(4, 0.4)
+
+    nested = own.RandomApply((pair, own.RandAugment(64), own.ColorJitter(1, 1, 1, 0.5), pair), p=1)
+    nested.draw(recorded, 32, 32)
+    assert len(set(numbers)) == len(numbers) > 130
+    assert max(numbers) < own.steps.NUMBERS
+
+
+def test_random_apply_does_all_or_nothing() -> None:
+    both = draw(own.RandomApply((own.RandomInvert(1), own.RandomEqualize(1)), 0.3), samples=20_000)
+    assert {tuple(row) for row in both.ops.tolist()} == {(Op.INVERT, Op.EQUALIZE), (0, 0)}
+    assert abs((both.ops[:, 0] > 0).mean() - 0.3) < 0.014
+
+
+def test_what_moves_pixels() -> None:
+    assert not own.is_geometric([]) and not own.is_geometric(SOME[:4])
+    moving = (own.RandAugment(), own.TrivialAugmentWide(), own.AutoAugment(), own.RandomApply((own.RandAugment(),)))
+    assert all(own.is_geometric([own.RandomInvert(), transform]) for transform in moving)
+    assert not own.is_geometric([own.RandomApply((own.RandomInvert(),))])
+    # What says that it moves none, draws no such step.
+    still = [transform for transform in SOME if not transform.geometric]
+    assert (draw(*still, samples=2000).ops != Op.AFFINE).all()
+
+
+def test_no_transforms_are_no_steps() -> None:
+    steps = draw(samples=7)
+    assert steps.ops.shape == (7, 0) and steps.args.shape == (7, 0, 9)
+    assert own.join([steps, draw(own.RandomInvert(), samples=7)]).ops.shape == (7, 1)
+    assert draw(own.ColorJitter(), samples=7).ops.shape == (7, 0)
+
+
+def test_importing_them_loads_no_torch() -> None:
+    code = "import sys, gpuload.transforms; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "gpuload.transforms.auto" in loaded and "torch" not in loaded
+
+
+def test_public_names_are_listed() -> None:
+    assert all(first < second for first, second in pairwise(own.__all__))
+    assert all(hasattr(own, name) for name in own.__all__)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: own.ColorJitter(brightness=-0.1), r"ColorJitter\(brightness=-0.1\): expected a number from 0 on, or"),
+        (lambda: own.ColorJitter(contrast=(1.2, 0.8)), r"ColorJitter\(contrast=\(1.2, 0.8\)\): expected a number"),
+        (lambda: own.ColorJitter(saturation="0.4"), r"ColorJitter\(saturation='0.4'\): expected"),
+        (lambda: own.ColorJitter(hue=0.6), r"ColorJitter\(hue=0.6\): expected a number in 0..0.5, or"),
+        (lambda: own.ColorJitter(hue=-0.1), r"ColorJitter\(hue=-0.1\): expected a number in 0..0.5, or"),
+        (lambda: own.ColorJitter(hue=(-0.6, 0)), r"ColorJitter\(hue=\(-0.6, 0\)\): .*-0.5 <= low <= high <= 0.5"),
+        (lambda: own.ColorJitter(0.4, p=1.5), r"ColorJitter\(p=1.5\): expected a probability in 0..1"),
+        (lambda: own.RandomGrayscale(p=-1), r"RandomGrayscale\(p=-1\): expected a probability in 0..1"),
+        (lambda: own.RandomEqualize(p="0.5"), r"RandomEqualize\(p='0.5'\): expected a probability in 0..1"),
+        (lambda: own.RandomAutocontrast(p=float("nan")), r"RandomAutocontrast\(p=nan\): expected a probability"),
+        (lambda: own.RandomInvert(p=True), r"RandomInvert\(p=True\): expected a probability in 0..1"),
+        (lambda: own.GaussianBlur(4), r"GaussianBlur\(kernel_size=4\): expected an odd number of pixels, or two"),
+        (lambda: own.GaussianBlur((3, 3, 3)), r"GaussianBlur\(kernel_size=\(3, 3, 3\)\): expected an odd number"),
+        (lambda: own.GaussianBlur(3.0), r"GaussianBlur\(kernel_size=3.0\): expected an odd number"),
+        (lambda: own.GaussianBlur(3, 0), r"GaussianBlur\(sigma=0\): expected pixels above 0, or \(low, high\)"),
+        (lambda: own.GaussianBlur(3, (0, 1)), r"GaussianBlur\(sigma=\(0, 1\)\): expected pixels above 0"),
+        (
+            lambda: draw(own.GaussianBlur(23), height=30, width=11),
+            r"GaussianBlur\(kernel_size=23\): reflects 11 × 11 pixels at the edges, and the image is 30 × 11. Take a smaller kernel",
+        ),
+        (lambda: own.RandomSolarize(256), r"RandomSolarize\(threshold=256\): expected a level in 0..255"),
+        (lambda: own.RandomPosterize(9), r"RandomPosterize\(bits=9\): expected a whole number in 0..8"),
+        (lambda: own.RandomPosterize(2.5), r"RandomPosterize\(bits=2.5\): expected a whole number in 0..8"),
+        (lambda: own.RandomAdjustSharpness(-1), r"RandomAdjustSharpness\(sharpness_factor=-1\): expected a number"),
+        (lambda: own.RandAugment(0), r"RandAugment\(num_ops=0\): expected a whole number in 1..64"),
+        (lambda: own.RandAugment(magnitude=31), r"RandAugment\(magnitude=31\): expected a whole number in 0..30"),
+        (lambda: own.RandAugment(num_magnitude_bins=1), r"num_magnitude_bins=1\): expected a whole number in 2..1000"),
+        (lambda: own.RandAugment(fill=300), r"RandAugment\(fill=300\): expected a level in 0..255, or three"),
+        (lambda: own.RandAugment(fill=(1, 2)), r"RandAugment\(fill=\(1, 2\)\): expected a level in 0..255, or three"),
+        (lambda: own.TrivialAugmentWide(0), r"TrivialAugmentWide\(num_magnitude_bins=0\): expected a whole number"),
+        (lambda: own.TrivialAugmentWide(fill="red"), r"TrivialAugmentWide\(fill='red'\): expected a level"),
+        (
+            lambda: own.AutoAugment("coco"),
+            r"AutoAugment\(policy='coco'\): expected one of 'imagenet', 'cifar10', 'svhn'",
+        ),
+        (lambda: own.AutoAugment(fill=-1), r"AutoAugment\(fill=-1\): expected a level in 0..255"),
+        (lambda: RandomErasing(2), r"RandomErasing\(p=2\): expected a probability in 0..1"),
+        (
+            lambda: RandomErasing(scale=(0.3, 0.1)),
+            r"RandomErasing\(scale=\(0.3, 0.1\)\): expected 0 <= low <= high <= 1",
+        ),
+        (lambda: RandomErasing(scale=0.3), r"RandomErasing\(scale=0.3\): expected 0 <= low <= high <= 1"),
+        (lambda: RandomErasing(ratio=(0, 1)), r"RandomErasing\(ratio=\(0, 1\)\): expected 0 < low <= high"),
+        (lambda: RandomErasing(value="noise"), r"RandomErasing\(value='noise'\): expected a number, three .*'random'"),
+        (lambda: RandomErasing(value=(0, 1)), r"RandomErasing\(value=\(0, 1\)\): expected a number, three"),
+        (lambda: own.RandomApply(()), r"RandomApply\(transforms=\(\)\): expected at least one of gpuload's transforms"),
+        (lambda: own.RandomApply((own.RandomInvert(),), 3), r"RandomApply\(p=3\): expected a probability in 0..1"),
+        (
+            lambda: own.RandomApply((3,)),
+            r"RandomApply\(transforms=\(3,\)\): expected at least one of gpuload's transforms",
+        ),
+    ],
+)
+def test_impossible_transforms_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        make()

@@ -1,0 +1,422 @@
+"""What the steps do to pixels: against torchvision's own functions, alone and in batches, with masks, boxes and noise."""
+
+import math
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuload import transforms as own
+from gpuload.draws import make_key, random_bits
+from gpuload.transforms import Op, RandomErasing, Steps, affine_of, draw_steps, geometry, join, sample_draws
+from gpuload.transforms.apply import _apply_grouped, apply_steps, erase, warp_masks
+from gpuload.transforms.auto import _one_of, auto_space, rand_space, trivial_space
+from gpuload.transforms.noise import random_bits as torch_bits
+from gpuload.transforms.steps import one_step
+
+SIZES = [(64, 96), (61, 47), (50, 50)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small images are slower on more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def picture(height: int, width: int, seed: int = 0) -> torch.Tensor:
+    """uint8 (3, height, width): waves with noise, a gray corner, a black and a white one, and one of few levels."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / 17 + y / 29), np.cos(x / 11 + seed), np.sin(y / 7 + x / 40)]
+    image = np.clip(128 + 110 * np.stack(waves) + rng.normal(0, 12, (3, height, width)), 0, 255)
+    h, w = height // 4, width // 4
+    image[:, :h, :w] = image[:1, :h, :w]
+    image[:, -h:, :w], image[:, -h:, -w:] = 0, 255
+    image[:, :h, -w:] = image[:, :h, -w:] // 64 * 64
+    return torch.from_numpy(image.astype(np.uint8))
+
+
+def batch(count: int, height: int = 40, width: int = 56) -> torch.Tensor:
+    return torch.stack([picture(height, width, seed) for seed in range(count)])
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> tuple[int, float]:
+    """Largest and mean difference in levels."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype == torch.uint8
+    difference = (found.int() - expected.int()).abs()
+    return int(difference.max()), float(difference.float().mean())
+
+
+def applied(image: torch.Tensor, op: Op, *args: float) -> torch.Tensor:
+    return apply_steps(image[None], one_step(op, 1, *args))[0]
+
+
+# ---- each operation
+
+# Floats: with a whole number torchvision multiplies uint8 by it, which wraps.
+FACTORS = [0.0, 0.25, 0.77, 1.0, 1.37, 1.9, 3.0]
+CASES: list[tuple[Op, tuple[float, ...], Callable[[Any, torch.Tensor], torch.Tensor]]] = [
+    *[(Op.BRIGHTNESS, (f,), lambda v2, image, f=f: v2.adjust_brightness(image, f)) for f in FACTORS],
+    *[(Op.CONTRAST, (f,), lambda v2, image, f=f: v2.adjust_contrast(image, f)) for f in FACTORS],
+    *[(Op.SATURATION, (f,), lambda v2, image, f=f: v2.adjust_saturation(image, f)) for f in FACTORS],
+    *[(Op.SHARPNESS, (f,), lambda v2, image, f=f: v2.adjust_sharpness(image, f)) for f in FACTORS],
+    *[
+        (Op.HUE, (f,), lambda v2, image, f=f: v2.adjust_hue(image, f))
+        for f in (-0.5, -0.21, -0.1, 0, 0.07, 1 / 6, 0.33, 0.5)
+    ],
+    (Op.GRAYSCALE, (), lambda v2, image: v2.rgb_to_grayscale(image, 3)),
+    *[
+        (Op.GAUSSIAN_BLUR, (s, *k), lambda v2, image, k=k, s=s: v2.gaussian_blur(image, list(k), [s, s]))
+        for s in (0.1, 0.5, 1.3, 2, 9)
+        for k in ((1, 1), (3, 3), (23, 23), (5, 11))
+    ],
+    *[(Op.SOLARIZE, (t,), lambda v2, image, t=t: v2.solarize(image, t)) for t in (0, 1, 127.5, 128, 254.1, 255)],
+    *[(Op.POSTERIZE, (b,), lambda v2, image, b=b: v2.posterize(image, b)) for b in range(9)],
+    (Op.AUTOCONTRAST, (), lambda v2, image: v2.autocontrast(image)),
+    (Op.EQUALIZE, (), lambda v2, image: v2.equalize(image)),
+    (Op.INVERT, (), lambda v2, image: v2.invert(image)),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("op", "args", "reference"), CASES, ids=[f"{op.name}{args}" for op, args, _ in CASES])
+def test_colors_are_torchvisions(
+    transforms: ModuleType, op: Op, args: tuple[float, ...], reference: Any, size: tuple[int, int]
+) -> None:
+    image = picture(*size)
+    largest, mean = apart(applied(image, op, *args), reference(transforms.functional, image))
+    assert largest <= 1
+    assert mean <= (0.005 if op in (Op.SATURATION, Op.CONTRAST, Op.HUE, Op.GAUSSIAN_BLUR) else 0)
+
+
+@pytest.mark.parametrize("op", [Op.AUTOCONTRAST, Op.EQUALIZE, Op.HUE, Op.CONTRAST], ids=lambda op: op.name)
+@pytest.mark.parametrize("levels", [(7,), (0, 255), (100, 101), (0,), (255,)])
+def test_images_of_few_levels(transforms: ModuleType, op: Op, levels: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(rng.choice(np.array(levels, np.uint8), (3, 40, 30)))
+    image[1] = 9  # a channel of one level
+    functional = transforms.functional
+    expected = {
+        Op.AUTOCONTRAST: lambda: functional.autocontrast(image),
+        Op.EQUALIZE: lambda: functional.equalize(image),
+        Op.HUE: lambda: functional.adjust_hue(image, 0.3),
+        Op.CONTRAST: lambda: functional.adjust_contrast(image, 0.3),
+    }[op]()
+    assert apart(applied(image, op, 0.3), expected)[0] <= 1
+
+
+@given(st.integers(3, 20), st.integers(3, 20), st.integers(0, 2**32 - 1), st.floats(-0.5, 0.5))
+@settings(max_examples=30)
+def test_hue_of_random_pixels(transforms: ModuleType, height: int, width: int, seed: int, factor: float) -> None:
+    image = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (3, height, width), np.uint8))
+    assert apart(applied(image, Op.HUE, factor), transforms.functional.adjust_hue(image, factor))[0] <= 1
+
+
+def test_sharpness_of_images_without_an_inside(transforms: ModuleType) -> None:
+    image = picture(50, 50)[:, :2]
+    assert torch.equal(applied(image, Op.SHARPNESS, 2), transforms.functional.adjust_sharpness(image, 2))
+
+
+# ---- the automatic policies, by the names and magnitudes that torchvision would draw
+
+
+def between_pixels(steps: Steps, height: int, width: int) -> torch.Tensor:
+    """bool (height, width): pixels that come from halfway between two, where rounding errors decide."""
+    matrix = steps.args[0, 0, :6].astype(np.float64).reshape(2, 3)
+    y, x = np.mgrid[:height, :width]
+    out = np.stack([x - (width - 1) / 2, y - (height - 1) / 2, np.ones((height, width))])
+    source = np.einsum("ij,jhw->ihw", matrix, out) + np.array([(width - 1) / 2, (height - 1) / 2])[:, None, None]
+    return torch.from_numpy((np.abs(source - np.floor(source) - 0.5) < 1e-3).any(axis=0))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("which", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
+def test_policies_change_images_as_torchvisions(transforms: ModuleType, which: str, size: tuple[int, int]) -> None:
+    image, fill, bins = picture(*size), (12.0, 200.0, 77.0), 10 if which == "AutoAugment" else 31
+    reference = getattr(transforms, which)()
+    space = {
+        "RandAugment": rand_space(bins, *size),
+        "TrivialAugmentWide": trivial_space(bins),
+        "AutoAugment": auto_space(*size),
+    }[which]
+    total = compared = 0
+    for place, (name, magnitudes) in enumerate(space.items()):
+        at = [0, 4, 9, 15, 20, bins - 1] if magnitudes else [0]
+        for index in {min(i, bins - 1) for i in at}:
+            for negative in (False, True)[: 1 + bool(magnitudes and magnitudes.signed)]:
+                chosen, where = np.array([place]), np.array([index])
+                steps = _one_of(space, chosen, where, np.array([negative]), *size, fill)
+                level = 0.0 if magnitudes is None else float(magnitudes.table[index])
+                if negative:
+                    level *= -1
+                expected = reference._apply_image_or_video_transform(
+                    image, name, level, interpolation="nearest", fill={"others": list(fill)}
+                )
+                found = apply_steps(image[None], steps)[0]
+                if steps.ops[0, 0] == Op.AFFINE:
+                    sure = ~between_pixels(steps, *size)
+                    assert torch.equal(found[:, sure], expected[:, sure]), (name, level)
+                    total, compared = total + sure.numel(), compared + int(sure.sum())
+                else:
+                    assert apart(found, expected)[0] <= 1, (name, level)
+    assert compared > 0.98 * total > 0
+
+
+# ---- batches
+
+MANY = [
+    own.ColorJitter(0.4, 0.4, 0.4, 0.2, p=0.8),
+    own.GaussianBlur(9, p=0.5),
+    own.RandAugment(2),
+    own.TrivialAugmentWide(fill=(3, 2, 1)),
+    own.AutoAugment("svhn", fill=9),
+    own.RandomGrayscale(0.3),
+    own.RandomSolarize(100, 0.3),
+    own.RandomAdjustSharpness(2, 0.3),
+]
+
+
+def draw(*transforms: Any, count: int, height: int = 40, width: int = 56, seed: int = 0) -> Steps:
+    return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), np.arange(count)), height, width)
+
+
+def test_many_steps_are_one_after_another(transforms: ModuleType) -> None:
+    steps = join([one_step(Op.POSTERIZE, 1, 3), one_step(Op.NOTHING, 1), one_step(Op.SOLARIZE, 1, 90)])
+    image, functional = picture(30, 40), transforms.functional
+    expected = functional.solarize(functional.posterize(image, 3), 90)
+    assert torch.equal(apply_steps(image[None], steps)[0], expected)
+    assert not torch.equal(functional.posterize(functional.solarize(image, 90), 3), expected)
+
+
+def test_a_batch_is_its_images_one_by_one() -> None:
+    images, steps = batch(12), draw(*MANY, count=12)
+    assert set(np.unique(steps.ops)) > {Op.HUE, Op.AFFINE, Op.GAUSSIAN_BLUR, Op.EQUALIZE, Op.SHARPNESS}
+    together = apply_steps(images, steps)
+    for i in range(12):
+        alone = apply_steps(images[i : i + 1], steps.select(slice(i, i + 1)))
+        assert torch.equal(alone[0], together[i])
+    assert len({image.numpy().tobytes() for image in together}) == 12
+
+
+def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
+    images = batch(24)
+    for transform in MANY:
+        steps = draw(transform, transform, count=24)
+        largest, mean = apart(_apply_grouped(images, steps), apply_steps(images, steps))
+        assert largest <= 1 and mean < 1e-3, transform
+    # Kernels of several sizes in one group.
+    sizes = np.resize([1, 3, 5, 9], 24)
+    blurs = one_step(Op.GAUSSIAN_BLUR, 24, np.linspace(0.2, 4, 24), sizes, sizes[::-1])
+    assert apart(_apply_grouped(images, blurs), apply_steps(images, blurs))[0] <= 1
+
+
+@pytest.mark.parametrize("apply", [apply_steps, _apply_grouped])
+@pytest.mark.parametrize("count", [1, 6])
+def test_input_stays_as_it_is(apply: Any, count: int) -> None:
+    images = batch(count) // 2 + 40  # or autocontrast has nothing to stretch
+    before = images.clone()
+    for op in Op:
+        args = {
+            Op.GAUSSIAN_BLUR: (1, 5, 5),
+            Op.POSTERIZE: (3,),
+            Op.SOLARIZE: (90,),
+            Op.HUE: (0.3,),
+            Op.AFFINE: (0, 1, 0, 1),
+        }
+        steps = one_step(op, count, *args.get(op, (1.7,)))
+        changed = apply(images, steps)
+        some = apply(images, steps.where(np.arange(count) % 2 == 1))
+        assert torch.equal(images, before), op
+        assert torch.equal(changed, images) == (op is Op.NOTHING), op
+        assert torch.equal(some[::2], images[::2])
+
+
+def test_any_layout_of_memory() -> None:
+    images, steps = batch(6), draw(*MANY, count=6)
+    expected = apply_steps(images, steps)
+    last = images.contiguous(memory_format=torch.channels_last)
+    wide = torch.zeros((6, 3, 40, 80), dtype=torch.uint8)
+    wide[..., 3:59] = images
+    for view in (last, wide[..., 3:59], images.flip(3).flip(3)):
+        assert torch.equal(apply_steps(view, steps), expected)
+        assert torch.equal(_apply_grouped(view, steps), _apply_grouped(images, steps))
+
+
+def test_nothing_to_do_is_no_work() -> None:
+    images = batch(3)
+    for steps in (draw(count=3), one_step(Op.NOTHING, 3), draw(own.RandomInvert(0), own.RandomEqualize(0), count=3)):
+        assert apply_steps(images, steps) is images
+    assert apply_steps(images[:0], one_step(Op.INVERT, 0)).shape == (0, 3, 40, 56)
+
+
+def test_results_can_be_trained_on() -> None:
+    """A tensor of inference mode could not: autograd refuses to keep it."""
+    images = apply_steps(batch(2), one_step(Op.BRIGHTNESS, 2, 1.5))
+    weight = torch.ones(3, 3, 3, 3, requires_grad=True)
+    torch.nn.functional.conv2d(images.float(), weight).sum().backward()
+    assert weight.grad is not None and weight.grad.abs().sum() > 0
+
+
+# ---- masks and boxes
+
+
+@given(st.integers(0, 2**40))
+@settings(max_examples=30)
+def test_masks_move_with_their_images(seed: int) -> None:
+    """A mask that is a channel of its image stays that."""
+    images = batch(6)
+    steps = draw(own.RandAugment(3, magnitude=20, fill=17), own.TrivialAugmentWide(fill=17), count=6, seed=seed)
+    moves = steps._replace(ops=np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(0)))
+    before = images.clone()
+    moved = warp_masks(images[:, 1], steps, fill=17)
+    assert torch.equal(moved, apply_steps(images, moves)[:, 1])
+    assert torch.equal(images, before)
+
+
+def test_fill_of_masks_is_their_own() -> None:
+    masks = torch.full((2, 10, 12), 3, dtype=torch.uint8)
+    moved = warp_masks(masks, geometry.translate_x(np.array([4.0, -2.0]), 10, 12, (1, 2, 3)), fill=255)
+    assert (moved[0, :, :4] == 255).all() and (moved[0, :, 4:] == 3).all()
+    assert (moved[1, :, -2:] == 255).all() and (moved[1, :, :-2] == 3).all()
+
+
+@given(st.integers(0, 2**40), st.floats(0.3, 0.7), st.floats(0.3, 0.7))
+@settings(max_examples=40)
+def test_affine_of_tells_where_a_point_goes(seed: int, x: float, y: float) -> None:
+    height, width = 80, 100
+    row, column = int(y * height), int(x * width)
+    masks = torch.zeros((8, height, width), dtype=torch.uint8)
+    masks[:, row - 2 : row + 3, column - 2 : column + 3] = 1
+    steps = draw(own.RandAugment(3), own.RandAugment(1, 20), count=8, height=height, width=width, seed=seed)
+    matrices = affine_of(steps, height, width)
+    if matrices is None:
+        assert not (steps.ops == Op.AFFINE).any()
+        return
+    assert matrices.shape == (8, 2, 3) and matrices.dtype == np.float64
+    moved = warp_masks(masks, steps, fill=0).numpy()
+    for mask, matrix in zip(moved, matrices, strict=True):
+        expected = matrix[:, :2] @ [column + 0.5, row + 0.5] + matrix[:, 2]
+        rows, columns = np.nonzero(mask)
+        if (expected > 8).all() and (expected < [width - 8, height - 8]).all():
+            # Nearest pixels are up to half a pixel off at each step, and a spot's centre less.
+            assert np.abs(expected - [columns.mean() + 0.5, rows.mean() + 0.5]).max() < 1
+
+
+def test_affine_of_by_hand() -> None:
+    def of(steps: Steps) -> list[list[float]]:
+        matrices = affine_of(steps, 20, 40)
+        assert matrices is not None
+        return np.round(matrices[0], 5).tolist()
+
+    one = np.ones(1)
+    assert affine_of(one_step(Op.INVERT, 1), 20, 40) is None
+    assert of(geometry.translate_x(7.9 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
+    assert of(geometry.translate_y(-3 * one, 20, 40, None)) == [[1, 0, 0], [0, 1, -3]]
+    assert of(geometry.rotate(90 * one, 20, 40, None)) == [[0, 1, 10], [-1, 0, 30]]
+    assert of(geometry.shear_x(0.25 * one, 20, 40, None)) == [[1, -0.25, 0], [0, 1, 0]]
+    assert of(geometry.shear_y(0.25 * one, 20, 40, None)) == [[1, 0, 0], [-0.25, 1, 0]]
+    both = join([geometry.rotate(90 * one, 20, 40, None), geometry.translate_x(5 * one, 20, 40, None)])
+    assert of(both) == [[0, 1, 15], [-1, 0, 30]]
+    # An image with steps beside one without.
+    some = geometry.translate_x(7 * np.ones(2), 20, 40, None).where(np.array([False, True]))
+    matrices = affine_of(some, 20, 40)
+    assert matrices is not None and matrices.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 7], [0, 1, 0]]]
+
+
+# ---- erasing
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_regions_are_overwritten_and_nothing_else(dtype: torch.dtype, memory: torch.memory_format) -> None:
+    values = torch.full((40, 3, 24, 30), 50).to(dtype).contiguous(memory_format=memory)
+    regions = RandomErasing(p=0.5, value=(1.0, 2.0, 3.0)).draw(sample_draws(1, np.arange(40)), 24, 30)
+    assert erase(values, regions) is None
+    assert 5 < (regions.box[:, 2] > 0).sum() < 35
+    for image, (top, left, height, width) in zip(values, regions.box.tolist(), strict=True):
+        inside = torch.zeros((24, 30), dtype=torch.bool)
+        inside[top : top + height, left : left + width] = True
+        for channel in range(3):
+            assert (image[channel][inside] == channel + 1).all()
+            assert (image[channel][~inside] == 50).all()
+
+
+def test_noise_is_normal_and_each_pixels_own() -> None:
+    values = torch.full((60, 3, 40, 50), 100.0)
+    regions = RandomErasing(p=1, value="random").draw(sample_draws(1, np.arange(60)), 40, 50)
+    erase(values, regions)
+    noise = values[values != 100].double().numpy()
+    assert len(noise) == 3 * (regions.box[:, 2] * regions.box[:, 3]).sum() > 30_000
+    below = np.arange(len(noise)) / len(noise)
+    normal = np.array([0.5 + 0.5 * math.erf(value / math.sqrt(2)) for value in np.sort(noise)])
+    # Kolmogorov–Smirnov: further apart than this once in 1,000 draws.
+    assert np.abs(below - normal).max() < 1.95 / np.sqrt(len(noise))
+    assert len(np.unique(noise)) > 0.95 * len(noise)
+    top, left, height, width = regions.box[np.argmax(regions.box[:, 2])]
+    planes = values[np.argmax(regions.box[:, 2]), :, top : top + height, left : left + width].reshape(3, -1).numpy()
+    assert np.abs(np.corrcoef(planes) - np.eye(3)).max() < 5 / np.sqrt(planes.shape[1])
+    shifted = np.corrcoef(planes[0, 1:], planes[0, :-1])[0, 1]
+    assert abs(shifted) < 5 / np.sqrt(planes.shape[1])
+
+
+def test_noise_of_an_image_is_the_same_in_any_batch() -> None:
+    regions = RandomErasing(p=0.8, value="random").draw(sample_draws(1, np.arange(9)), 20, 30)
+    together = torch.zeros((9, 3, 20, 30))
+    erase(together, regions)
+    for i in range(9):
+        alone = torch.zeros((1, 3, 20, 30))
+        erase(alone, regions.select(slice(i, i + 1)))
+        assert torch.equal(alone[0], together[i])
+    assert together.abs().sum() > 0
+
+
+def test_noise_of_levels_is_rounded_and_cut_off() -> None:
+    values = torch.full((30, 3, 40, 50), 7, dtype=torch.uint8)
+    regions = RandomErasing(p=1, scale=(0.3, 0.6), value="random").draw(sample_draws(1, np.arange(30)), 40, 50)
+    erase(values, regions.in_levels((0.5, 0.5, 0.1), (0.2, 0.1, 0.2)))
+    top, left, height, width = regions.box[0]
+    inside = values[0, :, top : top + height, left : left + width].double()
+    assert abs(inside[0].mean() - 127.5) < 6 and abs(inside[0].std() - 51) < 5
+    assert abs(inside[1].std() - 25.5) < 3
+    assert inside[2].min() == 0  # one in four would be below
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
+def test_bits_of_torch_are_those_of_draws(key: int, counters: list[int]) -> None:
+    found = torch_bits(torch.tensor(key), torch.tensor(counters))
+    expected = random_bits(key % 2**64, np.array(counters))
+    assert found.numpy().view(np.uint64).tolist() == expected.tolist()
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_does_the_same_and_is_not_waited_for() -> None:
+    images, steps = batch(24), draw(*MANY, count=24)
+    regions = RandomErasing(p=0.5, value="random").draw(sample_draws(1, np.arange(24)), 40, 56)
+    masks = images[:, 0].contiguous()
+    on_gpu = [tensor.cuda() for tensor in (images, masks, torch.zeros(24, 3, 40, 56))]
+    apply_steps(on_gpu[0], steps)  # what has to be loaded first is
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [apply_steps(on_gpu[0], steps), warp_masks(on_gpu[1], steps, 5)]
+        erase(on_gpu[2], regions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    # One level off before a step can be many after it (equalize): few pixels may be.
+    apart_share = (found[0].cpu() != apply_steps(images, steps)).float().mean()
+    assert apart_share < 0.05
+    assert (found[1].cpu() != warp_masks(masks, steps, 5)).float().mean() < 0.01
+    noise = torch.zeros(24, 3, 40, 56)
+    erase(noise, regions)
+    torch.testing.assert_close(on_gpu[2].cpu(), noise, rtol=1e-4, atol=1e-5)
