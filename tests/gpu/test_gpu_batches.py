@@ -92,13 +92,13 @@ def test_a_damaged_image_is_named(mixed: Path, tmp_path: Path, load: Load, accel
     with dataset.shard_paths[1].open("r+b") as shard:
         shard.seek(row["image_offset"])
         shard.write(bytes(row["image_bytes"]))
-    loader = load(damaged, 8, accelerated, shuffle=False, fields=("index",))
+    loader = load(damaged, 8, accelerated, shuffle=False, fields=("index", "image"))
     seen: list[int] = []
     with pytest.raises(gpuload.DecodeError, match=rf"shard-000001.tar: sample '{row['key']}' does not decode"):
-        for (index,) in loader:
+        for index, _ in loader:
             seen += index.tolist()
     assert seen == list(range(24))  # sample 27 is the damaged one
-    assert [len(index) for (index,) in islice(loader, 2)] == [8, 8]  # the loader lives on
+    assert [len(index) for index, _ in islice(loader, 2)] == [8, 8]  # the loader lives on
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "channels_last"])

@@ -13,7 +13,7 @@ import pytest
 
 import gpuload
 from gpuload.ranks import Ranks
-from gpuload.tune import Measured, Setting, add_tune, best_of_each, candidates, count_turns, plan, sweep
+from gpuload.tune import Measured, Setting, add_tune, best_of_each, candidates, choose, count_turns, plan, sweep
 from gpuload.tuning import Tuning, describe_device, load_tuning, save_tuning
 
 USUAL = Setting("turbo", 4, 2, 64)
@@ -212,6 +212,30 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     found = load_tuning(data, written["device"], best["decoder"])
     assert found is not None
     assert (found.num_threads, found.prefetch) == (best["num_threads"], best["prefetch"])
+
+
+class OnGpu:
+    """What `choose` asks a loader."""
+
+    device, decoder = "cuda:0", "dali"
+
+    def __init__(self, *args: object, **options: object) -> None: ...
+
+    def __enter__(self) -> "OnGpu":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.iterator.DaliIterator", OnGpu)
+    device, usual, choices = choose(packed, "cuda", None)
+    assert (device, usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("cuda:0", "dali", 97, 0.65)
+    assert choices["batch_size"] == [97, 64]  # of 64, 128, 256 and 408, those that 97 samples fill
+    assert all(values[0] == getattr(usual, name) for name, values in choices.items())
+    loads = {one.hw_decoder_load for one in candidates(usual, choices)}
+    assert {0.0, 0.65, 1.0} <= loads and None not in loads
+    assert choose(packed, "cuda", 32)[2]["batch_size"] == [32]
 
 
 def test_arguments_that_cannot_be(packed: Path) -> None:
