@@ -1,12 +1,11 @@
 """Executes steps on images, and what follows them on masks; the half of this package that needs torch."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur
-from gpuload.transforms.noise import normal_noise
+from gpuload.transforms.noise import normal_noise, on_device
 from gpuload.transforms.steps import F32, I8, Op, Steps
 
 Tensor = torch.Tensor
@@ -46,9 +45,9 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
         return
     regions = regions.select(chosen)
     sizes = regions.box[:, 2] * regions.box[:, 3]
-    value, scale = (_on(batch.device, numbers[:, :, None, None]) for numbers in (regions.value, regions.noise))
+    value, scale = (on_device(batch.device, numbers[:, :, None, None]) for numbers in (regions.value, regions.noise))
     noisy = regions.noise.any()
-    noise = normal_noise(_on(batch.device, regions.key.view(np.int64)), sizes) if noisy else None
+    noise = normal_noise(regions.key, sizes, batch.device) if noisy else None
     ends = np.cumsum(sizes).tolist()
     for place, image in enumerate(chosen.tolist()):
         top, left, height, width = regions.box[place].tolist()
@@ -83,7 +82,7 @@ def _apply_grouped(images: Tensor, steps: Steps) -> Tensor:
     The numbers, and which images are meant, go to the device in one copy each.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
-    args, rows = _on(images.device, steps.args), _on(images.device, np.ascontiguousarray(order.T))
+    args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
     for place in range(steps.ops.shape[1]):
         for code, begin, end in _runs(steps.ops[order[:, place], place]):
@@ -111,9 +110,3 @@ def _run(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
     return KERNELS[Op(code)](images, args)
-
-
-def _on(device: torch.device, numbers: npt.NDArray[np.generic]) -> Tensor:
-    """On the device; through pinned memory, since a copy from other memory would wait for the GPU."""
-    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

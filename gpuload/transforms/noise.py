@@ -1,6 +1,7 @@
-"""Normal noise that is a pure function of a key and a counter, as `gpuload.draws`, on any device."""
+"""Normal noise on any device, a pure function of a key and a counter as the numbers of `gpuload.draws` are."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,12 @@ _GAMMA, _MIX_1, _MIX_2 = (
 )
 
 
+def on_device(device: torch.device, numbers: npt.NDArray[Any]) -> torch.Tensor:
+    """There; through pinned memory, since a copy from other memory would wait for the GPU."""
+    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 def random_bits(key: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     """int64, in the common shape of both: the bits of `gpuload.draws.random_bits`. int64 wraps as uint64 does."""
     bits = (counters + 1).mul_(_GAMMA).add_(key)
@@ -21,20 +28,19 @@ def random_bits(key: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     return bits.bitwise_xor_(_shifted(bits, 31))
 
 
-def normal_noise(keys: torch.Tensor, sizes: npt.NDArray[np.integer]) -> torch.Tensor:
+def normal_noise(keys: npt.NDArray[np.uint64], sizes: npt.NDArray[np.integer], device: torch.device) -> torch.Tensor:
     """float32 (3, sum of sizes), of mean 0 and variance 1: `sizes[i]` numbers for each channel by key i, then the next.
 
-    keys: int64 (n,). A hash of 64 bits gives 21 for each channel, as the quantile of a normal distribution: 5 sigmas
-    are the most.
+    keys: (n,). A hash of 64 bits gives 21 for each channel, as the quantile of a normal distribution: 5 sigmas are the
+    most.
     """
-    total, device = int(sizes.sum()), keys.device
+    total = int(sizes.sum())
+    begins = np.cumsum(sizes) - sizes
+    key, begin, size = on_device(device, np.stack([keys.view(np.int64), begins, sizes]).astype(np.int64))
     counters = torch.arange(total, device=device)
-    if len(sizes) > 1:
-        begins = np.cumsum(sizes) - sizes
-        both = torch.from_numpy(np.stack([begins, sizes]).astype(np.int64)).to(device, non_blocking=True)
-        counters -= both[0].repeat_interleave(both[1], output_size=total)
-        keys = keys.repeat_interleave(both[1], output_size=total)
-    bits = random_bits(keys, counters)
+    if len(sizes) > 1:  # one is spread over all pixels without
+        key, begin = (numbers.repeat_interleave(size, output_size=total) for numbers in (key, begin))
+    bits = random_bits(key, counters.sub_(begin))
     parts = torch.stack([_shifted(bits, 43), _shifted(bits, 22) & 0x1FFFFF, _shifted(bits, 1) & 0x1FFFFF])
     centred = (2 * parts + 1 - (1 << 21)).float().mul_(2.0**-21)  # the middle of each of 2**21 parts of -1..1
     return centred.erfinv_().mul_(math.sqrt(2))
