@@ -112,7 +112,7 @@ class _Window:
         self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
         self._fields = dataset.fields
         self._raw = dataset.require_field("image").kind == "raw"
-        self._numbers: dict[str, npt.NDArray[Any]] = {}
+        self._values: dict[str, Any] = {}
 
     def read(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> EncodedBatch:
         """Samples of these shards."""
@@ -142,13 +142,15 @@ class _Window:
         ]
 
     def _column(self, name: str, rows: I64) -> Any:
-        if name not in self._numbers:
+        if name not in self._values:
             column = self._rows.column(name)
-            if not pa.types.is_primitive(column.type):
-                taken = column.take(pa.array(rows))
-                return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
-            self._numbers[name] = column.to_numpy()
-        return self._numbers[name][rows]
+            if pa.types.is_primitive(column.type):
+                self._values[name] = column.to_numpy()
+            else:  # in one piece: to take rows out of several costs as much as the window has, for every batch
+                whole = column.combine_chunks()
+                self._values[name] = whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+        values = self._values[name]
+        return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
 
 
 class _MappedShard:
