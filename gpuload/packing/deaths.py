@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 from gpuload.errors import GpuloadError
-from gpuload.packing.shard import NOWHERE, ShardJob, read_note
+from gpuload.packing.note import NOWHERE, read_note
+from gpuload.packing.shard import ShardJob
 
 MOST_DEATHS = 100  # of workers, without one image to blame: then something is wrong with the machine or the caller
 

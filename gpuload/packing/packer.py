@@ -13,11 +13,12 @@ from gpuload.errors import OutputError, SourceError
 from gpuload.packing.deaths import Deaths
 from gpuload.packing.finish import finish_split, rejected_of
 from gpuload.packing.image import KEPT
+from gpuload.packing.note import read_note
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import Output
 from gpuload.packing.packed import PackedShard
 from gpuload.packing.prepare import identity, lay_out
-from gpuload.packing.shard import ShardJob, finished_shard, pack_shard, read_note
+from gpuload.packing.shard import ShardJob, finished_shard, pack_shard
 from gpuload.packing.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
@@ -184,7 +185,11 @@ class _Run:
                 self._done(job, packed)
             else:
                 waiting.append(job)
-        engine.run(waiting, self._done, Deaths(), self._look)
+        try:
+            engine.run(waiting, self._done, Deaths(), self._look)
+        finally:
+            # A worker may have finished a shard of which this process has not heard when it is stopped.
+            self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
 
     def _done(self, job: ShardJob, packed: PackedShard) -> None:
         self.output.keep = True

@@ -1,16 +1,14 @@
 """One shard, packed by one process: reads its samples, checks them, writes the tar, its index and its rows."""
 
-import hashlib
 import json
 import os
 import re
 import signal
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +20,14 @@ from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError, OutputError
 from gpuload.packing.image import NotWantedError, StoredImage, check_image
 from gpuload.packing.members import store_field
+from gpuload.packing.note import NOWHERE, Note
 from gpuload.packing.options import Encoding
 from gpuload.packing.packed import PackedShard
 from gpuload.packing.plan import MEASURED, ROW, read_plan
+from gpuload.packing.shard_file import ShardFile
 from gpuload.sources.listing import NAME, WHERE, Source
 
-_BUFFER_BYTES = 1 << 20
-_NOTE = struct.Struct("<qq")  # position in the shard of the sample being worked on, bytes read so far
-NOWHERE = -1  # no sample is being worked on: the shard is being closed
+_NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,16 @@ def pack_shard(job: ShardJob) -> PackedShard:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     info = None
     try:
-        with temporary.open("wb", buffering=_BUFFER_BYTES) as file, _Note(job.note_path) as note:
+        with ShardFile(temporary) as file, Note(job.note_path) as note:
             packed = _Packing(job, file)
             packed.run(note)
             packed.tar.finish()
-            file.flush()
-            os.fsync(file.fileno())
+            file.finish()
         if packed.members:
             write_whole(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
             write_whole(job.rows_path, packed.index_rows())
             temporary.replace(path)
-            info = ShardInfo(job.name, len(packed.members), packed.tar.size, packed.hash.hexdigest())
+            info = ShardInfo(job.name, len(packed.members), packed.tar.size, file.sha256)
         else:
             temporary.unlink()
         result = packed.result(info)
@@ -118,15 +115,6 @@ def finished_shard(job: ShardJob) -> PackedShard | None:
     return packed
 
 
-def read_note(path: Path) -> tuple[int, int]:
-    """Position in the shard of the sample that its worker is at, or NOWHERE, and bytes read so far."""
-    try:
-        position, read_bytes = _NOTE.unpack(path.read_bytes())
-    except (OSError, struct.error):
-        return NOWHERE, 0
-    return position, read_bytes
-
-
 def sample_key(number: int, name: str) -> str:
     """A key for any name: its number in the listing makes it unique, a piece of its stem makes it readable.
 
@@ -134,21 +122,21 @@ def sample_key(number: int, name: str) -> str:
     '00000007-lan-vital-v2'
     """
     stem = name.rpartition("/")[2].rpartition(".")[0]
-    slug = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:40].rstrip("-")
+    slug = _NO_SLUG.sub("-", stem).strip("-")[:40].rstrip("-")
     return f"{number:08d}-{slug}" if slug else f"{number:08d}"
 
 
 class _Packing:
     """A shard in the making."""
 
-    def __init__(self, job: ShardJob, file: BinaryIO) -> None:
+    def __init__(self, job: ShardJob, file: ShardFile) -> None:
         self.job = job
         self.samples = read_plan(job.plan, job.number)
         self.schema = index_schema((IMAGE, *job.fields))
         self.columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
         self.members: list[list[Member]] = []
-        self.hash = hashlib.sha256()
-        self.tar = TarWriter(_Hashing(file, self.hash))
+        self.file = file
+        self.tar = TarWriter(file)
         self.rejected: list[tuple[int, str, str, bool]] = []
         self.kinds: Counter[str] = Counter()
         self.extensions: set[str] = set()
@@ -156,7 +144,7 @@ class _Packing:
         self.measured = 0
         self.read_bytes = 0
 
-    def run(self, note: "_Note") -> None:
+    def run(self, note: Note) -> None:
         """Every sample of the shard in turn."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
@@ -214,6 +202,7 @@ class _Packing:
             record[field.offset_column], record[field.bytes_column] = member.offset + header, member.size - header
             record.update(values)
             members.append(member)
+        self.file.flush()
         self.members.append(members)
         for column, value in record.items():
             self.columns[column].append(value)
@@ -247,34 +236,6 @@ class _Packing:
             measured=self.measured,
             read_bytes=self.read_bytes,
         )
-
-
-class _Hashing:
-    """A file that is hashed as it is written."""
-
-    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
-        self._file = file
-        self._digest = digest
-
-    def write(self, data: bytes) -> int:
-        self._digest.update(data)
-        return self._file.write(data)
-
-
-class _Note:
-    """Where a worker is, in a file that outlives it: the pages of a file survive a process that is killed."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def write(self, position: int, read_bytes: int) -> None:
-        os.pwrite(self._descriptor, _NOTE.pack(position, read_bytes), 0)
-
-    def __enter__(self) -> "_Note":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from gpuload.disk import Field
 from gpuload.errors import SourceError
 from gpuload.sources import values
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 
 
 class CocoSource(Source):
@@ -114,5 +114,4 @@ class CocoSource(Source):
         ]
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
-            return file.read()
+        return read_file(os.path.join(self.root, name))

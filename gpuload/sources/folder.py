@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 
 # fmt: off
 IMAGE_EXTENSIONS = frozenset((
@@ -84,8 +84,7 @@ class FolderSource(Source):
         return Listing(samples, (LABEL,), tuple(classes), rejected, tuple(notes))
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
-            return file.read()
+        return read_file(os.path.join(self.root, name))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from gpuload.disk import Field
 from gpuload.errors import SourceError
 from gpuload.sources import values
 from gpuload.sources.folder import IMAGE_EXTENSIONS, walk_files
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 
 _MASK = Field("mask", "mask", "mask.png")
 
@@ -102,8 +102,7 @@ class SidecarSource(Source):
             ) from None
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
-            return file.read()
+        return read_file(os.path.join(self.root, name))
 
     def read_field(self, field: Field, row: int, where: str) -> bytes:
         return self.read(row, where)

@@ -12,7 +12,7 @@ from gpuload.disk import Field
 from gpuload.errors import SourceError
 from gpuload.sources import values
 from gpuload.sources.columns import USUAL, find_column
-from gpuload.sources.listing import Listing, Source, listing_schema, some_of
+from gpuload.sources.listing import Listing, Source, listing_schema, read_file, some_of
 
 _LABEL_COLUMNS = ("label", "class", "target")
 
@@ -97,8 +97,7 @@ class TableSource(Source):
         return values.boxes_column(where, role, boxes, numbers)
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
-            return file.read()
+        return read_file(os.path.join(self.root, name))
 
     def read_field(self, field: Field, row: int, where: str) -> bytes:
         return self.read(row, where)

@@ -12,7 +12,7 @@ from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
 from gpuload.sources import values
 from gpuload.sources.folder import IMAGE_EXTENSIONS, walk_files
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 
 BACKGROUND = "background"
 _IMAGE_FOLDERS = ("Data", "JPEGImages")
@@ -104,8 +104,7 @@ class VocSource(Source):
         return boxes, names
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        with open(os.path.join(self.root, name), "rb", buffering=0) as file:
-            return file.read()
+        return read_file(os.path.join(self.root, name))
 
 
 def _largest(boxes: list[list[float]], names: list[str]) -> str:

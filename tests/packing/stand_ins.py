@@ -32,6 +32,9 @@ class FaultySource(FolderSource):
             raise MemoryError
         if "killed-once" in name and not self._seen(name):
             os.kill(os.getpid(), signal.SIGKILL)
+        if "server-killed" in name and not self._seen(name):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)  # the kernel ends this process with its server
         if "killed-always" in name:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().read(row, name)
@@ -67,6 +70,7 @@ class SlowAndFaultySource(FaultySource):
 if __name__ == "__main__":
     # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
     from gpuload import cli
+    from gpuload.packing import commands
 
-    cli.open_source = lambda root, *_: SlowSource(root)
+    commands.open_source = lambda root, *_: SlowSource(root)
     sys.exit(cli.main(["pack", *sys.argv[1:]]))

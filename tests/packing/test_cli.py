@@ -10,6 +10,7 @@ from images import Folder, encode, photo
 
 from gpuload import cli
 from gpuload.disk import Manifest
+from gpuload.packing import commands
 from gpuload.packing.options import Encoding, PackOptions
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +70,7 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.packer, "pack", pack)
+    monkeypatch.setattr(commands.packer, "pack", pack)
     assert cli.main(["pack", "a", "b"]) == cli.STOPPED
     assert seen == [PackOptions()]
     changed = ["--val", "0.5", "--no-shuffle", "--seed", "3", "--maxcount", "4", "--maxsize", "5", "--workers", "6"]

@@ -20,8 +20,10 @@ import gpuload
 from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, SourceError
+from gpuload.packing import packer
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
+from gpuload.sources.columns import parse_columns
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
@@ -245,7 +247,7 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
     with pytest.raises(SourceError, match=r"which array holds the images\? It has .*Give --column image=NAME"):
         with h5py.File(tmp_path / "b.h5", "w") as file:
             file["y"] = np.arange(3)
-        cli.packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
+        packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
 
 
 def test_npy_and_npz(tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         assert np.load(io.BytesIO(members(folder)["4.tokens.npy"])).tolist() == [12, 13, 14]
     np.save(tmp_path / "o.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(SourceError, match="Arrays of Python objects are pickles, which are never opened"):
-        cli.packer.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
+        packer.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
 
 
 def pyxis_array(array: np.ndarray) -> dict[bytes, Any]:
@@ -417,4 +419,4 @@ def test_what_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="--from is one of folder, sidecar, .*; got 'x'"):
         open_source(tmp_path, form="x")
     with pytest.raises(ArgumentError, match="--column x=y: write ROLE=NAME, with one of the roles path, image"):
-        cli.parse_columns(["x=y"])
+        parse_columns(["x=y"])

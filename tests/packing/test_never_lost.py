@@ -331,6 +331,46 @@ def test_a_worker_out_of_memory(make_folder: Folder, tmp_path: Path) -> None:
     assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
 
 
+def test_the_server_of_the_workers_is_killed(make_folder: Folder, tmp_path: Path) -> None:
+    """Its workers go with it, and no image is blamed."""
+    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/server-killed.jpg": encode(photo(50))})
+    (tmp_path / "notes").mkdir()
+    pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
+    assert list((tmp_path / "notes").iterdir()) != []
+    pack(FolderSource(root), tmp_path / "calm", PackOptions(workers=2, maxcount=4))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+
+
+def test_nothing_outlives_a_packer_that_is_killed(source: FolderSource, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, SCRIPT, source.root, out, *ARGUMENTS], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while len(list(out.glob("*/*.tmp"))) < 2:
+        assert run.poll() is None
+        time.sleep(0.01)
+    assert len(of_session(run.pid)) >= 4  # packer, server, two workers
+    run.kill()
+    run.wait()
+    deadline = time.monotonic() + 10
+    while of_session(run.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def of_session(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(number) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
 def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     pack(source, out, PackOptions(workers=2, **SETTINGS))

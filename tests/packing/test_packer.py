@@ -33,6 +33,8 @@ from gpuload.sources.listing import listing_schema
 
 SMALL = {"maxcount": 7, "val": 0.1, "seed": 5}
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
@@ -227,15 +229,14 @@ def test_an_empty_folder_is_fine_and_stays_after_an_error(make_folder: Folder, t
 
 def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk; a write beyond it fails like one on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        with pytest.raises(
-            OutputError, match=r"shard-000000.tar: cannot be written \(File too large\). Free some space, or"
-        ):
-            pack(source, tmp_path / "out", PackOptions(workers=1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    # A process of its own, whose workers have the limit too: those of this one may have their server already.
+    command = [sys.executable, "-B", "-m", "gpuload", "pack", source.root, tmp_path / "out", "--workers", "1"]
+    limit = resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limit)
+    )
+    assert run.returncode == 2
+    assert "shard-000000.tar: cannot be written (File too large). Free some space, or" in run.stderr
     assert not (tmp_path / "out").exists()
 
 
