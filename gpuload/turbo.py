@@ -30,7 +30,7 @@ except ImportError as error:
         f"decoder='turbo': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
     ) from None
 
-from gpuload.decoding import ImageDecoder, UndecodableError
+from gpuload.decoding import ImageDecoder, UndecodableError, choose_ways
 from gpuload.finish import Finish
 from gpuload.masks import decode_mask, show_mask
 from gpuload.resizing import Cuts
@@ -139,7 +139,11 @@ class TurboDecoder(Generic[R]):
         request = work.request
         try:
             picture = self._images.decode(
-                request.images[place], *work.sizes[place], work.windows[place], work.factors[place]
+                request.images[place],
+                *work.sizes[place],
+                work.windows[place],
+                work.ways.factors[place],
+                work.ways.parts[place],
             )
         except UndecodableError:
             work.broken[place] = ("image",)
@@ -189,8 +193,11 @@ class _Work(Generic[R]):
         self.sizes = list(zip(request.heights.tolist(), request.widths.tolist(), strict=True))
         low = np.minimum.reduce([cuts.windows[:, :2] for cuts in self.cuts])
         high = np.maximum.reduce([cuts.windows[:, 2:] for cuts in self.cuts])
-        self.windows = list(map(tuple, np.concatenate([low, high], axis=1).tolist()))
-        self.factors = np.minimum.reduce([cuts.factors for cuts in self.cuts]).tolist()
+        factors = np.minimum.reduce([cuts.factors for cuts in self.cuts])
+        sizes_bytes = np.array([data.size for data in request.images])
+        windows = np.concatenate([low, high], axis=1).astype(np.int64)
+        self.windows = list(map(tuple, windows.tolist()))
+        self.ways = choose_ways(sizes_bytes, request.heights, request.widths, windows, factors)
 
 
 def _compute_alone() -> None:
