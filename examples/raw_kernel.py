@@ -1,0 +1,118 @@
+"""A CUDA kernel of one's own on each batch, while it is on the GPU: `cupy.RawKernel` as a batch transform.
+
+    python examples/raw_kernel.py shards/train --picture faded.png
+
+The kernel fades each image towards its corners, by a strength drawn for the sample. A batch transform is any function
+that changes a `FieldBatch`: on a GPU its arrays are CuPy's, views of the same memory as the tensors of the loop, and
+what it starts is in the order of torch's stream, so that nothing has to wait. Where there is no GPU the arrays are
+NumPy's, and this example does the same with NumPy.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import gpuload
+from gpuload.batchwise import FieldBatch
+
+# One thread a pixel of a plane (height, width); planes are (N * 3). Images must be contiguous, (N, 3, height, width).
+SOURCE = r"""
+extern "C" __global__
+void fade(float* images, const float* strength, int planes, int height, int width)
+{
+    long long place = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    long long pixels = (long long)height * width;
+    if (place >= planes * pixels) return;
+    int plane = place / pixels, y = place % pixels / width, x = place % width;
+    float down = (y + 0.5f) / height - 0.5f, across = (x + 0.5f) / width - 0.5f;
+    images[place] *= 1.0f - strength[plane / 3] * 2.0f * (down * down + across * across);
+}
+"""
+THREADS = 256  # of a block
+
+
+class Fade:
+    """Multiplies float32 images by 1 in their middle and down to 1 - strength in their corners, strength in [0, most).
+
+    The units are those of the batch: normalised images fade to their mean.
+    """
+
+    def __init__(self, most: float = 1.0) -> None:
+        self.most = most
+        self._kernel: Any = None
+
+    def __call__(self, batch: FieldBatch) -> None:
+        images = batch.fields["image"]
+        if images.dtype != np.float32 or not images.flags.c_contiguous:
+            raise gpuload.ArgumentError("Fade: is for Augment(dtype='float32', layout='NCHW')")
+        # A pure function of (seed, epoch, sample), wherever it runs and whichever batch the sample is in.
+        strength = (self.most * batch.draws(0)).astype(np.float32)
+        if isinstance(images, np.ndarray):
+            fade_on_cpu(images, strength)
+        elif len(images):
+            self._fade_on_gpu(images, strength)
+
+    def _fade_on_gpu(self, images: Any, strength: np.ndarray) -> None:
+        import cupy
+
+        if self._kernel is None:
+            self._kernel = cupy.RawKernel(SOURCE, "fade")  # compiled at its first call, then from CuPy's cache
+        count, channels, height, width = images.shape
+        blocks = (images.size + THREADS - 1) // THREADS
+        sizes = (np.int32(count * channels), np.int32(height), np.int32(width))
+        self._kernel((blocks,), (THREADS,), (images, cupy.asarray(strength), *sizes))
+
+
+def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
+    """What the kernel does."""
+    down, across = (((np.arange(side) + 0.5) / side - 0.5) ** 2 for side in images.shape[-2:])
+    distance = (2 * (down[:, None] + across)).astype(np.float32)
+    for image, most in zip(images, strength, strict=True):  # one at a time: they stay in the CPU's caches
+        image *= 1 - most * distance
+
+
+def draw(batches: list[torch.Tensor], augment: gpuload.Augment) -> Image.Image:
+    """The first images of each batch, one batch a row."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.mean, augment.std))
+    rows = [torch.cat(list(batch[:8].cpu() * std + mean), dim=2) for batch in batches]
+    pixels = (torch.cat(rows, dim=1).clamp(0, 1) * 255).round().to(torch.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    parser.add_argument("--size", type=int, default=128, help="side of the crops in pixels")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--picture", type=Path, default=Path("faded.png"), help="PNG to write")
+    args = parser.parse_args(argv)
+    augment = gpuload.Augment(args.size)
+    shown = []
+    try:
+        for transforms in ([], [Fade()]):
+            with gpuload.DaliIterator(
+                args.folder, args.batch_size, augment=augment, device=args.device, batch_transforms=transforms
+            ) as loader:
+                shown.append(next(iter(loader))[0])
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    device = shown[0].device
+    what = "a CUDA kernel faded them" if device.type == "cuda" else "there is no GPU, so NumPy did what the kernel does"
+    corners, middle = ((shown[1] / shown[0])[..., place, place].nanmedian().item() for place in (0, args.size // 2))
+    print(f"{len(shown[0])} images on {device}: {what}")
+    print(f"their middles are {middle:.3f} of what they were, their corners {corners:.3f} (medians)")
+    args.picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(shown, augment).save(args.picture)
+    print(f"{args.picture}: before and after")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""examples/raw_kernel.py: its CUDA source, run as C++ thread after thread, does what its NumPy twin does."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import raw_kernel
+from PIL import Image
+
+import gpuload
+from gpuload.batchwise import FieldBatch
+
+SHIM = r"""
+struct Three { int x; };
+static Three blockIdx, blockDim, threadIdx;
+#define __global__
+%s
+extern "C" void launch(int blocks, int threads, float* images, const float* strength, int planes, int height, int width)
+{
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) fade(images, strength, planes, height, width);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++, to run the kernel without a GPU")
+    folder = tmp_path_factory.mktemp("kernel")
+    (folder / "fade.cpp").write_text(SHIM % raw_kernel.SOURCE)
+    command = ["g++", "-O1", "-shared", "-fPIC", "-Wall", "-o", str(folder / "fade.so"), str(folder / "fade.cpp")]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(folder / "fade.so")).launch
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 12, 17), (1, 3, 1, 1), (2, 3, 64, 32)])
+def test_kernel_and_numpy_agree(launch: ctypes._CFuncPtr, shape: tuple[int, ...]) -> None:  # type: ignore[name-defined]
+    rng = np.random.default_rng(0)
+    images, strength = rng.normal(size=shape).astype(np.float32), rng.random(shape[0]).astype(np.float32)
+    guarded = np.concatenate([images.ravel(), np.full(1000, 7, np.float32)])  # the last block reaches beyond the images
+    blocks = (images.size + raw_kernel.THREADS - 1) // raw_kernel.THREADS
+    address = ctypes.POINTER(ctypes.c_float)
+    launch(
+        blocks,
+        raw_kernel.THREADS,
+        guarded.ctypes.data_as(address),
+        strength.ctypes.data_as(address),
+        shape[0] * 3,
+        *shape[2:],
+    )
+    expected = images.copy()
+    raw_kernel.fade_on_cpu(expected, strength)
+    np.testing.assert_allclose(guarded[: images.size].reshape(shape), expected, rtol=1e-5, atol=1e-6)
+    assert (guarded[images.size :] == 7).all()
+    assert shape[-1] == 1 or not np.allclose(expected, images)
+
+
+def test_fade_takes_its_strength_from_the_sample() -> None:
+    images = np.ones((4, 3, 9, 9), np.float32)
+    strength = np.array([0.0, 0.25, 0.5, 0.999])
+    raw_kernel.Fade(most=0.8)(FieldBatch({"image": images}, None, lambda number: strength))
+    np.testing.assert_allclose(images[:, 0, 4, 4], 1)  # the middle
+    np.testing.assert_allclose(images[:, 2, 0, 8], 1 - 0.8 * strength * 2 * 2 * (0.5 / 9 - 0.5) ** 2, rtol=1e-5)
+    raw_kernel.Fade()(FieldBatch({"image": images[:0]}, None, lambda number: strength[:0]))
+
+
+@pytest.mark.parametrize("wrong", [{"dtype": "uint8"}, {"layout": "channels_last"}])
+def test_other_images_are_refused(packed: Path, wrong: dict[str, str]) -> None:
+    augment = gpuload.Augment(16, **wrong)  # type: ignore[arg-type]
+    options = {"augment": augment, "device": "cpu", "batch_transforms": [raw_kernel.Fade()]}
+    with gpuload.DaliIterator(packed / "val", 8, **options) as loader:
+        with pytest.raises(gpuload.ArgumentError, match="Fade: is for Augment"):
+            next(iter(loader))
+
+
+def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "new" / "faded.png"
+    options = ["--device", "cpu", "--size", "32", "--batch-size", "16", "--picture", str(picture)]
+    assert raw_kernel.main([str(packed / "val"), *options]) == 0
+    said = capsys.readouterr().out
+    assert "16 images on cpu: there is no GPU, so NumPy did what the kernel does" in said
+    pixels = np.asarray(Image.open(picture)).astype(int)
+    assert pixels.shape == (64, 8 * 32, 3)
+    assert np.abs(pixels[:32] - pixels[32:]).max() > 20  # faded
+    assert raw_kernel.main([str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
