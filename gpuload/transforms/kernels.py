@@ -4,6 +4,11 @@ Each takes images uint8 (n, 3, h, w), contiguous, and the numbers of their steps
 device; and gives new images. There is no number among them that a GPU has to be waited for. What looks roundabout is
 for the CPU, where torch has vector code for the one way and not for the other: of 224 × 224 pixels on one thread,
 float32 to uint8 takes 46 µs, through int16 it takes 16; `where` takes 590 µs, and minimum with exclusive or 20.
+
+One image of 224 × 224 on one thread, in µs of its processor time (EPYC of 2.6 GHz, 2 cores shared with other work, so
+the least of 80 runs each, 2026-11; of these 9 are the call): brightness 57, contrast 104, saturation 96, hue 286,
+grayscale 63, blur of 23 pixels 487 with a sigma of 1 and 834 with 2, solarize 30, posterize 25, autocontrast 92,
+equalize 235, invert 13, sharpness 190, affine 182.
 """
 
 from collections.abc import Callable
@@ -104,8 +109,8 @@ def equalize(images: Tensor, args: Tensor) -> Tensor:
     """Pillow's ImageOps.equalize, in whole numbers: the levels of a channel become its cumulative histogram."""
     n, channels = images.shape[:2]
     levels = images.view(n, channels, -1).long()
-    histogram = torch.zeros((n, channels, 256), dtype=torch.int64, device=images.device)
-    histogram.scatter_add_(2, levels, torch.ones((), dtype=torch.int64, device=images.device).expand_as(levels))
+    histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=images.device)
+    histogram.scatter_add_(2, levels, torch.ones((), dtype=torch.int32, device=images.device).expand_as(levels))
     below = histogram.cumsum(2) - histogram  # pixels of a lower level
     # All pixels but those of the highest level there is: below it lie the most.
     step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
