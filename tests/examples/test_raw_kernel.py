@@ -73,9 +73,9 @@ def test_fade_takes_its_strength_from_the_sample() -> None:
 def test_other_images_are_refused(packed: Path, wrong: dict[str, str]) -> None:
     augment = gpuload.Augment(16, **wrong)  # type: ignore[arg-type]
     options = {"augment": augment, "device": "cpu", "batch_transforms": [raw_kernel.Fade()]}
-    with gpuload.DaliIterator(packed / "val", 8, **options) as loader:
-        with pytest.raises(gpuload.ArgumentError, match="Fade: is for Augment"):
-            next(iter(loader))
+    loader = gpuload.DaliIterator(packed / "val", 8, **options)
+    with loader, pytest.raises(gpuload.ArgumentError, match="Fade: is for Augment"):
+        next(iter(loader))
 
 
 def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
