@@ -1,6 +1,6 @@
 """Reads torchvision's transforms: which arguments of `Augment` say the same. torchvision itself is not imported."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuload import transforms
@@ -19,9 +19,12 @@ _SAME_NAME = {
     "RandomAutocontrast": ("p",),
     "RandomEqualize": ("p",),
     "RandomErasing": ("p", "scale", "ratio", "value"),
-    "RandAugment": ("num_ops", "magnitude", "num_magnitude_bins"),
-    "TrivialAugmentWide": ("num_magnitude_bins",),
+    "RandAugment": ("num_ops", "magnitude", "num_magnitude_bins", "fill"),
+    "TrivialAugmentWide": ("num_magnitude_bins", "fill"),
+    "AutoAugment": ("policy", "fill"),
 }
+# What comes in this order here. Flips and conversions may stand anywhere: they change nothing of what the others do.
+_STAGES = ("crop and resize", "transforms of pixels", "Normalize", "RandomErasing")
 
 
 def arguments_of(transform: Any) -> dict[str, Any]:
@@ -29,8 +32,8 @@ def arguments_of(transform: Any) -> dict[str, Any]:
     `transforms.v2`), one transform, or what `weights.transforms()` gives.
 
     Raises:
-        ArgumentError: a transform that has no counterpart here, or an order that has none: pixels change after crop
-            and resize, and are normalised last.
+        ArgumentError: a transform, or an argument of one, that has no counterpart here, or an order that has none:
+            crop and resize come first, once, then what changes pixels, then Normalize, then RandomErasing.
     """
     if _name(transform) == "ImageClassification":  # torchvision.transforms._presets
         return {
@@ -42,16 +45,21 @@ def arguments_of(transform: Any) -> dict[str, Any]:
             "interpolation": _interpolation(transform),
         }
     found: dict[str, Any] = {"flip": 0.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "transforms": []}
+    names: list[str] = []
+    unit = 1  # of levels, as arguments give them: images are of 0..255 or, once they are of floats, of 0..1
     for step in _flatten(transform):
-        read = _READERS.get(_name(step))
+        name = _name(step)
+        if name in _CONVERSIONS:
+            unit = _unit(step, unit)
+            continue
+        read = _READERS.get(name)
+        pixels = None if read is not None else _pixels(step, unit)  # what is not known is told before its place is
+        _check_order(name, names)
         if read is not None:
             found.update(read(step, found))
-        elif _name(step) not in _CONVERSIONS:
-            if "size" not in found:
-                raise ArgumentError(
-                    f"Augment.torchvision: {_name(step)} comes before any crop or resize; here pixels change after them"
-                )
-            found["transforms"].append(_pixels(step))
+        else:
+            found["transforms"].append(pixels)
+        names.append(name)
     if "resize" in found and "crop" not in found:  # Resize(224) alone
         raise ArgumentError(
             f"Augment.torchvision: Resize({found['resize']}) without a CenterCrop gives images of different sizes, "
@@ -60,6 +68,39 @@ def arguments_of(transform: Any) -> dict[str, Any]:
     if "size" not in found:
         raise ArgumentError(f"Augment.torchvision: {_name(transform)} holds no crop or resize, which gives the size")
     return {**found, "transforms": tuple(found["transforms"])}
+
+
+def _check_order(name: str, before: Sequence[str]) -> None:
+    """Raises ArgumentError where a transform does not come in the order in which `Augment` does things."""
+    if name in before and name in _READERS:
+        raise ArgumentError(f"Augment.torchvision: {name} comes twice; here it is done once")
+    stage = _stage(name)
+    for other in before:
+        if stage is not None and (_stage(other) or 0) > stage:
+            raise ArgumentError(
+                f"Augment.torchvision: {name} comes after {other}; the order here is {', '.join(_STAGES)}"
+            )
+        if stage == 0 and _stage(other) == 0 and (other, name) != ("Resize", "CenterCrop"):
+            raise ArgumentError(f"Augment.torchvision: {other} and {name} both crop or resize; here one of them can")
+    if stage and stage != 2 and not any(_stage(other) == 0 for other in before):
+        raise ArgumentError(f"Augment.torchvision: {name} comes before crop and resize; here pixels change after them")
+
+
+def _stage(name: str) -> int | None:
+    """Where in `_STAGES` it belongs; None: anywhere."""
+    if name in _READERS:
+        return {"Normalize": 2, "RandomHorizontalFlip": None, "RandomVerticalFlip": None}.get(name, 0)
+    return 3 if name == "RandomErasing" else 1
+
+
+def _unit(step: Any, before: int) -> int:
+    """What levels of 0..255 are to be multiplied with to be those of the images after a conversion: 255 for 0..1."""
+    name, dtype = _name(step), getattr(step, "dtype", None)
+    if name in ("ToTensor", "ToPILImage"):
+        return 255 if name == "ToTensor" else 1
+    if name == "ConvertImageDtype" or (name == "ToDtype" and step.scale):
+        return 255 if getattr(dtype, "is_floating_point", False) else 1
+    return before
 
 
 def _flatten(transform: Any) -> Iterator[Any]:
@@ -81,6 +122,8 @@ def _random_resized_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    if step.max_size is not None:
+        raise ArgumentError(f"Augment.torchvision: Resize(max_size={step.max_size!r}) has no counterpart")
     if isinstance(step.size, int) or len(step.size) == 1:
         return {"resize": _side(step.size), "interpolation": _interpolation(step)}
     return {"size": _size(step.size), "crop": "none", "interpolation": _interpolation(step)}
@@ -89,13 +132,15 @@ def _resize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
 def _center_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     if "resize" not in found:
         raise ArgumentError(
-            "Augment.torchvision: CenterCrop without a Resize before it. Use Augment(crop='pad_or_crop')"
+            "Augment.torchvision: CenterCrop without a Resize(side) before it. Use Augment(crop='pad_or_crop')"
         )
     return {"size": _size(step.size), "crop": "center"}
 
 
 def _normalize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mean": tuple(step.mean), "std": tuple(step.std)}
+    """One number stands for all three channels, as in torchvision."""
+    mean, std = tuple(step.mean), tuple(step.std)
+    return {"mean": mean * 3 if len(mean) == 1 else mean, "std": std * 3 if len(std) == 1 else std}
 
 
 _READERS: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
@@ -108,34 +153,53 @@ _READERS: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _pixels(step: Any) -> Any:
-    """The transform of the same name of `gpuload.transforms`."""
+def _pixels(step: Any, unit: int) -> Any:
+    """The transform of the same name of `gpuload.transforms`. unit: of levels in its arguments, as `_unit` gives it."""
     name = _name(step)
     if name == "RandomApply":
-        return transforms.RandomApply(tuple(_pixels(inner) for inner in step.transforms), p=float(step.p))
-    if name == "AutoAugment":
-        return transforms.AutoAugment(step.policy.value)
+        return transforms.RandomApply(tuple(_pixels(inner, unit) for inner in step.transforms), p=float(step.p))
     if name not in _SAME_NAME:
         raise ArgumentError(
             f"Augment.torchvision: {name} has no counterpart. Known: RandomResizedCrop, Resize, CenterCrop, flips, "
-            f"Normalize, RandomApply, AutoAugment, {', '.join(_SAME_NAME)}. Others can be given to DaliIterator as "
-            "batch_transforms"
+            f"Normalize, RandomApply, {', '.join(_SAME_NAME)}. Others can be given to DaliIterator as batch_transforms"
         )
-    arguments = {key: getattr(step, key) for key in _SAME_NAME[name]}
-    return getattr(transforms, name)(**{key: _plain(value) for key, value in arguments.items()})
+    arguments = {key: _plain(getattr(step, key)) for key in _SAME_NAME[name]}
+    if "fill" in arguments:
+        mode = getattr(step.interpolation, "value", step.interpolation)
+        if mode != "nearest":
+            raise ArgumentError(f"Augment.torchvision: {name}(interpolation={mode!r}); expected nearest, its default")
+        arguments["fill"] = _levels(arguments["fill"], unit)
+    elif name == "RandomSolarize":
+        arguments["threshold"] *= unit
+    elif name == "RandomErasing" and step.value is None:  # what v2 makes of "random"
+        arguments["value"] = "random"
+    elif name == "ColorJitter":  # None is torchvision's for a strength of 0
+        arguments = {key: 0 if value is None else value for key, value in arguments.items()}
+    return getattr(transforms, name)(**arguments)
 
 
 def _plain(value: Any) -> Any:
-    """torchvision keeps lists where it was given tuples, and None for a strength of 0."""
-    if value is None:
-        return 0
-    return tuple(value) if isinstance(value, list) else value
+    """torchvision keeps lists where it was given tuples, v2 also lists of one number, and a policy as an enum."""
+    if isinstance(value, list):
+        return value[0] if len(value) == 1 else tuple(value)
+    return getattr(value, "value", value)
+
+
+def _levels(fill: Any, unit: int) -> Any:
+    """A fill in levels of 0..255: one for all channels, or three, or None."""
+    if fill is None:
+        return None
+    if isinstance(fill, Mapping):
+        raise ArgumentError(f"Augment.torchvision: fill={fill!r}; expected one level, or three (R, G, B)")
+    return tuple(level * unit for level in fill) if isinstance(fill, tuple) else fill * unit
 
 
 def _interpolation(step: Any) -> str:
     mode = getattr(step.interpolation, "value", step.interpolation)
     if mode not in ("bilinear", "bicubic"):
         raise ArgumentError(f"Augment.torchvision: interpolation {mode!r}; expected bilinear or bicubic")
+    if getattr(step, "antialias", True) is False:
+        raise ArgumentError(f"Augment.torchvision: {_name(step)}(antialias=False); here resizing always antialiases")
     return str(mode)
 
 

@@ -118,6 +118,6 @@ def check_boxes(images: torch.Tensor, boxes: Any, tight: Literal["always", "insi
                 shape = np.array([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
                 larger = (shape - box) * [1, 1, -1, -1]  # by how much the box is the larger one, at each side
                 assert (larger >= -1).all() and (not is_tight or (larger <= (1 if tight == "always" else 2)).all())
-                compared += is_tight or tight == "never"
+                compared += int(is_tight or tight == "never")
         assert set(np.unique(classes[classes > 1])) <= set(FIRST_SHAPE + labels[:count])  # no shape without a box
     return compared
