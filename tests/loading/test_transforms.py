@@ -129,7 +129,13 @@ def test_sigma_of_blur_is_distributed_as_torchvisions(transforms: ModuleType) ->
 
 @pytest.mark.parametrize(("height", "width"), [(224, 224), (40, 300)])
 @pytest.mark.parametrize(
-    "options", [{}, {"scale": (0.3, 0.9), "ratio": (0.2, 5.0)}, {"scale": (0.001, 0.01)}, {"scale": (0.9, 1.0)}]
+    "options",
+    [
+        {},
+        {"scale": (0.3, 0.9), "ratio": (0.2, 5.0)},
+        {"scale": (0.001, 0.01), "ratio": (0.4, 0.7)},
+        {"scale": (0.9, 1.0)},
+    ],
 )
 def test_erased_regions_are_distributed_as_torchvisions(
     transforms: ModuleType, height: int, width: int, options: dict[str, Any]
