@@ -14,24 +14,26 @@ class Schedule:
 
     augment: one for all images; or several, each of which makes a view of every sample; or either of them by the epoch
         from which on it holds: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+    is_single: one view is made of each sample, whether it was given in a list or not.
 
     Raises:
-        ArgumentError: no entry for epoch 0; views that make no common batch; epochs that differ in more than sizes,
-            crops, flips and transforms, for which the decoder would have to be built anew.
+        ArgumentError: what is no Augment; no entry for epoch 0; views that make no common batch; epochs that differ in
+            more than sizes, crops, flips and transforms, for which the decoder would have to be built anew.
     """
 
     def __init__(self, augment: Views | Mapping[int, Views]) -> None:
-        by_epoch = dict(sorted(augment.items())) if isinstance(augment, Mapping) else {0: augment}
+        by_epoch = dict(augment) if isinstance(augment, Mapping) else {0: augment}
+        for epoch in by_epoch:
+            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+                raise ArgumentError(f"augment: epoch {epoch!r}; expected whole numbers from 0 on")
         if 0 not in by_epoch:
-            raise ArgumentError(f"augment: has epochs {list(by_epoch)}, but none for epoch 0, the first")
-        self.is_single = isinstance(by_epoch[0], Augment)
-        self._starts = list(by_epoch)
-        self._views = [(views,) if isinstance(views, Augment) else tuple(views) for views in by_epoch.values()]
+            raise ArgumentError(f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first")
+        self._starts = sorted(by_epoch)
+        self._views = [_views(by_epoch[start]) for start in self._starts]
         first = self._views[0]
-        if not first:
-            raise ArgumentError("augment=[]: expected at least one Augment")
+        self.is_single = len(first) == 1
         for start, views in zip(self._starts, self._views, strict=True):
-            if len(views) != len(first) or isinstance(by_epoch[start], Augment) != self.is_single:
+            if len(views) != len(first):
                 raise ArgumentError(f"augment: epoch {start} makes {len(views)} views, epoch 0 {len(first)}")
             for one, other in zip(first, views, strict=True):
                 _check_alike(one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms"))
@@ -59,10 +61,21 @@ class Schedule:
         )
 
 
+def _views(augment: Views) -> tuple[Augment, ...]:
+    views = augment if isinstance(augment, Sequence) else (augment,)
+    for view in views:
+        if not isinstance(view, Augment):
+            raise ArgumentError(f"augment: {view!r}; expected a gpuload.Augment, several, or a dict of them by epoch")
+    if not views:
+        raise ArgumentError(f"augment={augment!r}: expected at least one Augment")
+    return tuple(views)
+
+
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
     for name in Form._fields:
         if name not in free and getattr(one, name) != getattr(other, name):
+            what = "crop='pad_or_crop'" if name == "pads" else name
             raise ArgumentError(
-                f"augment: {which} differ in {name} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
-                "epochs sizes, crops, flips and transforms may change, or construct another DaliIterator"
+                f"augment: {which} differ in {what} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
+                "epochs sizes, other crops, flips and transforms may change. Or construct another DaliIterator"
             )
