@@ -175,6 +175,8 @@ class Augment:
             _check_choice(name, getattr(self, name), get_args(choices))
         _check_geometry(self)
         _check_values(self)
+        # What a transform has against the size of the output, it says when it draws: better now than in mid-epoch.
+        self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
 
     @property
     def output_size(self) -> tuple[int, int]:
