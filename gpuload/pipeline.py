@@ -13,7 +13,7 @@ from gpuload.augment import Form
 from gpuload.decoder import BatchDecodeError, Decoded, R, Stored
 from gpuload.errors import DeviceError
 from gpuload.graph import GRAPH_DRAWS, Operators, backend, fn, input_names, operators, pipeline_def, tensors
-from gpuload.masks import find_other_sizes
+from gpuload.masks import OTHER_SIZE, find_other_sizes
 from gpuload.reader import Bytes
 
 _GRAPH_DRAW = 1 << 13  # the first of a request's random numbers that are for the user's operators
@@ -90,6 +90,11 @@ class DaliDecoder(Generic[R]):
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
             request, begun = self._in_flight.popleft()
+            for field in request.masks:
+                # DALI cuts the image's crop also out of a mask that is larger, and says nothing.
+                if places := find_other_sizes(request, field):
+                    self._discard()
+                    raise BatchDecodeError(request, places, "mask", OTHER_SIZE)
             yield (
                 request,
                 Decoded(
@@ -153,7 +158,7 @@ class DaliDecoder(Generic[R]):
                 if places := [place for place, data in enumerate(masks) if not _decodes(data)]:
                     return BatchDecodeError(request, places, "mask")
                 if places := find_other_sizes(request, masks):
-                    return BatchDecodeError(request, places, "mask", "it is not of its image's size")
+                    return BatchDecodeError(request, places, "mask", OTHER_SIZE)
         return error
 
 
