@@ -42,6 +42,8 @@ def test_memory_is_steady_over_a_thousand_batches(
         if seen >= BATCHES:
             break
     record_property("memory_mib", {"host": host, "gpu": gpu})
-    # 700 batches of 4 images are 74 MiB as floats, 105 as decoded pixels: a leak of a tenth of either shows.
-    assert host[1] - host[0] < 7
-    assert gpu[1] - gpu[0] < 7
+    # 700 batches of 4 images are 74 MiB as floats, 105 as decoded pixels. On a CPU a leak of a tenth of either shows; a
+    # GPU's allocators, and those of pinned memory, take tens of MiB at once.
+    most = 48 if accelerated["device"] == "cuda" else 7
+    assert host[1] - host[0] < most
+    assert gpu[1] - gpu[0] < most
