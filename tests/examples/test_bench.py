@@ -1,4 +1,4 @@
-"""tools/bench.py: the table, the figures in JSON, and what it says of loaders that cannot run."""
+"""tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run."""
 
 import json
 import subprocess
@@ -8,36 +8,58 @@ from pathlib import Path
 import bench
 import pytest
 import torch
-from benchmark.process import ContenderError, ContenderProcess, Round
-from benchmark.process import First as FirstBatch
-from benchmark.report import summarise
+from benchmark.contenders import CONTENDERS, why_not
+from benchmark.course import Course
 from benchmark.work import Work
+
+import gpuload
 
 TOOL = str(Path(bench.__file__))
 
 
-def test_table_and_json(packed: Path, tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    options = ["--rounds", "2", "--images", "512", "--size", "32", "--batch-size", "32", "--json", str(figures)]
-    done = subprocess.run([sys.executable, TOOL, str(packed / "train"), *options], capture_output=True, text=True)
+def run_bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, TOOL, str(folder), *options], capture_output=True, text=True)
+
+
+def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
+    figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
+    options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "512"]
+    options += ["--size", "32", "--batch-size", "32", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
+    done = run_bench(packed / "train", *options)
     assert done.returncode == 0, done.stderr
-    for text in ("DataLoader + Pillow", "DALI by hand", "gpuload", "images/s", "times torch", "cores", "torch 2."):
+    assert done.stderr == ""  # no notice of what was left behind, of semaphores or memory
+    for text in ("DataLoader + Pillow", "gpuload", "images/s", "times torch", "of ceiling", "torch 2."):
         assert text in done.stdout
-    loaders = json.loads(figures.read_text())["loaders"]
-    assert [row["name"] for row in loaders][:3] == ["torch", "dali", "gpuload"]
-    for row in loaders:
+    assert "The ceiling: whole JPEGs decoded by simplejpeg" in done.stdout
+    record = json.loads(figures.read_text())
+    assert record["ceiling"]["images_per_s"] > 0
+    assert [row["name"] for row in record["loaders"]] == ["torch", "gpuload"]
+    for row in record["loaders"]:
         assert [turn["images"] for turn in row["rounds"]] == [512, 512]
         assert row["images_per_s_min"] <= row["images_per_s"] <= row["images_per_s_max"]
+        assert row["share_of_ceiling"] == row["images_per_s"] / record["ceiling"]["images_per_s"]
+        assert row["cold_images_per_s"] > 0
         assert row["memory_bytes"] > 10e6
+        assert row["resume_s"] > 0
+        assert row["delivers"]["images"] == 512
+        assert row["versions"]["torch"] == torch.__version__
+    assert [row["resumes"] for row in record["loaders"]] == ["reads again", "state_dict"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_reading_alone(packed: Path) -> None:
-    options = ["--read-only", "--rounds", "1", "--images", "1024"]
-    done = subprocess.run([sys.executable, TOOL, str(packed / "train"), *options], capture_output=True, text=True)
+    done = run_bench(packed / "train", "--read-only", "--rounds", "1", "--images", "1024")
     assert done.returncode == 0, done.stderr
     assert "fn.readers.webdataset" in done.stdout
     assert "gpuload's reader " in done.stdout
     assert "gpuload's reader, into DALI" in done.stdout
+
+
+def test_profile(packed: Path) -> None:
+    done = run_bench(packed / "train", "--profile", "--size", "32", "--batch-size", "32", "--images", "2048")
+    assert done.returncode == 0, done.stderr
+    assert "gpuload, a batch every" in done.stdout
+    assert "ms an image" in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
@@ -46,13 +68,21 @@ def test_a_loader_that_cannot_run_is_named(packed: Path, capsys: pytest.CaptureF
     assert "left out: gpuload-gpu: there is no GPU" in capsys.readouterr().err
 
 
+def test_a_python_that_lacks_the_package_is_named(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--loaders", "ffcv", "--ffcv-python", "/nowhere/python"]
+    assert bench.main([str(packed / "train"), *options]) == 2
+    assert "left out: ffcv: /nowhere/python: No such file or directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--rounds", "0"], "--rounds 0: expected at least 1"),
-        (["--batch-size", "5000"], "--batch-size 5000: is larger than"),
+        (["--cold", "-1"], "--cold -1: expected 0 or more"),
+        (["--batch-size", "5000", "--images", "80000"], "--batch-size 5000: is larger than"),
         (["--images", "640"], r"--images 640: expected at least 16 batches (1,024 images)"),
         (["--loaders", "fast"], "invalid choice: 'fast'"),
+        (["--python", "fast=python3"], "--python fast=python3: expected LOADER=PATH"),
     ],
 )
 def test_arguments_that_cannot_be(
@@ -69,19 +99,17 @@ def test_a_folder_that_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no such folder" in capsys.readouterr().err
 
 
-def test_a_contender_that_fails_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ContenderError, match=r"gpuload: FormatError: .*none: no such folder"):
-        ContenderProcess("gpuload", Work(tmp_path / "none", 8, 32, 1, 8))
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    first = FirstBatch(0.1, (8, 3, 4, 4), "float32", 0.0, 1.0)
-
-    def rounds(*seconds: float) -> list[Round]:
-        return [Round(100, s, 2 * s, 10**6) for s in seconds]
-
-    # The machine is half as fast in the second round; the second loader is twice as fast as the first in each.
-    rows = summarise({"torch": first, "gpuload": first}, {"torch": rounds(2, 4, 2), "gpuload": rounds(1, 2, 1)})
-    assert [row["images_per_s"] for row in rows] == [50, 100]
-    assert [(row["ratio_min"], row["ratio"], row["ratio_max"]) for row in rows] == [(1, 1, 1), (2, 2, 2)]
-    assert [row["cpu_s_per_1000"] for row in rows] == [40, 20]
+@pytest.mark.parametrize("name", ["opencv", "webdataset", "spdl-opencv", "dali", "gpuload-dali"])
+def test_peers_that_are_installed_deliver_what_the_first_does(
+    packed: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if reason := why_not(CONTENDERS[name]):
+        pytest.skip(reason)
+    work = Work(packed / "val", 16, 32, 2, 10_000, samples=len(gpuload.Dataset(packed / "val")))
+    course = Course(work, {}, bench.count_labels(gpuload.Dataset(packed / "val")))
+    course.examine(["gpuload", name])
+    assert list(course.results) == ["gpuload", name], capsys.readouterr().err
+    found = course.results[name].examined
+    assert found is not None
+    assert found.whole
+    assert found.images > 0.7 * work.samples

@@ -1,84 +1,118 @@
-"""The contenders, each as its own documentation advises to set it up."""
+"""The contenders. A new one is a file in `peers/` and a line here."""
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
-from benchmark import dali_by_hand, reading
-from benchmark.work import Batches, Contender, Work
+from benchmark import reading
+from benchmark.peers import dali, dataloader, ffcv, litdata, mosaic, own, spdl, webdataset
+from benchmark.work import Contender
+
+_ALL = [
+    Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, package="torch"),
+    Contender("opencv", "DataLoader + simplejpeg, OpenCV", dataloader.open_opencv, package="cv2"),
+    Contender(
+        "torch-raw",
+        "DataLoader over np.memmap",
+        dataloader.open_array,
+        package="torch",
+        prepare=dataloader.prepare_array,
+        jpeg=False,
+        raw=True,
+    ),
+    Contender("webdataset", "webdataset", webdataset.open_loader, package="webdataset", distribution="webdataset"),
+    Contender(
+        "mosaic",
+        "MosaicML Streaming",
+        mosaic.open_loader,
+        package="streaming",
+        distribution="mosaicml-streaming",
+        prepare=mosaic.prepare,
+        raw=True,
+    ),
+    Contender(
+        "litdata",
+        "LitData",
+        litdata.open_loader,
+        package="litdata",
+        distribution="litdata",
+        prepare=litdata.prepare,
+        raw=True,
+    ),
+    Contender("spdl", "SPDL, its FFmpeg", spdl.open_ffmpeg, package="spdl.io", distribution="spdl"),
+    Contender(
+        "spdl-opencv", "SPDL + simplejpeg, OpenCV", spdl.open_opencv, package="spdl.pipeline", distribution="spdl"
+    ),
+    Contender("ffcv", "FFCV", ffcv.open_loader, package="ffcv", distribution="ffcv", prepare=ffcv.prepare, raw=True),
+    Contender(
+        "dali",
+        "DALI by hand",
+        dali.open_pipeline,
+        package="nvidia.dali",
+        distribution="nvidia-dali-cuda130",
+    ),
+    Contender("gpuload", "gpuload", own.open_loader, package="simplejpeg", distribution="gpuload", raw=True),
+    Contender(
+        "gpuload-dali",
+        "gpuload, decoder='dali'",
+        partial(own.open_loader, decoder="dali"),
+        package="nvidia.dali",
+        distribution="gpuload",
+        raw=True,
+    ),
+]
+
+_READING = [
+    Contender("read-dali", "fn.readers.webdataset", reading.open_dali, package="nvidia.dali", reads_only=True),
+    Contender("read-gpuload", "gpuload's reader", reading.open_gpuload, reads_only=True),
+    Contender(
+        "read-gpuload-dali",
+        "gpuload's reader, into DALI",
+        reading.open_gpuload_into_dali,
+        package="nvidia.dali",
+        reads_only=True,
+    ),
+]
 
 
-@contextmanager
-def open_dataloader(work: Work, device: str) -> Iterator[Batches]:
-    """torch's DataLoader and Pillow: workers that stay, whole batches collated there; pinned memory for a GPU."""
-    import pillow_loader
+def _on_gpu(contender: Contender) -> Contender:
+    """The same with batches on the GPU: decoded there where it can, else moved."""
+    from dataclasses import replace
 
-    loader = pillow_loader.train_loader(
-        work.folder, work.batch_size, size=work.size, workers=work.threads, pin_memory=device == "cuda"
+    decodes = contender.name in ("dali", "gpuload")
+    return replace(
+        contender,
+        name=f"{contender.name}-gpu",
+        what=f"{contender.what}, {'GPU' if decodes else 'to GPU'}",
+        open=partial(contender.open, device="cuda"),
+        device="cuda",
+        package="nvidia.dali" if contender.name == "gpuload" else contender.package,
     )
-    yield loader if device == "cpu" else _Moved(loader, device)
-    del loader
-
-
-class _Moved:
-    def __init__(self, batches: Batches, device: str) -> None:
-        self._batches, self._device = batches, device
-
-    def __iter__(self):
-        for images, labels in self._batches:
-            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
-
-
-@contextmanager
-def open_gpuload(work: Work, device: str, decoder: str = "auto") -> Iterator[Batches]:
-    import gpuload
-
-    augment = gpuload.Augment(work.size)
-    with gpuload.DaliIterator(
-        work.folder, work.batch_size, augment=augment, device=device, decoder=decoder, num_threads=work.threads
-    ) as loader:
-        yield loader
 
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender("torch", "DataLoader + Pillow", partial(open_dataloader, device="cpu"), package="torch"),
-        Contender("dali", "DALI by hand", partial(dali_by_hand.open_pipeline, device="cpu"), package="nvidia.dali"),
-        Contender("gpuload", "gpuload", partial(open_gpuload, device="cpu"), package="simplejpeg"),
-        Contender(
-            "gpuload-dali",
-            "gpuload, decoder='dali'",
-            partial(open_gpuload, device="cpu", decoder="dali"),
-            package="nvidia.dali",
-        ),
-        Contender("torch-gpu", "DataLoader + Pillow, to GPU", partial(open_dataloader, device="cuda"), "cuda", "torch"),
-        Contender(
-            "dali-gpu", "DALI by hand, GPU", partial(dali_by_hand.open_pipeline, device="cuda"), "cuda", "nvidia.dali"
-        ),
-        Contender("gpuload-gpu", "gpuload, GPU", partial(open_gpuload, device="cuda"), "cuda", "nvidia.dali"),
-        Contender("read-dali", "fn.readers.webdataset", reading.open_dali, package="nvidia.dali", reads_only=True),
-        Contender("read-gpuload", "gpuload's reader", reading.open_gpuload, reads_only=True),
-        Contender(
-            "read-gpuload-dali",
-            "gpuload's reader, into DALI",
-            reading.open_gpuload_into_dali,
-            package="nvidia.dali",
-            reads_only=True,
-        ),
+        *_ALL,
+        *(_on_gpu(contender) for contender in _ALL if contender.name != "gpuload-dali"),
+        *_READING,
     )
 }
 
 
-def why_not(contender: Contender) -> str | None:
-    """Why a contender cannot run here, or None if it can."""
-    try:
-        found = contender.package is None or importlib.util.find_spec(contender.package)
-    except ModuleNotFoundError:
-        found = None
-    if not found:
-        return f"{contender.package} is not installed"
+def why_not(contender: Contender, raw: bool = False, elsewhere: bool = False) -> str | None:
+    """Why a contender cannot run here, or None if it can.
+
+    raw: the set is of pixels. elsewhere: it has a Python of its own, whose packages its process will find or not.
+    """
+    if not (contender.raw if raw else contender.jpeg):
+        return f"it does not load sets of {'raw pixels' if raw else 'JPEGs'}"
+    if not elsewhere and contender.package is not None:
+        try:
+            found = importlib.util.find_spec(contender.package)
+        except ModuleNotFoundError:
+            found = None
+        if not found:
+            return f"{contender.package} is not installed"
     if contender.device == "cuda":
         import torch
 

@@ -1,20 +1,25 @@
-"""A contender in a process of its own, so that none uses the memory, threads or caches of another."""
+"""A contender's process, seen from the benchmark: starting it, asking it, ending it."""
 
-import multiprocessing
+import contextlib
+import json
 import os
-import time
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmark.contenders import CONTENDERS
-from benchmark.work import Batches, Contender, Work
+from benchmark.work import Work
 
-# A loader fills its queues while the others have their turn; these batches empty them before the clock starts.
-WARM_UP_BATCHES = 8
-_PATIENCE_S = 180.0
+_PATIENCE_S = 300.0
+# Writing a set in a peer's format takes as long as it takes.
+_PATIENCE_TO_PREPARE_S = 7200.0
+_TOOLS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,8 @@ class First:
     """The first batch: seconds from constructing the loader, after imports, and what it looks like."""
 
     first_batch_s: float
-    shape: tuple[int, ...]
-    dtype: str
-    mean: float
-    std: float
+    shape: Sequence[int] = ()
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Round:
     elapsed_s: float
     cpu_s: float
     memory_bytes: int
+    first_batch_s: float | None = field(default=None, compare=False)
 
     @property
     def rate(self) -> float:
@@ -47,163 +51,123 @@ class ContenderError(Exception):
 
 
 class ContenderProcess:
-    """Runs one contender's rounds when asked."""
+    """Runs one contender. Started with `python`, in whose environment its package is."""
 
-    def __init__(self, name: str, work: Work) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.name = name
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, work), name=f"bench-{name}")
-        self._process.start()
-        theirs.close()
-        self.first: First = self._receive()
+    def __init__(self, name: str, work: Work, python: str = sys.executable) -> None:
+        self.name, self._work = name, work
+        ours, theirs = os.pipe()
+        # What its libraries print, shown only if it fails.
+        self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmark.child", name, str(theirs)],
+                stdin=subprocess.PIPE,
+                stdout=self._notes,
+                stderr=self._notes,
+                pass_fds=[theirs],
+                text=True,
+                env=_environment(),
+            )
+        except OSError as error:
+            os.close(ours)
+            self._notes.close()
+            raise ContenderError(f"{name}: {python}: {error.strerror}") from None
+        finally:
+            os.close(theirs)
+        self._answers = open(ours)  # noqa: SIM115 - closed with the process
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(ours, selectors.EVENT_READ)
+        self.versions: dict[str, str] = self._receive()["versions"]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def prepare(self) -> None:
+        """Writes the set in its own format, once: a folder that is there is whole."""
+        contender = CONTENDERS[self.name]
+        folder = contender.folder(self._work)
+        if contender.prepare is None or folder.exists():
+            return
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        self._ask("prepare", _PATIENCE_TO_PREPARE_S, folder=str(unfinished))
+        unfinished.rename(folder)
+
+    def examine(self) -> dict[str, Any]:
+        """The fields of `examine.Examined`."""
+        return self._ask("examine")
+
+    def open(self) -> First:
+        """Constructs the loader that `round` then asks."""
+        return First(**self._ask("warm"))
 
     def round(self) -> Round:
-        self._pipe.send("round")
-        return self._receive()
+        return Round(**self._ask("round"))
+
+    def cold(self) -> Round:
+        """A round of a new loader's first epoch."""
+        return Round(**self._ask("cold"))
 
     def close(self) -> None:
-        self._pipe.close()  # the process sees the end of its orders, and ends
-        self._process.join(20)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
-
-    def _receive(self) -> Any:
-        try:
-            answer = self._pipe.recv() if self._pipe.poll(_PATIENCE_S) else f"said nothing for {_PATIENCE_S:.0f} s"
-        except EOFError:
-            self._process.join()
-            answer = f"its process ended with exit code {self._process.exitcode}"
-        if isinstance(answer, str):
-            self.close()
-            raise ContenderError(f"{self.name}: {answer}")
-        return answer
-
-
-def _serve(pipe: Connection, name: str, work: Work) -> None:
-    contender = CONTENDERS[name]
-    try:
-        _import(contender)
-        started = time.perf_counter()
-        with contender.open(work) as loader:
-            batches = _endless(loader)
-            first = next(batches)
-            pipe.send(_describe(first, time.perf_counter() - started, contender, work))
-            try:
-                while pipe.recv() == "round":
-                    pipe.send(_run(batches, contender, work))
-            finally:
-                batches.close()
-                del first, batches, loader  # a DataLoader's workers end with the last reference to it
-    except EOFError:  # no more orders
-        pass
-    except Exception as error:
-        pipe.send(f"{type(error).__name__}: {error}")
-
-
-def _run(batches: Iterator[Any], contender: Contender, work: Work) -> Round:
-    for _ in range(WARM_UP_BATCHES):
-        next(batches)
-    _synchronise(contender)
-    cpu, started, images = _cpu_seconds(), time.perf_counter(), 0
-    while images < work.images:
-        pixels, labels = next(batches)
-        if len(pixels) != work.batch_size or len(labels) != work.batch_size:
-            raise ValueError(f"a batch has {len(pixels)} images and {len(labels)} labels, asked were {work.batch_size}")
-        images += len(pixels)
-    _synchronise(contender)
-    elapsed, cpu = time.perf_counter() - started, _cpu_seconds() - cpu
-    memory = _memory_bytes()
-    _settle()
-    return Round(images, elapsed, cpu, memory)
-
-
-def _describe(batch: tuple[Any, Any], first_batch_s: float, contender: Contender, work: Work) -> First:
-    """Checks the first batch: form, dtype, no NaN, and for encoded samples that they are JPEG."""
-    images, labels = batch
-    if contender.reads_only:
-        samples = images if isinstance(images, list) else [images.at(place) for place in range(len(images))]
-        if any(bytes(sample[:2]) != b"\xff\xd8" for sample in samples):
-            raise ValueError("a sample of its first batch is not a JPEG")
-        return First(first_batch_s, (len(images),), "encoded", 0.0, 0.0)
-    expected = (work.batch_size, 3, work.size, work.size)
-    if (
-        tuple(images.shape) != expected
-        or str(images.dtype) != "torch.float32"
-        or images.device.type != contender.device
-    ):
-        raise ValueError(
-            f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "
-            f"asked were {expected}, torch.float32 on {contender.device}"
-        )
-    if len(labels) != work.batch_size or not bool(images.isfinite().all()):
-        raise ValueError("a label is missing or a pixel is not finite")
-    return First(first_batch_s, expected, "float32", float(images.mean()), float(images.std()))
-
-
-def _endless(loader: Batches) -> Generator[Any, None, None]:
-    while True:
-        yield from loader
-
-
-def _import(contender: Contender) -> None:
-    """What a user imports anyway, before the clock for the first batch starts."""
-    import torch  # noqa: F401
-
-    if contender.package == "nvidia.dali":
-        import nvidia.dali.plugin.pytorch  # noqa: F401
-
-        import gpuload.iterator  # noqa: F401
-
-
-def _synchronise(contender: Contender) -> None:
-    if contender.device == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
-
-
-def _settle() -> None:
-    """Waits until this contender's queues are full and it uses no more CPU, so that it does not slow the next one."""
-    for _ in range(50):
-        before = _cpu_seconds()
-        time.sleep(0.1)
-        if _cpu_seconds() - before < 0.02:
+        if self._answers.closed:
             return
-
-
-def _tree() -> list[int]:
-    """This process and its descendants."""
-    found = [os.getpid()]
-    for pid in found:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # the process sees the end of its orders, and ends
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
             try:
-                found.extend(int(child) for child in children.read_text().split())
-            except OSError:  # a thread that has just ended
-                continue
-    return found
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._selector.close()
+        self._answers.close()
+        self._notes.close()
+
+    def __enter__(self) -> "ContenderProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, order: str, patience_s: float = _PATIENCE_S, **values: Any) -> dict[str, Any]:
+        work = {**self._work._asdict(), "folder": str(self._work.folder), "cache": str(self._work.cache)}
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `_receive` finds out why
+            self._process.stdin.write(json.dumps({"order": order, "work": work, **values}) + "\n")
+            self._process.stdin.flush()
+        return self._receive(patience_s)
+
+    def _receive(self, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
+        if not self._selector.select(patience_s):
+            problem = f"said nothing for {patience_s:.0f} s"
+            self._process.kill()
+        elif line := self._answers.readline():
+            answer: dict[str, Any] = json.loads(line)
+            if "error" not in answer:
+                return answer
+            problem = answer["error"]
+        else:
+            code = self._process.wait()
+            self._notes.seek(0)
+            last = self._notes.read().strip().splitlines()[-1:]
+            problem = ": ".join([f"its process ended with exit code {code}", *last])
+        self.close()
+        raise ContenderError(f"{self.name}: {problem}")
 
 
-def _cpu_seconds() -> float:
-    """User and system time of the process tree."""
-    ticks = 0
-    for pid in _tree():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += int(fields[11]) + int(fields[12])  # utime and stime, fields 14 and 15 of proc(5)
-    return ticks / os.sysconf("SC_CLK_TCK")
+def _environment() -> dict[str, str]:
+    """That of this process; the contender imports the same gpuload and the same benchmark."""
+    import gpuload
 
-
-def _memory_bytes() -> int:
-    """Anonymous and shared memory of the process tree, shared pages divided among those who share them."""
-    kilobytes = 0
-    for pid in _tree():
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return kilobytes * 1024
+    top = _TOOLS.parent
+    paths = [_TOOLS, top / "examples", top / "tests", Path(gpuload.__file__).resolve().parents[1]]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]).strip(":"),
+    }

@@ -21,7 +21,7 @@ def open_dali(work: Work) -> Iterator[Batches]:
     """DALI's reader of WebDataset shards, which shuffles in a buffer of 1,024 samples."""
     from nvidia.dali import fn, pipeline_def
 
-    shards = sorted(work.folder.glob("*.tar"))
+    shards = work.shards
 
     @pipeline_def(batch_size=work.batch_size, num_threads=work.threads, device_id=None, prefetch_queue_depth=2)
     def graph():

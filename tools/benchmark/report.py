@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,14 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 import gpuload
+from benchmark.ceiling import Ceiling
 from benchmark.contenders import CONTENDERS
-from benchmark.process import First, Round
+from benchmark.course import STILL_CACHED, Result
+from benchmark.process import Round
+from benchmark.profile import Profile
 from benchmark.work import Work
 
-PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "pillow", "numpy")
+PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "pillow", "numpy")
 
 
-def describe(work: Work) -> list[str]:
+def describe(work: Work, named: Path) -> list[str]:
     """The data set, the machine, the versions: a line each."""
     dataset = gpuload.Dataset(work.folder)
     image_bytes = pixels = 0
@@ -29,20 +33,34 @@ def describe(work: Work) -> list[str]:
         pixels += int((rows.column("width").to_numpy().astype(int) * rows.column("height").to_numpy()).sum())
     mean_bytes, mean_pixels = image_bytes / len(dataset), pixels / len(dataset)
     return [
-        f"{work.folder}: {len(dataset):,} images in {len(dataset.shard_paths)} shards; on average "
-        f"{mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
+        f"{named}: {len(dataset):,} {'raw images' if work.raw else 'images'} in {len(dataset.shard_paths)} shards; on "
+        f"average {mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
         f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}{_gpu_name()}",
-        f"Python {platform.python_version()}, " + ", ".join(f"{name} {version}" for name, version in _versions()),
+        f"gpuload {gpuload.__version__}, Python {platform.python_version()}, "
+        + ", ".join(f"{name} {version}" for name, version in _versions()),
     ]
 
 
-def summarise(firsts: dict[str, First], rounds: dict[str, list[Round]]) -> list[dict[str, Any]]:
+def describe_ceiling(
+    ceiling: Ceiling, copy_bytes_per_s: float, disk_bytes_per_s: float, cached: float
+) -> dict[str, Any]:
+    """cached: the share of the files that was still in the page cache when the disk was measured."""
+    return {
+        "what": ceiling.what,
+        "images_per_s": ceiling.images_per_s,
+        "copy_bytes_per_s": copy_bytes_per_s,
+        "disk_bytes_per_s": disk_bytes_per_s,
+        "disk_cached_share": cached,
+    }
+
+
+def summarise(results: dict[str, Result], ceiling: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """A row a contender: medians over its rounds; the ratio is taken round by round, against the first contender's."""
-    base = next(iter(rounds.values()))
+    base = next(iter(results.values())).warm
     rows = []
-    for name, own in rounds.items():
-        rates = [turn.rate for turn in own]
-        ratios = [turn.rate / other.rate for turn, other in zip(own, base, strict=True)]
+    for name, own in results.items():
+        rates = [turn.rate for turn in own.warm]
+        ratios = [turn.rate / other.rate for turn, other in zip(own.warm, base, strict=True)]
         rows.append(
             {
                 "name": name,
@@ -52,49 +70,120 @@ def summarise(firsts: dict[str, First], rounds: dict[str, list[Round]]) -> list[
                 "ratio": median(ratios),
                 "ratio_min": min(ratios),
                 "ratio_max": max(ratios),
-                "cpu_s_per_1000": median(1000 * turn.cpu_s / turn.images for turn in own),
-                "cores": median(turn.cpu_s / turn.elapsed_s for turn in own),
-                "memory_bytes": max(turn.memory_bytes for turn in own),
-                "first_batch_s": firsts[name].first_batch_s,
-                "rounds": [asdict(turn) for turn in own],
+                "share_of_ceiling": median(rates) / ceiling["images_per_s"] if ceiling else None,
+                "cpu_s_per_1000": median(1000 * turn.cpu_s / turn.images for turn in own.warm),
+                "cores": median(turn.cpu_s / turn.elapsed_s for turn in own.warm),
+                "memory_bytes": own.memory_bytes,
+                "first_batch_s": own.first.first_batch_s if own.first else None,
+                "resume_s": own.examined.resume_s if own.examined else None,
+                "resumes": own.examined.resumes if own.examined else None,
+                "resumed_after_images": own.examined.middle * own.first.shape[0]
+                if own.examined and own.first
+                else None,
+                **_cold(own.cold, own.cached_share),
+                "versions": own.versions,
+                "delivers": own.examined._asdict() if own.examined else None,
+                "rounds": [asdict(turn) for turn in own.warm],
+                "cold_rounds": [asdict(turn) for turn in own.cold],
             }
         )
     return rows
 
 
+def _cold(rounds: list[Round], cached_share: float) -> dict[str, Any]:
+    rates = [turn.rate for turn in rounds]
+    return {
+        "cold_images_per_s": median(rates) if rates else None,
+        "cold_images_per_s_min": min(rates, default=None),
+        "cold_images_per_s_max": max(rates, default=None),
+        "cold_cached_share": cached_share,
+    }
+
+
 def make_table(rows: list[dict[str, Any]], title: str) -> Table:
+    """Columns that no loader has a figure for are left out."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("loader")
-    for head in (
-        "images/s",
-        "min–max",
-        f"times {rows[0]['name']}",
-        "CPU s per 1,000",
-        "cores",
-        "memory",
-        "first batch",
-    ):
+    columns = {
+        "images/s": [f"{row['images_per_s']:,.0f}" for row in rows],
+        "min–max": [f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}" for row in rows],
+        f"times {rows[0]['name']}": [f"{row['ratio']:.2f}" for row in rows],
+        "of ceiling": [_show(row["share_of_ceiling"], "{:.0%}") for row in rows],
+        "cold": [
+            _show(row["cold_images_per_s"], "{:,.0f}") + "*" * (row["cold_cached_share"] > STILL_CACHED) for row in rows
+        ],
+        "cold min–max": [_range(row["cold_images_per_s_min"], row["cold_images_per_s_max"]) for row in rows],
+        "CPU s per 1,000": [
+            f"{row['cpu_s_per_1000']:.2f}" if row["cpu_s_per_1000"] > 0.1 else f"{row['cpu_s_per_1000']:.4f}"
+            for row in rows
+        ],
+        "cores": [f"{row['cores']:.2f}" for row in rows],
+        "memory": [f"{row['memory_bytes'] / 1e6:,.0f} MB" for row in rows],
+        "first batch": [_show(row["first_batch_s"], "{:.2f} s") for row in rows],
+        "resume": [_show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again") for row in rows],
+    }
+    shown = {head: cells for head, cells in columns.items() if any(cells)}
+    for head in shown:
         table.add_column(head, justify="right")
-    for row in rows:
-        table.add_row(
-            CONTENDERS[row["name"]].what,
-            f"{row['images_per_s']:,.0f}",
-            f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
-            f"{row['ratio']:.2f}",
-            f"{row['cpu_s_per_1000']:.2f}" if row["cpu_s_per_1000"] > 0.1 else f"{row['cpu_s_per_1000']:.4f}",
-            f"{row['cores']:.2f}",
-            f"{row['memory_bytes'] / 1e6:,.0f} MB",
-            f"{row['first_batch_s']:.2f} s",
-        )
+    for number, row in enumerate(rows):
+        table.add_row(CONTENDERS[row["name"]].what, *(cells[number] for cells in shown.values()))
     return table
 
 
-def print_report(rows: list[dict[str, Any]], title: str, lines: list[str]) -> None:
-    # A table that is piped into a file must not be folded at 80 columns.
-    console = Console(soft_wrap=True) if Console().is_terminal else Console(width=140, soft_wrap=True)
+def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceiling: dict[str, Any] | None) -> None:
+    console = _console()
     for line in lines:
         console.print(line, highlight=False)
     console.print(make_table(rows, title))
+    if ceiling:
+        cached = f", of which {ceiling['disk_cached_share']:.0%} came from the cache" * (
+            ceiling["disk_cached_share"] > STILL_CACHED
+        )
+        console.print(
+            f"The ceiling: {ceiling['what']} {ceiling['images_per_s']:,.0f} images/s; memory copied at "
+            f"{ceiling['copy_bytes_per_s'] / 1e9:.1f} GB/s; disk read at "
+            f"{ceiling['disk_bytes_per_s'] / 1e9:.2f} GB/s{cached}",
+            highlight=False,
+        )
+    if any(row["resumes"] == "reads again" for row in rows):
+        console.print("† it has no state to go on from: the time to read again up to there", highlight=False)
+    if any(row["cold_cached_share"] > STILL_CACHED for row in rows):
+        console.print("* not cold: the page cache kept some of the data", highlight=False)
+
+
+def print_profile(found: Profile, lines: list[str]) -> None:
+    console = _console()
+    for line in lines:
+        console.print(line, highlight=False)
+    table = Table(
+        title=f"gpuload, a batch every {1000 * found.batch_s:.1f} ms, of which the loop waits "
+        f"{1000 * found.waited_s:.1f} ms; {found.images:,} images",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
+    table.add_column("the loader's threads")
+    table.add_column("ms an image", justify="right")
+    table.add_column("share", justify="right")
+    total = sum(found.kinds_ms.values()) or 1.0
+    for kind, milliseconds in found.kinds_ms.items():
+        table.add_row(kind, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
+    table.add_section()
+    for line, milliseconds in found.lines_ms.items():
+        table.add_row(line, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
+    console.print(table)
+
+
+def _console() -> Console:
+    # A table that is piped into a file must not be folded at 80 columns.
+    return Console(soft_wrap=True) if Console().is_terminal else Console(width=180, soft_wrap=True)
+
+
+def _show(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None else f"{low:,.0f}–{high:,.0f}"
 
 
 def _versions() -> list[tuple[str, str]]:

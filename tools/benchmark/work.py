@@ -9,11 +9,17 @@ from typing import Any, NamedTuple
 # What passes for one batch: images (or encoded samples) and labels, both with a length.
 Batches = Iterable[tuple[Any, Any]]
 
+# Of ImageNet, for pixels in 0..1 (torchvision's pretrained weights). Here, since a peer may run where gpuload is not.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
 
 class Work(NamedTuple):
-    """Batches of randomly cropped, flipped, normalised float32 images, from a packed folder, without end.
+    """Batches of randomly cropped, flipped, normalised images from a packed folder.
 
     folder: one split. threads: worker processes or threads that decode. images: of one round, without the warm-up.
+    dtype: "float32" or "float16". cache: where peers keep the set in their own formats. raw: it is stored as pixels.
+    samples: in the set.
     """
 
     folder: Path
@@ -21,19 +27,41 @@ class Work(NamedTuple):
     size: int
     threads: int
     images: int
+    dtype: str = "float32"
+    cache: Path = Path("cache")
+    raw: bool = False
+    samples: int = 0
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted(self.folder.glob("*.tar"))
+
+
+Open = Callable[..., AbstractContextManager[Batches]]
 
 
 @dataclass(frozen=True)
 class Contender:
     """A loader that the benchmark knows.
 
-    open: gives an iterable of batches; each pass over it is an epoch, as short as drop_last makes it.
-    reads_only: its batches are encoded samples, not images.
+    open: `open(work)` gives an iterable of batches; each pass over it is an epoch, as short as drop_last makes it.
+        Where the iterable has `state_dict`, `open(work, state=…)` goes on where that was taken.
+    package: the one to import, and to be named where it is missing. distribution: the name that pip knows it by.
+    prepare: writes the set in the peer's format, into a folder that is still empty.
+    jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
     """
 
     name: str
     what: str
-    open: Callable[[Work], AbstractContextManager[Batches]]
+    open: Open
     device: str = "cpu"
     package: str | None = None
     reads_only: bool = False
+    distribution: str | None = None
+    prepare: Callable[[Work, Path], None] | None = None
+    jpeg: bool = True
+    raw: bool = False
+
+    def folder(self, work: Work) -> Path:
+        """Where its data lie: its own format in the cache, or the shards."""
+        return work.cache / self.name.removesuffix("-gpu") if self.prepare else work.folder

@@ -7,20 +7,20 @@ files beside the shards, the reader's own shuffle.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from benchmark.work import Batches, Work
+from benchmark.work import MEAN, STD, Batches, Work
 
 
 @contextmanager
-def open_pipeline(work: Work, device: str) -> Iterator[Batches]:
+def open_pipeline(work: Work, device: str = "cpu", state: Any = None) -> Iterator[Batches]:
+    """state: of its checkpoint, with which the pipeline is built anew."""
     import torch
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-    from gpuload.augment import IMAGENET_MEAN, IMAGENET_STD
-
-    shards = sorted(work.folder.glob("*.tar"))
+    shards = work.shards
 
     @pipeline_def(
         batch_size=work.batch_size,
@@ -47,10 +47,10 @@ def open_pipeline(work: Work, device: str) -> Iterator[Batches]:
             )
         normalised = fn.crop_mirror_normalize(
             images,
-            dtype=types.FLOAT,
+            dtype=types.FLOAT16 if work.dtype == "float16" else types.FLOAT,
             output_layout="CHW",
-            mean=[255 * value for value in IMAGENET_MEAN],
-            std=[255 * value for value in IMAGENET_STD],
+            mean=[255 * value for value in MEAN],
+            std=[255 * value for value in STD],
             mirror=fn.random.coin_flip(),
         )
         # The reader gives a label as ASCII digits, one byte each; padding makes a batch of them one tensor.

@@ -1,0 +1,148 @@
+"""Clocks, page cache, summary, and how a contender's process fails."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchmark import page_cache
+from benchmark.contenders import CONTENDERS, why_not
+from benchmark.course import Result
+from benchmark.crops import random_window
+from benchmark.process import ContenderError, ContenderProcess, First, Round
+from benchmark.profile import kind_of
+from benchmark.report import make_table, summarise
+from benchmark.stored import stored_samples
+from benchmark.usage import PeakMemory, cpu_seconds, process_tree
+from benchmark.work import Work
+
+import gpuload
+
+
+def rounds(*seconds: float) -> list[Round]:
+    return [Round(100, s, 2 * s, 10**6) for s in seconds]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    first = First(0.1, (8, 3, 4, 4), "float32")
+    # The machine is half as fast in the second round; the second loader is twice as fast as the first in each.
+    results = {
+        "torch": Result({}, first=first, warm=rounds(2, 4, 2)),
+        "gpuload": Result({}, first=first, warm=rounds(1, 2, 1), cold=rounds(4, 2, 8), cached_share=0.5),
+    }
+    rows = summarise(results, {"images_per_s": 200.0})
+    assert [row["images_per_s"] for row in rows] == [50, 100]
+    assert [(row["ratio_min"], row["ratio"], row["ratio_max"]) for row in rows] == [(1, 1, 1), (2, 2, 2)]
+    assert [row["cpu_s_per_1000"] for row in rows] == [40, 20]
+    assert [row["share_of_ceiling"] for row in rows] == [0.25, 0.5]
+    assert [row["cold_images_per_s"] for row in rows] == [None, 25]
+    heads = [str(column.header) for column in make_table(rows, "").columns]
+    assert "cold" in heads
+    assert "resume" not in heads  # nobody has a figure for it
+
+
+def test_a_contender_that_fails_says_why(tmp_path: Path) -> None:
+    work = Work(tmp_path / "none", 8, 32, 1, 8)
+    with (
+        ContenderProcess("gpuload", work) as process,
+        pytest.raises(ContenderError, match=r"gpuload: .*no such folder"),
+    ):
+        process.open()
+
+
+def test_a_process_that_vanishes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ContenderError, match=r"torch: its process ended with exit code 1"):
+        ContenderProcess("torch", Work(tmp_path, 8, 32, 1, 8), python="/bin/false")
+
+
+def test_peers_get_the_stored_bytes_and_labels(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed / "val")
+    stored = list(stored_samples(packed / "val"))
+    assert len(stored) == len(dataset)
+    start = 0
+    for shard, path in enumerate(dataset.shard_paths):
+        rows, data = dataset.rows(shard), path.read_bytes()
+        offsets, sizes = rows.column("image_offset").to_pylist(), rows.column("image_bytes").to_pylist()
+        expected = [data[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
+        part = stored[start : start + len(expected)]
+        assert [image for image, _ in part] == expected
+        assert [label for _, label in part] == rows.column("label").to_pylist()
+        start += len(expected)
+
+
+def test_a_file_is_put_out_of_the_page_cache_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(1 << 20))
+    page_cache.warm([path])
+    assert page_cache.cached_share([path]) == 1
+    page_cache.evict([path])
+    kept = page_cache.cached_share([path])
+    if kept == 1:
+        pytest.skip("this file system lives in memory")
+    assert kept == 0
+
+
+def test_processor_time_of_children_counts_also_when_they_have_ended() -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass"
+    before = cpu_seconds(os.getpid())
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert 0.25 < cpu_seconds(os.getpid()) - before < 5
+
+
+def test_peak_memory_sees_what_a_child_held_and_gave_back() -> None:
+    code = "import sys; x = bytearray(b'1' * (200 << 20)); print(flush=True); sys.stdin.readline()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.pid in process_tree(os.getpid())
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        with PeakMemory(child.pid) as peak:
+            deadline = time.monotonic() + 10
+            while not peak.bytes and time.monotonic() < deadline:
+                time.sleep(0.05)
+        child.stdin.close()
+    assert 190e6 < peak.bytes < 500e6
+
+
+def test_windows_are_those_of_random_resized_crop() -> None:
+    areas = []
+    for _ in range(2000):
+        top, left, height, width = random_window(300, 400)
+        assert 0 <= top <= 300 - height
+        assert 0 <= left <= 400 - width
+        assert 0.73 < width / height < 1.36  # 3/4 to 4/3, rounded to pixels
+        areas.append(height * width / (300 * 400))
+    assert 0.07 < min(areas) < 0.1
+    assert max(areas) > 0.9
+    assert random_window(10, 1000) == (0, (1000 - 13) // 2, 10, 13)  # none fits: the largest, in the middle
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("image = simplejpeg.decode_jpeg(data, buffer=buffer)", "decode"),
+        ("return functional.interpolate(batch, size=size)[0]", "resize"),
+        ("out.copy_(image).sub_(self._mean)", "normalise"),
+        ("pages = np.frombuffer(view, mmap.ACCESS_READ)", "read"),
+        ("begun.wait()", "wait"),
+        ("for place in places:", "other Python"),
+    ],
+)
+def test_lines_are_sorted_by_what_they_do(line: str, kind: str) -> None:
+    assert kind_of("loader.py", "run", line) == kind
+
+
+def test_what_a_contender_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert why_not(CONTENDERS["ffcv"]) == "ffcv is not installed"
+    assert why_not(CONTENDERS["ffcv"], elsewhere=True) is None
+    assert why_not(CONTENDERS["webdataset"], raw=True) == "it does not load sets of raw pixels"
+    assert why_not(CONTENDERS["torch-raw"]) == "it does not load sets of JPEGs"
+
+
+def test_every_contender_has_its_counterpart_on_the_gpu() -> None:
+    on_cpu = {name for name, one in CONTENDERS.items() if one.device == "cpu" and not one.reads_only}
+    on_gpu = {name.removesuffix("-gpu") for name, one in CONTENDERS.items() if one.device == "cuda"}
+    assert on_cpu - on_gpu == {"gpuload-dali"}
+    assert all(name.endswith("-gpu") == (one.device == "cuda") for name, one in CONTENDERS.items())

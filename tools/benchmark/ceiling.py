@@ -1,0 +1,125 @@
+"""What this machine could do at most: decoding, copying and reading, and nothing else."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmark.page_cache import cached_share, data_files, evict
+from benchmark.stored import stored_arrays, stored_samples
+from benchmark.work import MEAN, STD, Work
+
+_SAMPLES = 512  # decoded in a turn, from all over the set's beginning
+_COPY_BYTES = 64 << 20  # larger than caches
+
+
+class Ceiling:
+    """The stored images, ready in memory, and what decoding alone makes of them; to be measured in turn with loaders.
+
+    Of JPEGs: libjpeg-turbo's decoding of whole images, into memory that is used again, in as many threads as loaders
+    have. Of raw pixels: NumPy gathering a batch and normalising it, in one thread each.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.what = "NumPy gather + normalise" if work.raw else "whole JPEGs decoded by simplejpeg"
+        self._work = work
+        self._rates: list[float] = []
+        if work.raw:
+            self._pixels = np.stack([image for image, _ in itertools.islice(stored_arrays(work.folder), 4 * _SAMPLES)])
+        else:
+            self._encoded = [image for image, _ in itertools.islice(stored_samples(work.folder), _SAMPLES)]
+
+    def measure(self) -> None:
+        """One turn."""
+        share = self._gather if self._work.raw else self._decode
+        self._rates.append(_in_threads(self._work.threads, share))
+
+    @property
+    def images_per_s(self) -> float:
+        return median(self._rates)
+
+    def _decode(self, places: Iterable[int]) -> int:
+        import simplejpeg
+
+        buffer, done = np.empty(1 << 20, np.uint8), 0
+        for place in places:
+            if place >= len(self._encoded):
+                break
+            height, width, _, _ = simplejpeg.decode_jpeg_header(self._encoded[place], strict=False)
+            if len(buffer) < 3 * height * width:
+                buffer = np.empty(3 * height * width, np.uint8)
+            simplejpeg.decode_jpeg(self._encoded[place], buffer=buffer)
+            done += 1
+        return done
+
+    def _gather(self, places: Iterable[int]) -> int:
+        batch = min(self._work.batch_size, len(self._pixels))
+        mean, factor = np.array(MEAN, np.float32) * 255, 1 / (np.array(STD, np.float32) * 255)
+        chosen = np.random.default_rng(0).permutation(len(self._pixels))[:batch]
+        out, done = np.empty((batch, *self._pixels.shape[1:]), np.float32), 0
+        for _ in itertools.takewhile(lambda place: place < 32 * self._work.threads, places):
+            np.subtract(self._pixels[chosen], mean, out=out)
+            np.multiply(out, factor, out=out)
+            done += batch
+        return done
+
+
+def copy_rate(threads: int) -> float:
+    """Bytes/s that all threads together copy from memory to memory."""
+    sources = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
+    targets = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
+
+    def copy(places: Iterable[int]) -> int:
+        own, done = next(numbers), 0
+        for _ in range(8):
+            np.copyto(targets[own], sources[own])
+            done += _COPY_BYTES
+        return done
+
+    rates = []
+    for _ in range(3):
+        numbers = itertools.count()
+        rates.append(_in_threads(threads, copy))
+    return median(rates)
+
+
+def disk_rate(folder: Path, threads: int) -> tuple[float, float]:
+    """(bytes/s of the folder's files read from disk by all threads, the share of them that was cached even so)."""
+    files = data_files(folder)
+    evict(files)
+    cached = cached_share(files)
+
+    def read(places: Iterable[int]) -> int:
+        buffer, done = bytearray(1 << 20), 0
+        for place in places:
+            if place >= len(files):
+                break
+            with files[place].open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    done += count
+        return done
+
+    return _in_threads(threads, read), cached
+
+
+def _in_threads(threads: int, share: Callable[[Iterable[int]], int]) -> float:
+    """Units a second, of `share` run in each thread; they draw numbers from one counter."""
+    places: Any = itertools.count()
+    start = threading.Barrier(threads + 1)
+
+    def run() -> int:
+        start.wait()
+        return share(places)
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(run) for _ in range(threads)]
+        start.wait()
+        started = time.perf_counter()
+        units = sum(future.result() for future in futures)
+        return units / (time.perf_counter() - started)

@@ -1,0 +1,193 @@
+"""The process of one contender: takes orders from standard input, answers in JSON lines.
+
+    python -m benchmark.child NAME FILE_DESCRIPTOR
+
+A process of its own, so that none uses the memory, threads or caches of another, and so that a peer may have a Python
+environment of its own: nothing that is imported here needs gpuload. Answers go to the file descriptor, since libraries
+print to standard output as they like.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmark.contenders import CONTENDERS
+from benchmark.examine import Examined, describe, examine
+from benchmark.usage import cpu_seconds, memory_bytes
+from benchmark.work import Batches, Contender, Work
+
+# A loader fills its queues while the others have their turn; these batches empty them before the clock starts.
+WARM_UP_BATCHES = 8
+
+
+def serve(name: str, orders: Any, answers: Any) -> None:
+    """Carries out one order a line: {"order": "prepare" | "examine" | "cold" | "warm", …}; "warm" is the last one."""
+    contender = CONTENDERS[name]
+
+    def answer(**values: Any) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    try:
+        _import(contender)
+        answer(versions=_versions(contender))
+        for line in orders:
+            order = json.loads(line)
+            work = Work(
+                **{**order["work"], "folder": Path(order["work"]["folder"]), "cache": Path(order["work"]["cache"])}
+            )
+            if order["order"] == "prepare":
+                assert contender.prepare is not None
+                contender.prepare(work, Path(order["folder"]))
+                answer(done=True)
+            elif order["order"] == "examine":
+                answer(**_examine(contender, work)._asdict())
+            elif order["order"] == "cold":
+                answer(**_first_epoch(contender, work))
+            else:
+                _rounds(contender, work, orders, answer)
+    except Exception as error:
+        answer(error=f"{type(error).__name__}: {error}")
+
+
+def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any) -> None:
+    """One open loader; answers with its first batch, then with a round for each further order."""
+    started = time.perf_counter()
+    with contender.open(work) as loader:
+        batches = _endless(loader)
+        first = next(batches)
+        seconds = time.perf_counter() - started
+        answer(first_batch_s=seconds, **describe(first, contender, work))
+        del first
+        try:
+            for _ in orders:
+                answer(**_round(batches, contender, work))
+        finally:
+            batches.close()
+            del batches, loader  # a DataLoader's workers end with the last reference to it
+
+
+def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str, Any]:
+    for _ in range(WARM_UP_BATCHES):
+        next(batches)
+    _synchronise(contender)
+    cpu, started, images = cpu_seconds(os.getpid()), time.perf_counter(), 0
+    while images < work.images:
+        images += _count(next(batches), work)
+    _synchronise(contender)
+    elapsed, cpu = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
+    memory = memory_bytes(os.getpid())
+    _settle()
+    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
+
+
+def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
+    """The first epoch of a loader, from its first batch on: what was read before that is a gift to it."""
+    cpu = cpu_seconds(os.getpid())
+    opened = time.perf_counter()
+    with contender.open(work) as loader:
+        batches = iter(loader)
+        _count(next(batches), work)
+        started, images = time.perf_counter(), 0
+        for batch in batches:
+            images += _count(batch, work)
+            if images >= work.images:
+                break
+        _synchronise(contender)
+        elapsed = time.perf_counter() - started
+        cpu = cpu_seconds(os.getpid()) - cpu
+        memory = memory_bytes(os.getpid())
+        del batches, loader
+    if not images:
+        raise ValueError("its epoch has one batch only; a cold round needs two")
+    result = {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
+    return {**result, "first_batch_s": started - opened}
+
+
+def _examine(contender: Contender, work: Work) -> Examined:
+    """One epoch, looked at; then the time to the batch after its middle, by the loader's state where it has one."""
+    with contender.open(work) as loader:
+        result, state = examine(loader, contender, work)
+        del loader
+    started = time.perf_counter()
+    if state is not None:
+        with contender.open(work, state=state) as loader:
+            next(iter(loader))
+            return result._replace(resume_s=time.perf_counter() - started, resumes="state_dict")
+    with contender.open(work) as loader:
+        batches = iter(loader)
+        for _ in range(result.middle + 1):
+            next(batches)
+        resume_s = time.perf_counter() - started
+        del batches, loader
+    return result._replace(resume_s=resume_s, resumes="reads again")
+
+
+def _count(batch: tuple[Any, Any], work: Work) -> int:
+    pixels, labels = batch
+    if len(pixels) != work.batch_size or len(labels) != work.batch_size:
+        raise ValueError(f"a batch has {len(pixels)} images and {len(labels)} labels, asked were {work.batch_size}")
+    return len(pixels)
+
+
+def _endless(loader: Batches) -> Generator[Any, None, None]:
+    while True:
+        yield from loader
+
+
+def _import(contender: Contender) -> None:
+    """What a user imports anyway, before the clock for the first batch starts."""
+    import torch  # noqa: F401
+
+    if contender.distribution == "mosaicml-streaming":
+        try:
+            import torchvision  # noqa: F401
+        except (
+            RuntimeError
+        ):  # PyPI's build beside a CPU-only torch; streaming imports it, but uses none of its operators
+            import torchvision_anywhere  # noqa: F401
+    if contender.package:
+        importlib.import_module(contender.package)
+    if contender.package == "nvidia.dali":
+        import nvidia.dali.plugin.pytorch  # noqa: F401
+    if "gpuload" in contender.name:
+        import gpuload.iterator  # noqa: F401
+
+
+def _versions(contender: Contender) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    names = ("torch", "torchvision", "numpy", "pillow", "simplejpeg", "opencv-python-headless", "opencv-python")
+    for name in (*names, *filter(None, [contender.distribution])):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _synchronise(contender: Contender) -> None:
+    if contender.device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _settle() -> None:
+    """Waits until this contender's queues are full and it uses no more CPU, so that it does not slow the next one."""
+    for _ in range(50):
+        before = cpu_seconds(os.getpid())
+        time.sleep(0.1)
+        if cpu_seconds(os.getpid()) - before < 0.02:
+            return
+
+
+if __name__ == "__main__":
+    with open(int(sys.argv[2]), "w") as answer_file:
+        serve(sys.argv[1], sys.stdin, answer_file)

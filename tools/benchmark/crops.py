@@ -1,0 +1,87 @@
+"""Random resized crop, flip and normalisation as users of torchvision and of OpenCV write them."""
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+
+from benchmark.work import MEAN, STD, Work
+
+
+class TorchvisionCrop:
+    """What torchvision's RandomResizedCrop, RandomHorizontalFlip, ToDtype and Normalize do: the same calls to Pillow
+    and torch, on uint8 as long as possible, antialiased. Without torchvision, which has no build for every torch.
+
+    Takes a Pillow image or a uint8 tensor (3, height, width); gives (3, size, size) of `work.dtype`.
+    """
+
+    def __init__(self, work: Work) -> None:
+        import torch
+
+        self._size, self._dtype = work.size, getattr(torch, work.dtype)
+        self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
+        self._factor = 1 / (torch.tensor(STD).view(3, 1, 1) * 255)
+
+    def __call__(self, image: Any) -> Any:
+        import torch
+        from torch.nn import functional
+
+        if isinstance(image, torch.Tensor):
+            top, left, height, width = random_window(*image.shape[1:])
+            window = image[:, top : top + height, left : left + width].unsqueeze(0)
+            size = (self._size, self._size)
+            pixels = functional.interpolate(window, size=size, mode="bilinear", antialias=True)[0]
+        else:
+            top, left, height, width = random_window(image.height, image.width)
+            box = (left, top, left + width, top + height)
+            image = image.convert("RGB").resize((self._size, self._size), 2, box=box)  # 2 is Pillow's BILINEAR
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        if random.random() < 0.5:
+            pixels = pixels.flip(2)
+        floats = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        return floats.sub_(self._mean).mul_(self._factor).to(self._dtype)
+
+
+class OpenCVCrop:
+    """uint8 (height, width, 3) to a tensor (3, size, size) of `work.dtype`.
+
+    INTER_AREA where it shrinks, since OpenCV's bilinear does not antialias, INTER_LINEAR where it enlarges.
+    """
+
+    def __init__(self, work: Work) -> None:
+        import torch
+
+        self._size, self._dtype = work.size, getattr(torch, work.dtype)
+        self._mean = torch.tensor(MEAN).view(3, 1, 1) * 255
+        self._factor = 1 / (torch.tensor(STD).view(3, 1, 1) * 255)
+
+    def __call__(self, image: np.ndarray) -> Any:
+        import cv2
+        import torch
+
+        top, left, height, width = random_window(*image.shape[:2])
+        shrinks = height > self._size and width > self._size
+        cropped = cv2.resize(
+            image[top : top + height, left : left + width],
+            (self._size, self._size),
+            interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
+        )
+        if random.random() < 0.5:
+            cropped = cv2.flip(cropped, 1)
+        planes = torch.from_numpy(cropped).permute(2, 0, 1)
+        floats = planes.to(torch.float32, memory_format=torch.contiguous_format)
+        return floats.sub_(self._mean).mul_(self._factor).to(self._dtype)
+
+
+def random_window(height: int, width: int) -> tuple[int, int, int, int]:
+    """(top, left, height, width) as torchvision's RandomResizedCrop draws it, with its default scale and ratio."""
+    low, high = 3 / 4, 4 / 3
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1.0)
+        ratio = math.exp(random.uniform(math.log(low), math.log(high)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, height - h), random.randint(0, width - w), h, w
+    w, h = min(width, round(height * high)), min(height, round(width / low))
+    return (height - h) // 2, (width - w) // 2, h, w

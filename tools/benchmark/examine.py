@@ -1,0 +1,122 @@
+"""Whether a contender delivers what was asked: form, number, labels and pixels."""
+
+from collections import Counter
+from itertools import islice
+from typing import Any, NamedTuple
+
+from benchmark.work import Batches, Contender, Work
+
+# Batches whose pixels are compared; the rest of an epoch is counted only.
+_COMPARED = 64
+
+
+class Examined(NamedTuple):
+    """One epoch, or the first `work.images` of it.
+
+    whole: it was a whole epoch. labels: how often each came, by its number. mean, std: of the normalised pixels, a
+    value a channel, over `compared` images. middle: batches before the place where its state was taken.
+    """
+
+    images: int
+    whole: bool
+    labels: dict[str, int]
+    compared: int
+    mean: list[float]
+    std: list[float]
+    middle: int
+    resume_s: float = 0.0
+    resumes: str = ""
+
+
+def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[str, Any]:
+    """Checks a batch: form, dtype, device, no NaN; and of encoded samples that they are JPEG."""
+    images, labels = batch
+    if contender.reads_only:
+        samples = images if isinstance(images, list) else [images.at(place) for place in range(len(images))]
+        if any(bytes(sample[:2]) != b"\xff\xd8" for sample in samples):
+            raise ValueError("a sample of its first batch is not a JPEG")
+        return {"shape": (len(images),), "dtype": "encoded"}
+    expected, dtype = (work.batch_size, 3, work.size, work.size), f"torch.{work.dtype}"
+    if tuple(images.shape) != expected or str(images.dtype) != dtype or images.device.type != contender.device:
+        raise ValueError(
+            f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "
+            f"asked were {expected}, {dtype} on {contender.device}"
+        )
+    if len(labels) != work.batch_size or not bool(images.isfinite().all()):
+        raise ValueError("a label is missing or a pixel is not finite")
+    return {"shape": expected, "dtype": work.dtype}
+
+
+def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined, Any]:
+    """Goes through an epoch; also gives the loader's state in the middle of it, or None."""
+    import torch
+
+    counts: Counter[str] = Counter()
+    total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    images = compared = number = 0
+    state = None
+    middle = max(1, _epoch_batches(work) // 2)
+    limit = -(-work.images // work.batch_size)
+    for number, batch in enumerate(islice(loader, limit), start=1):
+        describe(batch, contender, work)
+        pixels, labels = batch
+        counts.update(str(int(label)) for label in labels)
+        images += len(labels)
+        if number <= _COMPARED:
+            # No copies of the batch: they would be taken for memory of the loader.
+            total += pixels.mean((2, 3), dtype=torch.float32).sum(0).cpu()
+            norms = torch.linalg.vector_norm(pixels, dim=(2, 3), dtype=torch.float32)
+            squares += norms.square().sum(0).cpu() / pixels[0, 0].numel()
+            compared += len(pixels)
+        if number == middle and hasattr(loader, "state_dict"):
+            state = loader.state_dict()
+    if not images:
+        raise ValueError("it has no batch at all")
+    mean = total / compared
+    result = Examined(
+        images=images,
+        whole=number < limit or work.images >= work.samples,
+        labels=dict(counts),
+        compared=compared,
+        mean=mean.tolist(),
+        std=(squares / compared - mean.square()).sqrt().tolist(),
+        middle=min(middle, number - 1),
+    )
+    return result, state
+
+
+def _epoch_batches(work: Work) -> int:
+    """Batches to the end of an epoch, or of what is looked at."""
+    return -(-min(work.images, work.samples) // work.batch_size)
+
+
+def faults(found: Examined, truth: dict[str, int], first: Examined | None, work: Work) -> str | None:
+    """What is wrong with a contender's epoch, or None.
+
+    truth: how often each label is in the set. first: the contender whose pixels the others' have to resemble. Random
+    crops of the same images differ by chance: an image's mean by about 0.4 from crop to crop and by 1 from image to
+    image, in units of the normalisation; four standard errors of that are allowed, and 0.05 for how they resize.
+    """
+    stray = {label: count for label, count in found.labels.items() if count > truth.get(label, 0)}
+    if stray:
+        label, count = next(iter(stray.items()))
+        return f"label {label} came {count} times in an epoch, of {truth.get(label, 0)} that are stored"
+    # An epoch may leave out what does not fill a batch, of each worker.
+    least = sum(truth.values()) - work.batch_size * max(1, work.threads)
+    if found.whole and found.images < least:
+        return f"its epoch has {found.images:,} images of {sum(truth.values()):,}"
+    if first is None:
+        return None
+    spread = 0.4 if found.whole and found.images == found.compared else 1.0
+    allowed = 0.05 + 4 * spread * (1 / found.compared + 1 / first.compared) ** 0.5
+    for what, own, other in (("mean", found.mean, first.mean), ("deviation", found.std, first.std)):
+        if max(abs(a - b) for a, b in zip(own, other, strict=True)) > allowed:
+            return (
+                f"its images are others: {what} {_show(own)} in red, green, blue, where the first loader's is "
+                f"{_show(other)}; {allowed:.2f} could be chance"
+            )
+    return None
+
+
+def _show(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)

@@ -1,0 +1,116 @@
+"""torch's DataLoader: with Pillow as most use it, with simplejpeg and OpenCV, and over an array of raw pixels."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmark.crops import OpenCVCrop, TorchvisionCrop
+from benchmark.stored import stored_arrays
+from benchmark.work import Batches, Work
+
+
+@contextmanager
+def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
+    """Workers that stay, whole batches collated there; pinned memory for a GPU."""
+    import pillow_loader
+
+    loader = pillow_loader.train_loader(
+        work.folder, work.batch_size, size=work.size, workers=work.threads, pin_memory=device == "cuda"
+    )
+    if work.dtype == "float16":
+        loader.collate_fn = _collate_half
+    yield loader if device == "cpu" else Moved(loader, device)
+    del loader
+
+
+@contextmanager
+def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
+    """The same dataset and loader, but libjpeg-turbo by simplejpeg and OpenCV's resize."""
+    import cv2
+    import pillow_loader
+    import simplejpeg
+
+    crop = OpenCVCrop(work)
+
+    class Images(pillow_loader.PackedImages):
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            return crop(simplejpeg.decode_jpeg(self.read(number))), int(self._labels[number])
+
+    cv2.setNumThreads(0)  # each worker is one thread of many
+    yield from _load(Images(work.folder, None), work, device)
+
+
+def prepare_array(work: Work, folder: Path) -> None:
+    """One .npy of all pixels, and one of all labels."""
+    labels = [label for _, label in stored_arrays(work.folder)]
+    first, _ = next(stored_arrays(work.folder))
+    images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(labels), *first.shape))
+    for number, (image, _) in enumerate(stored_arrays(work.folder)):
+        images[number] = image  # one size: NumPy says so where it is not
+    images.flush()
+    np.save(folder / "labels.npy", np.array(labels))
+
+
+@contextmanager
+def open_array(work: Work, device: str = "cpu") -> Iterator[Batches]:
+    """A memory map of the pixels; torchvision's transforms on uint8 tensors."""
+    import torch
+
+    images = np.load(work.cache / "torch-raw" / "images.npy", mmap_mode="r")
+    labels = np.load(work.cache / "torch-raw" / "labels.npy")
+    transform = TorchvisionCrop(work)
+
+    class Pixels(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(labels)
+
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            return transform(torch.from_numpy(images[number].copy()).permute(2, 0, 1)), int(labels[number])
+
+    yield from _load(Pixels(), work, device)
+
+
+def _load(dataset: Any, work: Work, device: str) -> Iterator[Batches]:
+    import torch
+
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        work.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=work.threads,
+        persistent_workers=True,
+        pin_memory=device == "cuda",
+        worker_init_fn=seed_worker,
+    )
+    yield loader if device == "cpu" else Moved(loader, device)
+    del loader
+
+
+def seed_worker(_: int) -> None:
+    """Python's random numbers differ from worker to worker; torch does that for its own only."""
+    import torch
+
+    random.seed(torch.initial_seed())
+
+
+def _collate_half(samples: list[Any]) -> tuple[Any, Any]:
+    import torch
+
+    images, labels = torch.utils.data.default_collate(samples)
+    return images.half(), labels
+
+
+class Moved:
+    """A loader's batches, moved to a device."""
+
+    def __init__(self, batches: Batches, device: str) -> None:
+        self._batches, self._device = batches, device
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for images, labels in self._batches:
+            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)

@@ -1,0 +1,72 @@
+"""LitData: chunks that `optimize` writes, StreamingDataset and StreamingDataLoader, tensors decoded by libjpeg-turbo.
+
+Its `Image` field would be decoded by torchvision's libjpeg-turbo, which does not load beside every torch; the bytes of
+the same file are decoded by simplejpeg's, which is as fast.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmark.crops import TorchvisionCrop
+from benchmark.peers.dataloader import Moved
+from benchmark.stored import stored_arrays, stored_samples
+from benchmark.work import Batches, Work
+
+
+def prepare(work: Work, folder: Path) -> None:
+    """Chunks of 64 MB, as its README has them."""
+    import litdata
+
+    litdata.optimize(
+        fn=partial(_samples, work),
+        inputs=[0],
+        output_dir=str(folder),
+        chunk_bytes="64MB",
+        num_workers=1,
+        start_method="fork",
+    )
+
+
+def _samples(work: Work, _: int) -> Iterator[dict[str, Any]]:
+    if work.raw:
+        import torch
+
+        for pixels, label in stored_arrays(work.folder):
+            yield {"image": torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), "label": label}
+    else:
+        for encoded, label in stored_samples(work.folder):
+            yield {"image": encoded, "label": label}
+
+
+@contextmanager
+def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = None) -> Iterator[Batches]:
+    import litdata
+    import simplejpeg
+    import torch
+
+    transform = TorchvisionCrop(work)
+
+    class Images(litdata.StreamingDataset):
+        def __getitem__(self, index: Any) -> Any:
+            sample = super().__getitem__(index)
+            image = sample["image"]
+            if not work.raw:
+                image = torch.from_numpy(simplejpeg.decode_jpeg(image)).permute(2, 0, 1)
+            return transform(image), sample["label"]
+
+    dataset = Images(str(work.cache / "litdata"), shuffle=True, drop_last=True, seed=0)
+    loader = litdata.StreamingDataLoader(
+        dataset,
+        batch_size=work.batch_size,
+        num_workers=work.threads,
+        drop_last=True,
+        persistent_workers=True,
+        pin_memory=device == "cuda",
+    )
+    if state is not None:
+        loader.load_state_dict(state)
+    yield loader if device == "cpu" else Moved(loader, device)
+    del loader, dataset

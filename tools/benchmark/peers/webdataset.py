@@ -1,0 +1,45 @@
+"""webdataset, as its README has it: shards and a buffer of samples shuffled, Pillow, batches made in the workers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmark.crops import TorchvisionCrop
+from benchmark.peers.dataloader import Moved
+from benchmark.work import Batches, Work
+
+# Samples in the shuffle buffer of a worker: the README's.
+_BUFFER = 1000
+
+
+@contextmanager
+def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
+    import webdataset as wds
+
+    urls = [str(path) for path in work.shards]
+    workers = min(work.threads, len(urls))  # each worker needs a shard of its own
+    dataset = (
+        wds.WebDataset(urls, shardshuffle=100, empty_check=False)
+        .shuffle(_BUFFER)
+        .decode("pil")
+        .to_tuple("jpg", "cls")
+        .map_tuple(TorchvisionCrop(work), int)
+        .batched(work.batch_size, partial=False)
+    )
+    loader = wds.WebLoader(
+        dataset, batch_size=None, num_workers=workers, persistent_workers=True, pin_memory=device == "cuda"
+    )
+    yield _Tensors(loader) if device == "cpu" else Moved(_Tensors(loader), device)
+    del loader
+
+
+class _Tensors:
+    """Its batches hold labels as a NumPy array."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self):
+        import torch
+
+        for images, labels in self._batches:
+            yield images, torch.as_tensor(labels)
