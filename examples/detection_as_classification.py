@@ -1,0 +1,203 @@
+"""A detection set as a classification task: the class of the largest object, one-hot with a background class.
+
+    python examples/detection_as_classification.py                           # a small made-up set
+    python examples/detection_as_classification.py ILSVRC --shards packed    # your own: Annotations/**.xml beside Data
+    python examples/detection_as_classification.py ILSVRC --epochs 9 --checkpoint run.pt
+    python examples/detection_as_classification.py ILSVRC --epochs 9 --checkpoint run.pt --resume    # goes on
+
+Images are 482×415, cut or padded to that but never scaled: width 482 and height 415, since that is how pictures are
+told, and ILSVRC's are wider than high; `Augment` takes (height, width). They come as float16, each standardised by its
+own mean and deviation, two batches ahead of the one in use. A training and a validation loader are open side by side
+and used in turn: --validations times an epoch the training pauses between two batches.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import made_up
+import measure
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+import gpuload
+from gpuload.cli import REJECTED
+from gpuload.cli import main as gpuload_command
+from gpuload.packing.options import parse_pixels
+
+
+def pack(folder: Path, shards: Path) -> None:
+    """Pairs of image and XML as shards, a tenth for validation; nothing is done where they are there already."""
+    if (shards / "train" / "manifest.json").exists():
+        print(f"Reusing {shards}; delete it to pack anew")
+        return
+    command = ["pack", str(folder), str(shards), "--from", "voc", "--val", "0.1", "--resume"]
+    print("$ python -m gpuload", *command)
+    if (code := gpuload_command(command)) not in (0, REJECTED):
+        raise SystemExit(code)
+
+
+def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload.DaliIterator:
+    """Batches (images, labels): float16 (N, 3, 415, 482), and float32 (N, classes), whose column 0 is background."""
+    width, height = parse_pixels(args.size)
+    augment = gpuload.Augment(
+        (height, width), crop="pad_or_crop", flip=0.5 if train else 0.0, dtype="float16", normalize="image"
+    )
+    label = gpuload.OneHot("label", background=True)
+    return gpuload.DaliIterator(
+        data, args.batch_size, augment=augment, fields=("image", label), prefetch=2, shuffle=train, seed=args.seed
+    )
+
+
+def make_net(classes: int) -> nn.Module:
+    """0.1 million weights; strides of 4 and 2 first, since the images are large."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, kernel, stride in ((16, 7, 4), (32, 3, 2), (64, 3, 2), (128, 3, 2)):
+        layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.GroupNorm(8, width), nn.ReLU()]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+class Trainer:
+    """Net, optimizer and the two loaders."""
+
+    def __init__(self, shards: Path, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.train = open_loader(shards / "train", args, train=True)
+        self.val = open_loader(shards / "val", args, train=False)
+        self.classes = len(self.train.classes or ())
+        self.device = self.train.device
+        self.net = make_net(self.classes).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), args.lr)
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """On a GPU convolutions take float16 as it is; on a CPU they are faster in float32."""
+        with torch.autocast("cuda", torch.float16, enabled=self.device != "cpu"):
+            return self.net(images.float() if self.device == "cpu" else images).float()
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One step. Gives the sum of the losses and how many were right, on the device."""
+        logits = self.logits(images)
+        loss = F.cross_entropy(logits, labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return sums(loss.detach() * len(labels), logits, labels)
+
+    @torch.no_grad()
+    def validate(self) -> tuple[float, float]:
+        """Mean loss and accuracy over every image of the validation set."""
+        total = torch.zeros(2, device=self.device)
+        for images, labels in self.val:
+            logits = self.logits(images)
+            total += sums(F.cross_entropy(logits, labels, reduction="sum"), logits, labels)
+        loss, accuracy = (total / len(self.val.dataset)).tolist()
+        return loss, accuracy
+
+    def save(self, path: Path) -> None:
+        """Net, optimizer and place in the epoch; under its final name only when it is whole."""
+        temporary = path.with_name(path.name + ".tmp")
+        parts = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**parts, "loader": self.train.state_dict()}, temporary)
+        temporary.replace(path)
+
+    def load(self, path: Path) -> tuple[int, int]:
+        """What `save` wrote. Gives the epoch, and the batches of it that were trained on."""
+        saved = torch.load(path, map_location=self.device, weights_only=True)
+        self.net.load_state_dict(saved["net"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.train.load_state_dict(saved["loader"])
+        return saved["loader"]["epoch"], saved["loader"]["samples"] // self.train.batch_size
+
+
+def sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.stack([loss, (logits.argmax(1) == labels.argmax(1)).sum()])
+
+
+def run(args: argparse.Namespace, folder: Path) -> int:
+    shards = args.shards or folder.with_name(folder.name + "-packed")
+    pack(folder, shards)
+    trainer = Trainer(shards, args)
+    batches, first_epoch, done = len(trainer.train), 0, 0
+    pauses = {round(batches * part / args.validations) for part in range(1, args.validations + 1)}
+    if args.resume:
+        first_epoch, done = trainer.load(args.checkpoint)
+        print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {done} of its {batches} batches")
+    images, of_val = len(trainer.train.dataset), len(trainer.val.dataset)
+    print(
+        f"{images:,} images for training, {of_val:,} for validation, of {trainer.classes} classes with background; "
+        f"chance is {1 / trainer.classes:.1%}"
+    )
+    history: list[dict[str, Any]] = []
+    for epoch in range(first_epoch, args.epochs):
+        total, seen = torch.zeros(2, device=trainer.device), 0
+        with tqdm(
+            total=batches, initial=done, desc=f"epoch {epoch + 1}/{args.epochs}", ncols=100, mininterval=1
+        ) as bar:
+            for number, (images, labels) in enumerate(trainer.train, done + 1):
+                total += trainer.step(images, labels)
+                seen += len(labels)
+                if number % 10 == 0 or number == batches:  # to read a number is to wait for the GPU
+                    loss, accuracy = (total / seen).tolist()
+                    bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}")
+                bar.update()
+                if args.checkpoint and number % args.checkpoint_every == 0:
+                    trainer.save(args.checkpoint)
+                if number in pauses:
+                    val_loss, val_accuracy = trainer.validate()
+                    bar.write(f"  after batch {number}: validation loss {val_loss:.3f}, accuracy {val_accuracy:.1%}")
+                    history.append({"epoch": epoch + 1, "batch": number, "loss": val_loss, "accuracy": val_accuracy})
+                if args.stop_after == epoch * batches + number:
+                    if args.checkpoint:
+                        trainer.save(args.checkpoint)
+                    print(f"Stopped after {args.stop_after} batches, as --stop-after says; --resume goes on")
+                    return 0
+        done = 0
+        if args.checkpoint:
+            trainer.save(args.checkpoint)
+    measure.save_record(
+        args.json,
+        samples=images,
+        classes=trainer.classes,
+        batches=batches,
+        batch_size=args.batch_size,
+        size=args.size,
+        validations=history,
+    )
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="holds Annotations and Data; without: made up")
+    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (FOLDER-packed)")
+    parser.add_argument("--size", help="WIDTHxHEIGHT in pixels (482x415; of the made-up set 160x138)")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--validations", type=int, default=2, help="an epoch")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", type=Path, help="file to save to")
+    parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
+    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
+    parser.add_argument("--stop-after", type=int, metavar="BATCHES", help="counted from the run's beginning")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    args = parser.parse_args(argv)
+    args.size = args.size or ("482x415" if args.folder else "160x138")
+    if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
+        parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            return run(args, args.folder or made_up.make("detection", Path(scratch) / "made-up"))
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What the examples measure beside the clock: memory of this process, the page cache, and the machine they ran on."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+_PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "pillow", "numpy")
+
+
+class Memory(NamedTuple):
+    """Bytes of this process in memory now, from /proc/self/status (proc(5)).
+
+    own: its own, anonymous pages: what it would need if it were alone. mapped: pages of files, such as packed shards;
+    they are the kernel's page cache, which it takes back when memory is short.
+    """
+
+    own: int
+    mapped: int
+
+
+def memory() -> Memory:
+    """Of this process, now. It takes 30 µs."""
+    with open("/proc/self/status") as status:
+        kilobytes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Rss")}
+    return Memory(1024 * int(kilobytes["RssAnon"]), 1024 * int(kilobytes["RssFile"]))
+
+
+class PeakMemory:
+    """The most that `look` has found since `start`, above what there was then."""
+
+    def __init__(self) -> None:
+        self.start = self.most = memory()
+
+    def look(self) -> Memory:
+        """Looks, and gives the present excess over the start."""
+        now = memory()
+        self.most = Memory(max(now.own, self.most.own), max(now.mapped, self.most.mapped))
+        return Memory(now.own - self.start.own, now.mapped - self.start.mapped)
+
+    @property
+    def excess(self) -> Memory:
+        return Memory(self.most.own - self.start.own, self.most.mapped - self.start.mapped)
+
+
+def evict(folder: Path) -> None:
+    """Asks the kernel to forget the files below a folder, so that they are read from the disk again.
+
+    Needs no root. It keeps pages that a process has mapped, so this comes before a loader is opened.
+    """
+    for path in files_below(folder):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # pages that are still to be written are kept
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_through(folder: Path) -> None:
+    """Reads every file below a folder, so that all of it is in the page cache."""
+    for path in files_below(folder):
+        with path.open("rb") as file:
+            while file.read(1 << 24):
+                pass
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files_below(folder))
+
+
+def machine() -> dict[str, Any]:
+    """What one must know to judge a figure."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": os.getloadavg()[0],  # above the number of cores, times are those of a machine that others use
+        "python": platform.python_version(),
+        "packages": versions,
+    }
+
+
+def save_record(path: Path | None, **figures: Any) -> None:
+    """Writes figures with the machine as JSON, where a path is given."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"machine": machine(), **figures}, indent=1) + "\n")
+        print(f"Figures in {path}")
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process, all threads."""
+    times = os.times()
+    return times.user + times.system
+
+
+def spread(seconds: Iterable[float]) -> dict[str, float]:
+    """Median, least and most."""
+    found = sorted(seconds)
+    return {"median": median(found), "min": found[0], "max": found[-1]}
+
+
+def in_bytes(count: float) -> str:
+    """A count of bytes as people read it: 812 MB, 4.0 GB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def in_seconds(seconds: float) -> str:
+    """Four digits after the point, as far as they tell something: 0.0004 s, 0.38 s, 21.1 s."""
+    return f"{seconds:.4f} s" if seconds < 0.01 else f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,211 @@
+"""Numbers predicted from images that lie in an HDF5 file, such as a steering angle: a net trained, and what takes time.
+
+    python examples/regression.py                                     # a small made-up set
+    python examples/regression.py road.h5 --shards packed             # your own: arrays of images and targets
+    python examples/regression.py road.h5 --shards raw --encode raw   # pixels as they are, not JPEG
+
+Packs the file once, shuffled, in shards of 32 MB; the loader mixes two times eight of them, so that memory does not
+grow with the set. Then it times one epoch each way, and prints the largest memory:
+
+    loader alone    a loop over the batches that does nothing
+    net alone       as many training steps, all on one batch that is there already
+    both            training; with a GPU it should take as long as the slower of the two alone. On a CPU they share the
+                    cores, so that it takes about the sum
+
+Every flip from left to right turns the sign of the targets. `--dtype uint8` leaves normalisation to the net's device.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import made_up
+import measure
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import gpuload
+from gpuload.cli import REJECTED
+from gpuload.cli import main as gpuload_command
+
+MAX_SHARD = "32MB"
+RESIDENT_STEPS = 100  # that the net alone is timed with
+
+
+def pack(store: Path, shards: Path, encode: str, size: int) -> None:
+    """The file as shards, shuffled; nothing is done where they are there already."""
+    if (shards / "train" / "manifest.json").exists():
+        print(f"Reusing {shards}; delete it to pack anew")
+        return
+    form = ["--encode", encode, "--size", str(size), "--fit", "center-crop"]
+    command = ["pack", str(store), str(shards), *form, "--maxsize", MAX_SHARD, "--resume"]
+    print("$ python -m gpuload", *command)
+    if (code := gpuload_command(command)) not in (0, REJECTED):
+        raise SystemExit(code)
+
+
+def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.DaliIterator:
+    """Batches (images, targets): (N, 3, size, size) in -1..1 (uint8: 0..255), and float32 (N,)."""
+    half = (0.5, 0.5, 0.5)
+    return gpuload.DaliIterator(
+        data,
+        args.batch_size,
+        augment=gpuload.Augment(args.size, crop="none", flip=0.5, mean=half, std=half, dtype=args.dtype),
+        fields=("image", gpuload.Target(args.target, negate_on_flip=True)),
+        decoder=args.decoder,
+    )
+
+
+class Trainer:
+    """A small net and its optimizer."""
+
+    def __init__(self, device: str) -> None:
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        channels = 3
+        for width, kernel, stride in ((16, 5, 4), (32, 3, 2), (64, 3, 2)):
+            layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.ReLU()]
+            channels = width
+        self.net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * channels, 1)).to(device)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+
+    def step(self, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """One step. Gives the mean squared error, on the device."""
+        inputs = images.float().div_(127.5).sub_(1) if images.dtype == torch.uint8 else images.float()
+        loss = F.mse_loss(self.net(inputs).squeeze(1), targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+class Clock:
+    """Seconds, by the wall and of the processor, until `stop`; waits for a GPU at both ends."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._wait()
+        self._wall, self._cpu = time.perf_counter(), measure.cpu_seconds()
+
+    def stop(self, share: float = 1.0) -> dict[str, float]:
+        """share: what part of the work was timed; the seconds are those of the whole."""
+        self._wait()
+        wall, cpu = time.perf_counter() - self._wall, measure.cpu_seconds() - self._cpu
+        return {"seconds": wall / share, "cpu_seconds": cpu / share}
+
+    def _wait(self) -> None:
+        if self._device != "cpu":
+            torch.cuda.synchronize(self._device)
+
+
+def time_loader(loader: gpuload.DaliIterator) -> dict[str, float]:
+    clock = Clock(loader.device)
+    for _ in loader:
+        pass
+    return clock.stop()
+
+
+def time_net(loader: gpuload.DaliIterator) -> dict[str, float]:
+    trainer, batch = Trainer(loader.device), next(iter(loader))
+    trainer.step(*batch)  # the first one chooses algorithms and takes memory
+    clock = Clock(loader.device)
+    for _ in range(RESIDENT_STEPS):
+        trainer.step(*batch)
+    return clock.stop(RESIDENT_STEPS / len(loader))
+
+
+def train(loader: gpuload.DaliIterator, trainer: Trainer, peak: measure.PeakMemory) -> tuple[dict[str, float], float]:
+    """One epoch: its seconds, and the mean squared error over it."""
+    total = torch.zeros((), device=loader.device)
+    clock = Clock(loader.device)
+    for number, (images, targets) in enumerate(loader):
+        total += trainer.step(images, targets)
+        if number % 16 == 0:
+            peak.look()
+    return clock.stop(), total.item() / len(loader)
+
+
+def variance(data: gpuload.Dataset, target: str) -> float:
+    """Mean square of the targets, with either sign as flips make them: the error of an answer that is always 0."""
+    rows = [data.rows(shard).column(target).to_numpy() for shard in range(len(data.shard_paths))]
+    return float(np.mean(np.concatenate(rows).astype(np.float64) ** 2))
+
+
+def run(args: argparse.Namespace, store: Path) -> None:
+    shards = args.shards or store.with_name(f"{store.stem}-packed")
+    pack(store, shards, args.encode, args.size)
+    peak = measure.PeakMemory()  # what it has now is the interpreter's and the libraries'; DALI is still to come
+    data = gpuload.Dataset(shards / "train")
+    measure.read_through(shards)
+    base = variance(data, args.target)
+    with open_loader(data, args) as loader:
+        print(f"{len(data):,} images; {loader}")
+        for _ in zip(range(64), loader, strict=False):  # what happens once a process is not timed
+            pass
+        alone, net = [time_loader(loader) for _ in range(args.rounds)], time_net(loader)
+        trainer, both = Trainer(loader.device), []
+        for epoch in range(args.epochs):
+            times, error = train(loader, trainer, peak)
+            both.append({**times, "explained": 1 - error / base})
+            print(f"epoch {epoch + 1}: {times['seconds']:.2f} s, {1 - error / base:.1%} of the targets' variance told")
+        excess = peak.excess
+    rows = {"loader alone": min(alone, key=by_seconds), "net alone": net, "both": min(both, key=by_seconds)}
+    for what, times in rows.items():
+        rate = len(data) / times["seconds"]
+        print(f"{what:13} {times['seconds']:7.2f} s an epoch, {times['cpu_seconds']:7.2f} s of processor time, "
+              f"{rate:8,.0f} images/s")  # fmt: skip
+    slower = max(rows["loader alone"]["seconds"], net["seconds"])
+    print(
+        f"both takes {rows['both']['seconds'] / slower:.2f} times the slower of the two alone, and "
+        f"{rows['both']['seconds'] / (rows['loader alone']['seconds'] + net['seconds']):.2f} times their sum\n"
+        f"memory beside the interpreter and its libraries: at most {measure.in_bytes(excess.own)}; and "
+        f"{measure.in_bytes(excess.mapped)} of files, which the kernel takes back when it likes"
+    )
+    measure.save_record(
+        args.json,
+        samples=len(data),
+        settings={name: getattr(args, name) for name in ("encode", "size", "batch_size", "dtype")},
+        decoder=loader.decoder,
+        threads=loader.num_threads,
+        loader_alone=alone,
+        net_alone=net,
+        both=both,
+        own_bytes=excess.own,
+        mapped_bytes=excess.mapped,
+    )
+
+
+def by_seconds(times: dict[str, Any]) -> float:
+    return float(times["seconds"])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, nargs="?", help="HDF5 file; without: made up")
+    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (STORE-packed)")
+    parser.add_argument("--target", default="target", help="array of the numbers to be predicted")
+    parser.add_argument("--encode", choices=["jpeg", "raw"], default="jpeg", help="how images are packed")
+    parser.add_argument("--size", type=int, default=128, help="side of the images in pixels")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
+    parser.add_argument("--decoder", choices=["auto", "dali", "turbo"], default="auto")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="epochs of the loader alone; the fastest counts")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    args = parser.parse_args(argv)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            run(args, args.store or made_up.make("hdf5", Path(scratch) / "road.h5"))
+    except gpuload.GpuloadError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
