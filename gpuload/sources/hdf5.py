@@ -1,6 +1,8 @@
 """HDF5: an array of images and arrays of labels or targets, read chunk by chunk (extra `sources`)."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,16 +12,19 @@ from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.samples import FileSource, Sample, image_array
 
 _CHUNK_BYTES = 32 << 20
+_ENCODED_BYTES = 1 << 20  # what is reckoned with for an encoded image, whose size only its row tells
 
 
 class Hdf5Source(FileSource):
-    """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them.
+    """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them; columns of tables are arrays.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
         images is the one with a usual name, or the only one with three or four dimensions, and every other of its
         length is taken: whole numbers named as labels are, else floats as a target, text as a caption.
 
-    Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W).
+    Images are uint8 or floats, in 0..1 or 0..255 by the largest of the first chunk, (N, H, W, C) or (N, C, H, W); or
+    encoded, each a row of uint8 of its own length (PyTables' VLArray). Chunks may be compressed by what HDF5 itself
+    knows, and by more (PyTables' Blosc) where the package hdf5plugin is installed.
     """
 
     def samples(self) -> Iterator[Sample]:
@@ -29,15 +34,50 @@ class Hdf5Source(FileSource):
             raise MissingPackageError(
                 "HDF5 needs h5py, which is not installed: pip install 'gpuload[sources]'"
             ) from None
+        with suppress(ImportError):
+            import_module("hdf5plugin")
         try:
             file = h5py.File(self.path, "r")
         except OSError as error:
             raise SourceError(f"{self.path}: cannot be read as HDF5 ({error})") from None
         with file:
             arrays: dict[str, Any] = {}
-            file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-            arrays = {name: item for name, item in arrays.items() if item.shape and item.dtype.names is None}
-            yield from array_samples(self.title, arrays, self.columns)
+
+            def add(name: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset) and item.shape:
+                    names = item.dtype.names
+                    arrays.update({f"{name}/{n}": _Column(item, n) for n in names} if names else {name: item})
+
+            file.visititems(add)
+            try:
+                yield from array_samples(self.title, arrays, self.columns)
+            except OSError as error:
+                raise SourceError(
+                    f"{self.path}: cannot be read ({error}). If its chunks are compressed by PyTables' Blosc: "
+                    "pip install hdf5plugin; else copy it anew by `h5repack -f GZIP=1`"
+                ) from None
+
+
+class _Column:
+    """A column of a table, as an array that can be sliced."""
+
+    def __init__(self, table: Any, name: str) -> None:
+        self._rows = table.fields(name)
+        column = table.dtype[name]
+        self.shape = (len(table), *column.shape)
+        self.dtype = column.base
+        self.chunks = table.chunks
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._rows[rows]
+
+
+def _is_encoded(array: Any) -> bool:
+    """Whether each row is bytes of its own length."""
+    return len(array.shape) == 1 and (array.dtype.metadata or {}).get("vlen") == np.uint8
 
 
 def array_samples(title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> Iterator[Sample]:
@@ -50,7 +90,8 @@ def array_samples(title: str, arrays: Mapping[str, Any], columns: Mapping[str, t
     images = arrays[name]
     count = len(images)
     others = other_names(title, arrays, columns, name, count)
-    row_bytes = max(1, int(np.prod(images.shape[1:])) * images.dtype.itemsize)
+    encoded = _is_encoded(images)
+    row_bytes = _ENCODED_BYTES if encoded else max(1, int(np.prod(images.shape[1:])) * images.dtype.itemsize)
     chunk = (getattr(images, "chunks", None) or (1,))[0]
     step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
     peak = 255.0
@@ -61,7 +102,7 @@ def array_samples(title: str, arrays: Mapping[str, Any], columns: Mapping[str, t
             peak = 1.0
         rows = {role: [arrays[column][start:stop] for column in found] for role, found in others.items()}
         for place in range(stop - start):
-            sample: dict[str, Any] = {"image": image_array(block[place], peak)}
+            sample: dict[str, Any] = {"image": block[place].tobytes() if encoded else image_array(block[place], peak)}
             for role, found in rows.items():
                 parts = [plain(values[place]) for values in found]
                 sample[role] = parts[0] if len(parts) == 1 else [float(part) for part in parts]
@@ -71,7 +112,7 @@ def array_samples(title: str, arrays: Mapping[str, Any], columns: Mapping[str, t
 def image_name(title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> str:
     if "image" in columns:
         return find_column(title, list(arrays), "image", columns)[0]
-    large = [name for name, item in arrays.items() if len(item.shape) in (3, 4)]
+    large = [name for name, item in arrays.items() if len(item.shape) in (3, 4) or _is_encoded(item)]
     usual = [name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]]
     if len(usual or large) != 1:
         shapes = ", ".join(f"{name} {tuple(item.shape)}" for name, item in arrays.items())

@@ -250,6 +250,47 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
         packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
 
 
+def test_hdf5_tables(tmp_path: Path) -> None:
+    """A table with a column of images, as PyTables' `create_table` writes it."""
+    h5py = pytest.importorskip("h5py")
+    rows = np.zeros(20, [("image", np.uint8, PIXELS.shape[1:]), ("label", "<i8"), ("angle", "<f4")])
+    rows["image"], rows["label"], rows["angle"] = PIXELS, np.arange(20) % 3, np.arange(20) / 2
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("set/samples", data=rows, chunks=(7,))
+    _, found = packed(tmp_path, tmp_path / "t.h5", "--lossless")
+    assert near(found, PIXELS)
+    assert [row["label"] for row in found] == [n % 3 for n in range(20)]
+    assert [row["angle"] for row in found] == [n / 2 for n in range(20)]
+
+
+def test_hdf5_encoded_images(tmp_path: Path) -> None:
+    """Files as they are, each a row of its own length: PyTables' VLArray."""
+    h5py = pytest.importorskip("h5py")
+    files = [encode(photo(n)) for n in range(9)]
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        images = file.create_dataset("images", (9,), h5py.vlen_dtype(np.uint8))
+        for n, data in enumerate(files):
+            images[n] = np.frombuffer(data, np.uint8)
+        file["labels"] = np.arange(9) % 2
+    _, found = packed(tmp_path, tmp_path / "v.h5")
+    assert [row["image"] for row in found] == files
+    assert [row["label"] for row in found] == [n % 2 for n in range(9)]
+
+
+def test_hdf5_with_a_filter_that_is_missing(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("images", data=PIXELS, chunks=(5, *PIXELS.shape[1:]), compression="gzip")
+    data = (tmp_path / "f.h5").read_bytes()
+    place = data.index(b"deflate") - 8  # its number, the length of its name, flags, how many values
+    assert data[place : place + 4] == b"\x01\x00\x08\x00"
+    (tmp_path / "f.h5").write_bytes(data[:place] + b"\x01\x7d" + data[place + 2 :])  # 32001: Blosc
+    with pytest.raises(
+        SourceError, match=r"f.h5: cannot be read \(.*PyTables' Blosc: pip install hdf5plugin; else copy"
+    ):
+        packer.pack(open_source(tmp_path / "f.h5"), tmp_path / "out")
+
+
 def test_npy_and_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", PIXELS)
     np.save(tmp_path / "y.npy", np.arange(20) % 2)

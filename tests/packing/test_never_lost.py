@@ -244,21 +244,53 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
         pack(FolderSource(second), tmp_path / "none", PackOptions(append=True))
 
 
-def test_an_append_that_was_killed(source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["before the index", "between index and manifest", "after all"])
+def test_an_append_that_was_killed(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     for name in ("calm", "killed"):
         pack(source, tmp_path / name, PackOptions(workers=2, **SETTINGS))
+    before = Manifest.read(tmp_path / "killed" / "train")
     more = PackOptions(workers=2, append=True, **SETTINGS)
     pack(source, tmp_path / "calm", more)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    target, name = {
+        "before the index": (finish, "_write_index"),
+        "between index and manifest": (Manifest, "write"),
+        "after all": (output.Output, "_finish"),
+    }[moment]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-
-        def die(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(output.Output, "_finish", die)  # when all manifests are written
+        patch.setattr(target, name, die)
+        pack(source, tmp_path / "killed", more)
+    if moment == "between index and manifest":
+        # The old manifest beside the new index: neither set is there, and a reader is told so.
+        assert Manifest.read(tmp_path / "killed" / "train") == before
+        with pytest.raises(FormatError, match=r"index.arrow: indexes 16 shards, manifest.json lists 8"):
+            gpuload.Dataset(tmp_path / "killed" / "train")
+    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Go on with it by --resume"):
         pack(source, tmp_path / "killed", more)
     pack(source, tmp_path / "killed", PackOptions(workers=2, append=True, resume=True, **SETTINGS))
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "calm")
     assert Manifest.read(tmp_path / "calm" / "train").samples == 100
+
+
+def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder: Folder, tmp_path: Path) -> None:
+    """Nine bright images and one dark one: each image counts once, not each part."""
+
+    def plain(values: range) -> dict[str, bytes]:
+        return {f"a/{n}.png": encode(Image.new("RGB", (8, 8), (n, n // 2, 255 - n)), "PNG") for n in values}
+
+    first, second = plain(range(200, 209)), plain(range(10, 11))
+    pack(FolderSource(make_folder(first)), tmp_path / "out", PackOptions(workers=1))
+    pack(FolderSource(make_folder(second)), tmp_path / "out", PackOptions(workers=1, append=True))
+    pack(FolderSource(make_folder(first | second)), tmp_path / "once", PackOptions(workers=1))
+    appended, once = Manifest.read(tmp_path / "out" / "train"), Manifest.read(tmp_path / "once" / "train")
+    assert appended.pixels_from == once.pixels_from == 10
+    np.testing.assert_allclose(appended.mean, once.mean, atol=2e-6)  # each is rounded to 6 digits
+    np.testing.assert_allclose(appended.std, once.std, atol=1e-5)
 
 
 def test_overwrite(source: FolderSource, calm: dict[str, bytes], make_folder: Folder, tmp_path: Path) -> None:
