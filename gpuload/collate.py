@@ -5,11 +5,21 @@ from contextlib import nullcontext
 from typing import Any
 
 from gpuload.batches import Batch
-from gpuload.batchwise import BatchTransform, FieldBatch, Form, apply_transforms, check_transforms
+from gpuload.batchwise import (
+    BatchTransform,
+    CutMix,
+    FieldBatch,
+    Form,
+    MixUp,
+    RandomChoice,
+    apply_transforms,
+    check_transforms,
+)
 from gpuload.dataset import Dataset
 from gpuload.decoder import Decoded
 from gpuload.errors import ArgumentError
 from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.numbers import BoundNumbers
 from gpuload.outputs import Arrays
 from gpuload.schedule import Schedule
 from gpuload.transforms import affine_of
@@ -53,9 +63,15 @@ class Collate:
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
+        mixers = [transform for transform in transforms if isinstance(transform, MixUp | CutMix | RandomChoice)]
+        if mixers and any(field.name == "label" and not isinstance(field, BoundNumbers) for field in self._bound):
+            raise ArgumentError(
+                f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
+            )
         for augment in schedule.all_augments():
             form = Form(tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes)
             check_transforms(self._transforms, form)
+        self._asked = tuple(field.name for field in bound)
         self.names = (*names, *sorted(added - set(names)))
 
     @property
@@ -80,9 +96,12 @@ class Collate:
             for number, name in enumerate(self.masks):
                 fields[name] = self._views([make.numbers(masks[number]) for masks in decoded.masks])
             if self._transforms:
-                staged = FieldBatch(fields, self._num_classes, batch.draws)
-                apply_transforms(self._transforms, staged)
-                fields = {name: self._adopt(name, value, arrays) for name, value in fields.items()}
+                fields = {name: fields[name] for name in self._asked}  # in the order asked for
+                apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws))
+                for name in self.names:
+                    if name not in fields:
+                        raise ArgumentError(f"batch_transforms: took away the field {name!r}, which was asked for")
+                fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
         if self._output_dict:
             return {name: fields[name] for name in self.names}
         return tuple(fields[name] for name in self.names)
