@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, delay, synchronize
+from gpu_decoders import DECODERS, REFERENCE, Load, delay, synchronize
 
 import gpuload
+from gpuload.batchwise import CenterHole, CutMix, MixUp, RandomChoice
 
 
 def test_batches_that_are_kept_do_not_change(mixed: Path, load: Load, accelerated: dict[str, Any]) -> None:
@@ -125,6 +126,22 @@ def test_batches_take_no_memory_of_the_library(mixed: Path, load: Load, output: 
     batch_bytes = 16 * 3 * 224 * 224 * 4
     assert sum(images.nbytes for images in held) == 4 * batch_bytes
     assert used() - before < batch_bytes  # labels only
+
+
+def test_batch_transforms_are_the_same_on_every_device(mixed: Path, load: Load, accelerated: dict[str, Any]) -> None:
+    transforms = [RandomChoice([MixUp(alpha=1.0, num_classes=5), CutMix(num_classes=5)]), CenterHole(16, fill=9.0)]
+    both = [load(mixed, 8, options, batch_transforms=transforms) for options in (REFERENCE, accelerated)]
+    soft = []
+    for expected, found in zip(*both, strict=True):
+        images, labels, middle = (value.cpu() for value in found)
+        assert all(value.device.type == accelerated["device"] for value in found)
+        torch.testing.assert_close(labels, expected[1])
+        for ours, theirs in ((images, expected[0]), (middle, expected[2])):
+            assert (ours - theirs).abs().mean() < 1 / 255 / 0.225  # a level of 255, normalised
+        assert (images[..., 16:32, 16:32] == 9).all() and middle.shape == (8, 3, 16, 16)
+        soft.append(labels)
+    shares = torch.cat(soft).amax(1)
+    assert len(soft) == 12 and (shares < 0.99).sum() > 20  # mixed indeed
 
 
 @pytest.mark.gpu
