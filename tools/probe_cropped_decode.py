@@ -1,11 +1,12 @@
-"""Whether DALI decodes just a crop of a JPEG on this device, and whether that is faster than a whole image and a slice.
+"""Whether DALI decodes just a crop of a JPEG on this device, and whether that is faster than decoding whole images.
 
     python tools/probe_cropped_decode.py shards/train
     python tools/probe_cropped_decode.py shards/train --device cpu --images 512 --json figures.json
 
 Cropped decoding on a GPU (`fn.decoders.image_slice(device="mixed")`) crashes in nvImageCodec 0.9 (github
 NVIDIA/nvImageCodec#55), which is why gpuload decodes whole images there. Every way is tried in a process of its own,
-which may crash; then the pixels of the two are compared, and the images/s with the same crops and the same resize.
+which may crash, with the same crops: "slice" (gpuload's: whole decode, slice, resize), "region" (whole decode, resize
+of a region, whose filter looks beyond the crop's edge) and "cropped". Pixels and images/s are compared.
 
 Exit codes: 0 whether it crashes or not; 2 where the folder or DALI cannot be used at all.
 """
@@ -27,6 +28,7 @@ import numpy as np
 import gpuload
 
 SIZE, BATCHES_AHEAD = 224, 4
+WAYS = ("slice", "region", "cropped")
 LOADS = (0.0, 0.65, 1.0)  # hw_decoder_load: CUDA's cores alone, DALI's default, the JPEG engines alone
 
 
@@ -72,11 +74,14 @@ def try_one(args: argparse.Namespace) -> dict[str, Any]:
     )
     def graph() -> Any:
         encoded, anchor, size = fn.external_source(feed, num_outputs=3, batch=True)
+        resize = {"size": [SIZE, SIZE], "interp_type": types.INTERP_LINEAR, "antialias": True}
         if args.way == "cropped":
-            window = fn.decoders.image_slice(encoded, anchor, size, **place, **decoder)
-        else:
-            window = fn.slice(fn.decoders.image(encoded, **decoder), anchor, size, **place)
-        return fn.resize(window, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
+            return fn.resize(fn.decoders.image_slice(encoded, anchor, size, **place, **decoder), **resize)
+        whole = fn.decoders.image(encoded, **decoder)
+        if args.way == "region":
+            begin, end = (fn.cast(corner, dtype=types.FLOAT) for corner in (anchor, anchor + size))
+            return fn.resize(whole, roi_start=begin, roi_end=end, **resize)
+        return fn.resize(fn.slice(whole, anchor, size, **place), **resize)
 
     pipeline = graph()
     pipeline.build()
@@ -117,10 +122,10 @@ def try_in_process(args: argparse.Namespace, way: str, load: float, pixels: Path
 
 
 def compare(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Adds to each row how far its pixels are from those of the first whole decode that works."""
+    """Adds to each row how far its pixels are from those of the first slice that works."""
     paths = [folder / f"{number}.npy" for number in range(len(rows))]
     works = [row["ended"] == "works" for row in rows]
-    first = next((place for place, row in enumerate(rows) if row["way"] == "whole" and works[place]), None)
+    first = next((place for place, row in enumerate(rows) if row["way"] == "slice" and works[place]), None)
     if first is None:
         return
     reference = np.load(paths[first]).astype(int)
@@ -155,9 +160,9 @@ def main(argv: list[str] | None = None) -> int:
     loads = LOADS if args.device == "cuda" else (0.0,)
     with tempfile.TemporaryDirectory() as scratch:
         rows = [
-            try_in_process(args, way, load, Path(scratch) / f"{2 * number + place}.npy")
+            try_in_process(args, way, load, Path(scratch) / f"{len(WAYS) * number + place}.npy")
             for number, load in enumerate(loads)
-            for place, way in enumerate(("whole", "cropped"))
+            for place, way in enumerate(WAYS)
         ]
         compare(rows, Path(scratch))
     for row in rows:
@@ -166,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
         if row["ended"] == "works":
             figures = f": {row['images_per_s']:,.0f} images/s, {row['cpu_s_per_1000']:.2f} CPU s per 1,000"
             figures += f", {row['difference']['mean']:.2f} levels from the first" if "difference" in row else ""
-        print(f"{row['way']} decode{load}: {row['ended']}{figures}")
+        print(f"{row['way']}{load}: {row['ended']}{figures}")
     if args.json:
         args.json.write_text(json.dumps({"device": args.device, "ways": rows}, indent=1) + "\n")
     return 0 if any(row["ended"] == "works" for row in rows) else 2
