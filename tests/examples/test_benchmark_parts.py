@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from benchmark import page_cache
 from benchmark.contenders import CONTENDERS, why_not
-from benchmark.course import Result
+from benchmark.course import Course, Result
 from benchmark.crops import random_window
 from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.profile import kind_of
 from benchmark.report import make_table, summarise
 from benchmark.stored import stored_samples
-from benchmark.usage import PeakMemory, cpu_seconds, process_tree
+from benchmark.usage import PeakMemory, cpu_seconds, memory_bytes, process_tree
 from benchmark.work import Work
 
 import gpuload
@@ -91,6 +91,14 @@ def test_processor_time_of_children_counts_also_when_they_have_ended() -> None:
     assert 0.25 < cpu_seconds(os.getpid()) - before < 5
 
 
+def test_a_process_that_has_ended_has_neither_time_nor_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+        gone = child.pid
+    assert process_tree(gone) == [gone]
+    assert (cpu_seconds(gone), memory_bytes(gone)) == (0, 0)
+
+
 def test_peak_memory_sees_what_a_child_held_and_gave_back() -> None:
     code = "import sys; x = bytearray(b'1' * (200 << 20)); print(flush=True); sys.stdin.readline()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -146,3 +154,46 @@ def test_every_contender_has_its_counterpart_on_the_gpu() -> None:
     on_gpu = {name.removesuffix("-gpu") for name, one in CONTENDERS.items() if one.device == "cuda"}
     assert on_cpu - on_gpu == {"gpuload-dali"}
     assert all(name.endswith("-gpu") == (one.device == "cuda") for name, one in CONTENDERS.items())
+
+
+class Failing:
+    """Stands in for a contender's process: its second round fails, and so does every cold one."""
+
+    def __init__(self, name: str, work: Work, python: str) -> None:
+        self.name, self.versions, self.rounds = name, {}, 0
+
+    def open(self) -> First:
+        return First(0.1, (8, 3, 4, 4), "float32")
+
+    def round(self) -> Round:
+        self.rounds += 1
+        if self.name == "torch" and self.rounds == 2:
+            raise ContenderError("torch: it broke")
+        return rounds(1)[0]
+
+    def cold(self) -> Round:
+        raise ContenderError(f"{self.name}: its epoch has one batch only")
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> "Failing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_who_fails_in_a_round_is_left_out_and_the_others_go_on(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmark.course.ContenderProcess", Failing)
+    course = Course(Work(packed / "val", 8, 32, 1, 8), {}, {})
+    course.take(["torch", "gpuload"])
+    course.run_warm(3, None)
+    course.run_cold(2)
+    assert course.left_out == {"torch": "it broke"}
+    assert {name: len(result.warm) for name, result in course.results.items()} == {"gpuload": 3}
+    said = capsys.readouterr().err
+    assert "left out: torch: it broke" in said
+    assert said.count("no cold figure: gpuload: its epoch has one batch only") == 1

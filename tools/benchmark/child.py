@@ -119,7 +119,7 @@ def _examine(contender: Contender, work: Work) -> Examined:
     started = time.perf_counter()
     if state is not None:
         with contender.open(work, state=state) as loader:
-            next(iter(loader))
+            next(iter(loader), None)  # None: the state was of the end
             return result._replace(resume_s=time.perf_counter() - started, resumes="state_dict")
     with contender.open(work) as loader:
         batches = iter(loader)

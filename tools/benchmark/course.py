@@ -93,8 +93,14 @@ class Course:
                         show(f"round {number + 1} of {rounds}: the ceiling")
                         ceiling.measure()
                     continue
+                if name not in self.results:  # it failed in a round before
+                    continue
                 show(f"round {number + 1} of {rounds}: {name}")
-                turn = open_ones[name].round()
+                try:
+                    turn = open_ones[name].round()
+                except ContenderError as error:
+                    self.leave_out(name, str(error).removeprefix(f"{name}: "))
+                    continue
                 self.results[name].warm.append(turn)
                 self.results[name].memory_bytes = max(self.results[name].memory_bytes, turn.memory_bytes)
         finally:
@@ -103,17 +109,27 @@ class Course:
                 process.close()
 
     def run_cold(self, rounds: int) -> None:
-        """The first epoch of a new loader in a new process, after its data were put out of the page cache."""
+        """The first epoch of a new loader in a new process, after its data were put out of the page cache.
+
+        Who fails here keeps the warm figures, and has no cold ones.
+        """
+        failed = set()
         for number, name in _turns(rounds, self.results):
-            if name is None:
+            if name is None or name in failed:
                 continue
             show(f"cold round {number + 1} of {rounds}: {name}")
             files = page_cache.data_files(CONTENDERS[name].folder(self._work))
-            with self._start(name) as process:
-                page_cache.evict(files)
-                share = page_cache.cached_share(files)
-                self.results[name].cached_share = max(self.results[name].cached_share, share)
-                self.results[name].cold.append(process.cold())
+            try:
+                with self._start(name) as process:
+                    page_cache.evict(files)
+                    share = page_cache.cached_share(files)
+                    self.results[name].cached_share = max(self.results[name].cached_share, share)
+                    self.results[name].cold.append(process.cold())
+            except ContenderError as error:
+                show("")
+                print(f"no cold figure: {error}", file=sys.stderr)
+                self.results[name].cold.clear()
+                failed.add(name)
         show("")
         kept = [name for name, result in self.results.items() if result.cached_share > STILL_CACHED]
         if kept:

@@ -171,6 +171,8 @@ def print_profile(found: Profile, lines: list[str]) -> None:
     for line, milliseconds in found.lines_ms.items():
         table.add_row(line, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
     console.print(table)
+    if set(found.kinds_ms) <= {"wait"}:
+        console.print("The decoding threads are DALI's, which Python does not see", highlight=False)
 
 
 def _console() -> Console:

@@ -1,5 +1,6 @@
 """Processor time and memory of a process and all its descendants, from /proc."""
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -11,11 +12,13 @@ def process_tree(root: int) -> list[int]:
     """`root` and its descendants."""
     found = [root]
     for pid in found:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                found.extend(int(child) for child in children.read_text().split())
-            except OSError:  # a thread that has just ended
-                continue
+        try:
+            threads = list(Path(f"/proc/{pid}/task").iterdir())
+        except OSError:  # a process that has just ended
+            continue
+        for thread in threads:
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found.extend(int(child) for child in (thread / "children").read_text().split())
     return found
 
 
