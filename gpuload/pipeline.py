@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -74,7 +75,10 @@ class DaliDecoder(Generic[R]):
             self._pipeline = pipeline_def(operators)(
                 self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
             )
-            self._pipeline.build()
+            with warnings.catch_warnings():
+                # An operator of the user's need not make use of its random numbers.
+                warnings.filterwarnings("ignore", "The external source node", Warning)
+                self._pipeline.build()
             _pipelines.add(self._pipeline)
         self._source = requests
         while True:
