@@ -285,7 +285,7 @@ def _check_geometry(augment: Augment) -> None:
 
 def _check_values(augment: Augment) -> None:
     for transform in augment.transforms:
-        if not hasattr(transform, "draw"):
+        if not hasattr(transform, "draw") or isinstance(transform, type):
             raise ArgumentError(
                 f"Augment(transforms): {transform!r} is not one of gpuload.transforms. Augment.torchvision(...) reads "
                 "torchvision's; a function of your own goes into DaliIterator(batch_transforms=[...])"
