@@ -47,7 +47,7 @@ step() {
 
 if [ -n "$quick" ]; then
   images=240 size=64 batch=16 rounds=1 bench_images=256 probe=(--images 64 --batch-size 16)
-  tune=(--seconds 5 --size 64 --batch-size 16) train=(--size 32 --batch-size 8 --steps 2 --warm-up 1)
+  tune=(--seconds 5 --size 64 --batch-size 16) train=(--size 32 --batch-size 4 --steps 1 --warm-up 0)
 else
   images=20000 size=224 batch=256 rounds=3 bench_images=16384 probe=(--images 2048 --batch-size 128)
   tune=(--seconds 60) train=(--batch-size 256 --steps 150 --warm-up 40)
@@ -63,8 +63,8 @@ if [ -f "$photos/cut" ]; then
 fi
 step pack 75 $py -m gpuload pack "$photos" "$out/shards" --val 0.1 --overwrite
 # The project's own settings of pytest ask for plug-ins that the host may not have.
-step tests 120 $py -m pytest -q -o addopts= -o filterwarnings=default -p no:cacheprovider \
-  --junitxml "$out/tests.xml" "${tests[@]}"
+step tests 120 $py -m pytest -q -o addopts= -o filterwarnings=default -o junit_family=xunit1 \
+  -p no:cacheprovider --junitxml "$out/tests.xml" "${tests[@]}"
 step probe 90 $py tools/probe_cropped_decode.py "$train_set" --device $device "${probe[@]}" --json "$out/probe.json"
 step tune 90 $py -m gpuload tune "$train_set" --device $device "${tune[@]}" --json "$out/tune.json"
 step bench 120 $py tools/bench.py "$train_set" --device $device --loaders torch dali gpuload --size $size \
