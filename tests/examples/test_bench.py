@@ -113,3 +113,4 @@ def test_peers_that_are_installed_deliver_what_the_first_does(
     assert found is not None
     assert found.whole
     assert found.images > 0.7 * work.samples
+    assert found.resumes == ("state_dict" if "dali" in name else "reads again")

@@ -113,7 +113,7 @@ def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
 
 def _examine(contender: Contender, work: Work) -> Examined:
     """One epoch, looked at; then the time to the batch after its middle, by the loader's state where it has one."""
-    with contender.open(work) as loader:
+    with contender.open(work, **contender.with_state) as loader:
         result, state = examine(loader, contender, work)
         del loader
     started = time.perf_counter()

@@ -49,6 +49,7 @@ _ALL = [
         dali.open_pipeline,
         package="nvidia.dali",
         distribution="nvidia-dali-cuda130",
+        with_state={"checkpoints": True},
     ),
     Contender("gpuload", "gpuload", own.open_loader, package="simplejpeg", distribution="gpuload", raw=True),
     Contender(

@@ -1,8 +1,8 @@
 """What every contender is asked to do."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class Contender:
     package: the one to import, and to be named where it is missing. distribution: the name that pip knows it by.
     prepare: writes the set in the peer's format, into a folder that is still empty.
     jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
+    with_state: what `open` is told besides where a state is to be taken, if that is not free of cost.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Contender:
     prepare: Callable[[Work, Path], None] | None = None
     jpeg: bool = True
     raw: bool = False
+    with_state: Mapping[str, Any] = field(default_factory=dict)
 
     def folder(self, work: Work) -> Path:
         """Where its data lie: its own format in the cache, or the shards."""

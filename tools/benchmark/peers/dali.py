@@ -13,8 +13,8 @@ from benchmark.work import MEAN, STD, Batches, Work
 
 
 @contextmanager
-def open_pipeline(work: Work, device: str = "cpu", state: Any = None) -> Iterator[Batches]:
-    """state: of its checkpoint, with which the pipeline is built anew."""
+def open_pipeline(work: Work, device: str = "cpu", state: Any = None, checkpoints: bool = False) -> Iterator[Batches]:
+    """state: a checkpoint, with which the pipeline is built anew. checkpoints: that it can give one."""
     import torch
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -27,6 +27,8 @@ def open_pipeline(work: Work, device: str = "cpu", state: Any = None) -> Iterato
         num_threads=work.threads,
         device_id=None if device == "cpu" else torch.cuda.current_device(),
         prefetch_queue_depth=2,
+        enable_checkpointing=checkpoints or state is not None,
+        checkpoint=state,
     )
     def graph():
         encoded, labels = fn.readers.webdataset(
@@ -59,7 +61,7 @@ def open_pipeline(work: Work, device: str = "cpu", state: Any = None) -> Iterato
     batches = DALIGenericIterator(
         graph(), ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
     )
-    yield _Pairs(batches, device)
+    yield _Checkpointed(batches, device) if checkpoints else _Pairs(batches, device)
 
 
 class _Pairs:
@@ -72,3 +74,8 @@ class _Pairs:
         for (batch,) in self._batches:
             numbers = [int(bytes(digits)) for digits in batch["labels"].numpy()]
             yield batch["images"], torch.tensor(numbers, device=self._device)
+
+
+class _Checkpointed(_Pairs):
+    def state_dict(self) -> Any:
+        return self._batches.checkpoints()[0]
