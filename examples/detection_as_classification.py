@@ -128,9 +128,9 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     if args.resume:
         first_epoch, done = trainer.load(args.checkpoint)
         print(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {done} of its {batches} batches")
-    images, of_val = len(trainer.train.dataset), len(trainer.val.dataset)
+    of_train, of_val = len(trainer.train.dataset), len(trainer.val.dataset)
     print(
-        f"{images:,} images for training, {of_val:,} for validation, of {trainer.classes} classes with background; "
+        f"{of_train:,} images for training, {of_val:,} for validation, of {trainer.classes} classes with background; "
         f"chance is {1 / trainer.classes:.1%}"
     )
     history: list[dict[str, Any]] = []
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
             trainer.save(args.checkpoint)
     measure.save_record(
         args.json,
-        samples=images,
+        samples=of_train,
         classes=trainer.classes,
         batches=batches,
         batch_size=args.batch_size,
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="holds Annotations and Data; without: made up")
     parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (FOLDER-packed)")
@@ -191,6 +191,11 @@ def main(argv: list[str] | None = None) -> int:
     args.size = args.size or ("482x415" if args.folder else "160x138")
     if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
         parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
     try:
         with tempfile.TemporaryDirectory() as scratch:
             return run(args, args.folder or made_up.make("detection", Path(scratch) / "made-up"))

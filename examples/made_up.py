@@ -2,7 +2,7 @@
 
     python examples/made_up.py captions OUT          # 000001.jpg beside 000001.txt
     python examples/made_up.py lmdb OUT              # LMDB of MessagePack maps
-    python examples/made_up.py hdf5 OUT.h5           # images (N, side, side, 3) and targets (N)
+    python examples/made_up.py hdf5 OUT.h5           # images (N, side, side, 3), target and label (N)
     python examples/made_up.py detection OUT         # Data/DET/*.JPEG and Annotations/DET/*.xml, as ILSVRC's
     python examples/made_up.py detection OUT --photos crops --count 4000   # out of your own crops/<class>/<image>
 
@@ -127,18 +127,24 @@ def write_lmdb(out: Path, found: Iterator[Picture], map_bytes: int = 1 << 40) ->
 
 
 def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
-    """Arrays `images`, uint8 (N, side, side, 3) in chunks of 64, and `target`, float32 (N): `balance` of each."""
+    """Arrays `images`, uint8 (N, side, side, 3) in chunks of 64, `target`, float32 (N): `balance` of each, and `label`,
+    int64 (N): classes, numbered as they come."""
     import h5py
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    count = 0
+    count, numbers = 0, dict[str, int]()
     with h5py.File(out, "w") as file:
         images = file.create_dataset(
             "images", (0, side, side, 3), "u1", maxshape=(None, side, side, 3), chunks=(_CHUNK, side, side, 3)
         )
-        targets = file.create_dataset("target", (0,), "f4", maxshape=(None,), chunks=(4096,))
-        while chunk := [picture.pixels(side) for picture in islice(found, _CHUNK)]:
-            for array, values in ((images, np.stack(chunk)), (targets, np.array([*map(balance, chunk)], "f4"))):
+        targets, labels = (
+            file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(4096,))
+            for name, dtype in (("target", "f4"), ("label", "i8"))
+        )
+        while chunk := list(islice(found, _CHUNK)):
+            pixels = np.stack([picture.pixels(side) for picture in chunk])
+            classes = [numbers.setdefault(picture.name, len(numbers)) for picture in chunk]
+            for array, values in ((images, pixels), (targets, [*map(balance, pixels)]), (labels, classes)):
                 array.resize(count + len(chunk), axis=0)
                 array[count:] = values
             count += len(chunk)

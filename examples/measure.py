@@ -30,6 +30,18 @@ def memory() -> Memory:
     return Memory(1024 * int(kilobytes["RssAnon"]), 1024 * int(kilobytes["RssFile"]))
 
 
+def mapped_bytes(folder: Path) -> int:
+    """Of the files below a folder, what this process has in sight of its memory maps. It takes some ms."""
+    inside, kilobytes, start = False, 0, str(folder.resolve()) + "/"
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            if line[0] in "0123456789abcdef":  # the head of a map: its address
+                inside = line.partition("/")[2] != "" and ("/" + line.partition("/")[2]).startswith(start)
+            elif inside and line.startswith("Rss:"):
+                kilobytes += int(line.split()[1])
+    return 1024 * kilobytes
+
+
 class PeakMemory:
     """The most that `look` has found since `start`, above what there was then."""
 

@@ -142,9 +142,9 @@ def run(args: argparse.Namespace, store: Path) -> None:
     peak = measure.PeakMemory()  # what it has now is the interpreter's and the libraries'; DALI is still to come
     data = gpuload.Dataset(shards / "train")
     measure.read_through(shards)
-    base = variance(data, args.target)
     with open_loader(data, args) as loader:
         print(f"{len(data):,} images; {loader}")
+        base = variance(data, args.target)
         for _ in zip(range(64), loader, strict=False):  # what happens once a process is not timed
             pass
         alone, net = [time_loader(loader) for _ in range(args.rounds)], time_net(loader)

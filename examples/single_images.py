@@ -9,9 +9,10 @@ end to end and shuffles the samples over all shards before they are stored; the 
 end, some at a time. The training loop prints for each batch how long it took to read (to find it in shards that are
 read ahead), to decode, and to be waited for, and the memory that the process has come to.
 
---memory limits what this process may have of its own (RLIMIT_DATA, see setrlimit(2)); more and it fails. Pages of the
-shards do not count: they are the kernel's cache, and given back whenever memory is short. Before each epoch the shards
-are put out of that cache, so that they come from the disk.
+--memory limits what this process and the packer's may each have of their own (RLIMIT_DATA, see setrlimit(2)): with less
+than it needs it fails. Pages of the shards do not count: they are the kernel's cache, given back whenever memory is
+short; the last line of an epoch tells the most that was in sight of them. Before each epoch the shards are put out of
+that cache, so that they come from the disk.
 """
 
 import argparse
@@ -64,9 +65,9 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
     """One epoch; prints every so many batches. Gives its figures."""
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
     peak, seen, loss_sum = measure.PeakMemory(), 0, torch.zeros(())
-    read, decode, wait = [], [], []
+    read, decode, wait, of_shards = [], [], [], 0
     begun = time.perf_counter()
-    print(f"{'batch':>6} {'read':>9} {'decode':>9} {'waited':>9} {'own memory':>11} {'of shards':>10} {'loss':>6}")
+    print(f"{'batch':>6} {'read':>9} {'decode':>9} {'waited':>9} {'own memory':>11} {'loss':>6}")
     for number, (images, labels) in enumerate(loader, 1):
         loss = F.cross_entropy(net(images), labels)
         optimizer.zero_grad()
@@ -79,11 +80,11 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
         for times, seconds in ((read, timing.read_s), (decode, timing.decode_s), (wait, timing.wait_s)):
             times.append(seconds)
         peak.look()
+        if number % 64 == 1:
+            of_shards = max(of_shards, measure.mapped_bytes(loader.dataset.folder))
         if number % every == 0 or number == len(loader):
             ms = " ".join(f"{1000 * seconds:6.1f} ms" for seconds in timing)
-            now = measure.memory()
-            memory = f"{measure.in_bytes(now.own):>11} {measure.in_bytes(now.mapped):>10}"
-            print(f"{number:>6} {ms} {memory} {loss.item():6.2f}", flush=True)
+            print(f"{number:>6} {ms} {measure.in_bytes(measure.memory().own):>11} {loss.item():6.2f}", flush=True)
     elapsed = time.perf_counter() - begun
     return {
         "images": seen,
@@ -94,8 +95,7 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
         "wait_s": measure.spread(wait),
         "waited_s": sum(wait),
         "peak_own_bytes": peak.most.own,
-        "peak_mapped_bytes": peak.most.mapped,
-        "own_bytes_before": peak.start.own,
+        "peak_shard_bytes": of_shards,
     }
 
 
@@ -117,11 +117,11 @@ def run(args: argparse.Namespace, store: Path) -> None:
             measure.evict(shards)
             print(f"Epoch {epoch + 1} of {args.epochs}")
             epochs.append(figures := train_epoch(loader, net, args.every))
-            waited, seconds = figures["waited_s"], figures["seconds"]
+            own, shown = (measure.in_bytes(figures[name]) for name in ("peak_own_bytes", "peak_shard_bytes"))
             print(
-                f"{figures['images']:,} images in {seconds:.1f} s, {waited:.1f} s of it waited for batches; mean loss "
-                f"{figures['mean_loss']:.3f}; at most {measure.in_bytes(figures['peak_own_bytes'])} of own memory, "
-                f"and {measure.in_bytes(figures['peak_mapped_bytes'])} of files in sight, of {measure.in_bytes(stored)}"
+                f"{figures['images']:,} images in {figures['seconds']:.1f} s, {figures['waited_s']:.1f} s of it waited "
+                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {own} of own memory, and {shown} of the "
+                f"{measure.in_bytes(stored)} of shards in sight"
             )
     measure.save_record(args.json, samples=len(packed), shard_bytes=stored, limit=args.memory, epochs=epochs)
 
