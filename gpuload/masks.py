@@ -52,8 +52,9 @@ def show_mask(mask: Pixels, view: View, place: int, fill: int) -> Pixels:
     shown = []
     for axis in range(2):
         start, low = int(crops.start[place, axis]), float(crops.roi_start[place, axis])
-        step = (float(crops.roi_end[place, axis]) - low) / view.size[axis]
-        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * step).astype(np.int64)
+        region = float(crops.roi_end[place, axis]) - low
+        # Multiplied first: where a middle lies between two pixels, a rounded step would choose either.
+        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
         shown.append(start + np.clip(at, 0, crops.shape[place, axis] - 1))
     rows, columns = shown
     height, width = mask.shape

@@ -142,7 +142,10 @@ def test_added_fields_come_after_those_asked_for_or_where_they_are_named(packed:
 
 
 def test_a_function_may_replace_what_it_likes(packed: Path, decoder: str) -> None:
+    drawn = np.full((2, 97), -1.0)
+
     def flatten(batch: FieldBatch) -> None:
+        drawn[loader.state_dict()["epoch"], batch.fields["index"]] = batch.draws(0)
         batch.fields["image"] = batch.fields["image"].mean(axis=(2, 3))
         batch.fields["label"] = batch.fields["label"] + (batch.draws(0) < 0.5) * 10
 
@@ -152,7 +155,11 @@ def test_a_function_may_replace_what_it_likes(packed: Path, decoder: str) -> Non
         for (means, labels, _), (images, expected, _) in zip(batches, plain, strict=True):
             torch.testing.assert_close(means, images.mean(dim=(2, 3)), atol=1e-4, rtol=1e-4)
             assert torch.equal(labels % 10, expected)
+        for _ in loader:
+            pass
     assert 30 < int(tens.sum()) < 66
+    both = drawn[:, (drawn >= 0).all(axis=0)]
+    assert both.shape[1] > 90 and (np.abs(both[0] - both[1]) > 1e-3).mean() > 0.9  # other ones in each epoch
 
 
 @pytest.mark.parametrize("which", EVERY)

@@ -1,14 +1,15 @@
 """Masks that do not fit or do not decode, and where an output pixel takes its class from."""
 
 import io
+import math
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from painted import pack_painted
@@ -119,32 +120,20 @@ def test_a_corrupt_image_among_several_views_is_named(
     st.integers(0, 2**40),
 )
 def test_a_pixel_takes_the_class_at_its_middle(crop: Any, width: int, height: int, size: int, seed: int) -> None:
-    """As torch's nearest-exact resize of the region takes it, where that lies between pixels of the image."""
+    """Of region r, output pixel i of n has its middle at (2 i + 1) r / 2 n: in whole numbers where those of r are."""
     mask = np.random.default_rng(seed).integers(0, 256, (height, width), np.uint8)
     augment = Augment((size, size + 3), crop=crop, flip=0.5, vertical_flip=0.5)
     view = augment.draw(seed, 0, np.arange(1), np.array([width], np.int32), np.array([height], np.int32))
     found = show_mask(mask, view, 0, fill=9)
     crops = view.crops
-    (top, left), (bottom, right) = crops.start[0], crops.start[0] + crops.shape[0]
-    around = np.pad(mask, 80, constant_values=9)[top + 80 : bottom + 80, left + 80 : right + 80]
-    if crop == "center":  # the region's edges lie between pixels: the same by its formula, one pixel after the other
-        low = crops.roi_start[0].astype(float)
-        step = (crops.roi_end[0].astype(float) - low) / view.size
-        expected = np.array(
-            [
-                [
-                    around[
-                        min(int(low[0] + (y + 0.5) * step[0]), len(around) - 1),
-                        min(int(low[1] + (x + 0.5) * step[1]), around.shape[1] - 1),
-                    ]
-                    for x in range(view.size[1])
-                ]
-                for y in range(view.size[0])
-            ]
-        )
-    else:
-        whole = torch.from_numpy(around.copy())[None, None]
-        expected = torch.nn.functional.interpolate(whole, view.size, mode="nearest-exact")[0, 0].numpy()
+    places = []
+    for axis, (start, shape, low, high) in enumerate(zip(*(part[0].tolist() for part in crops[:4]), strict=True)):
+        twice = [
+            Fraction(2 * i + 1) * (Fraction(high) - Fraction(low)) / view.size[axis] for i in range(view.size[axis])
+        ]
+        places.append([start + min(math.floor(Fraction(low) + middle / 2), shape - 1) for middle in twice])
+    around = np.pad(mask, 80, constant_values=9)
+    expected = around[80 + np.array(places[0])[:, None], 80 + np.array(places[1])]
     expected = expected[:, ::-1] if crops.mirror[0] else expected
     np.testing.assert_array_equal(found, expected[::-1] if crops.mirror_y[0] else expected)
 
