@@ -38,22 +38,23 @@ from benchmark.work import Work
 import gpuload
 
 _BATCHES = 16  # in a round, at least
+# Of a sample in its shard: 64×64 and 128×128 images have less, and loaders make thousands of them a second.
+_SMALL_BYTES = 20_000
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
-    if args.images is None:
-        args.images = max(200_000 if args.read_only else 2048, _BATCHES * args.batch_size)
     if args.cold is None:
         args.cold = 0 if args.read_only else args.rounds
-    _check_arguments(parser, args)
+    _check_counts(parser, args)
     pythons = _interpreters(parser, args)
     try:
         dataset = gpuload.Dataset(args.folder)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
+    _check_images(parser, args, dataset)
     if len(dataset) < args.batch_size:
         parser.error(f"--batch-size {args.batch_size}: is larger than {args.folder}; use a smaller one")
     work = Work(
@@ -121,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="only where the time of gpuload's batches goes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold", type=int, metavar="ROUNDS", help="with a cold page cache (as --rounds; 0: none)")
-    parser.add_argument("--images", type=int, help="of one loader in one round (2048; with --read-only 200000)")
+    parser.add_argument(
+        "--images", type=int, help="of one loader in one round (2048, of small ones 32768; with --read-only 200000)"
+    )
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="workers, or threads that decode"
     )
@@ -136,12 +139,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def _check_counts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name in ("rounds", "images", "threads", "size", "batch_size"):
-        if getattr(args, name) < 1:
+        if (getattr(args, name) or 0) < 1 and not (name == "images" and args.images is None):
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1")
     if args.cold < 0:
         parser.error(f"--cold {args.cold}: expected 0 or more")
+
+
+def _check_images(parser: argparse.ArgumentParser, args: argparse.Namespace, dataset: gpuload.Dataset) -> None:
+    """A round has to last some seconds, also of a fast loader on small images."""
+    if args.images is None:
+        small = dataset.manifest.bytes / len(dataset) < _SMALL_BYTES
+        wanted = 200_000 if args.read_only else 32_768 if small else 2048
+        args.images = max(wanted, _BATCHES * args.batch_size)
     if args.images < _BATCHES * args.batch_size:
         parser.error(
             f"--images {args.images}: expected at least {_BATCHES} batches ({_BATCHES * args.batch_size:,} images), "
