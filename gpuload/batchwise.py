@@ -26,7 +26,7 @@ from gpuload.errors import ArgumentError
 _OWN, _INNER = 256, 8
 
 
-class Form(NamedTuple):
+class BatchForm(NamedTuple):
     """What is known of every batch before the first: its fields, the images' (height, width) and dtype, the classes."""
 
     fields: tuple[str, ...]
@@ -52,11 +52,11 @@ class FieldBatch:
     draws: Callable[[int], F64]
 
     @property
-    def form(self) -> Form:
+    def form(self) -> BatchForm:
         images = self.fields.get("image")
         if images is None:
-            return Form(tuple(self.fields), (0, 0), "", self.num_classes)
-        return Form(tuple(self.fields), images.shape[-2:], str(images.dtype), self.num_classes)
+            return BatchForm(tuple(self.fields), (0, 0), "", self.num_classes)
+        return BatchForm(tuple(self.fields), images.shape[-2:], str(images.dtype), self.num_classes)
 
 
 class BatchTransform(Protocol):
@@ -75,7 +75,7 @@ class _Mixer:
     def plan(self, draws: Callable[[int], F64], height: int, width: int) -> Mix:
         raise NotImplementedError
 
-    def check(self, form: Form) -> None:
+    def check(self, form: BatchForm) -> None:
         """Raises ArgumentError where a batch of this form cannot be mixed."""
         _require(self, form, "image", "label")
         if self.num_classes is None and form.num_classes is None:
@@ -230,7 +230,7 @@ class CenterHole:
     def _hole(self) -> tuple[int, int]:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
-    def check(self, form: Form) -> None:
+    def check(self, form: BatchForm) -> None:
         """Raises ArgumentError where a batch of this form has no place for the hole."""
         _require(self, form, "image")
         height, width = form.image_size
@@ -248,7 +248,7 @@ class CenterHole:
         middle[...] = self.fill
 
 
-def check_transforms(transforms: Sequence[BatchTransform], form: Form) -> tuple[str, ...]:
+def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> tuple[str, ...]:
     """The names of the fields that these transforms, one after the other, add to those of `form`.
 
     Raises:
@@ -296,7 +296,7 @@ def _draw(draws: Callable[[int], F64], first: int, number: int) -> F64:
     return draws(first + number)
 
 
-def _require(transform: object, form: Form, *names: str) -> None:
+def _require(transform: object, form: BatchForm, *names: str) -> None:
     for name in names:
         if name not in form.fields:
             raise ArgumentError(

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpuload.batches import Batch
 from gpuload.batchwise import (
+    BatchForm,
     BatchTransform,
     CutMix,
     FieldBatch,
-    Form,
     MixUp,
     RandomChoice,
     apply_transforms,
@@ -69,7 +69,9 @@ class Collate:
                 f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
             )
         for augment in schedule.all_augments():
-            form = Form(tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes)
+            form = BatchForm(
+                tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes
+            )
             check_transforms(self._transforms, form)
         self._asked = tuple(field.name for field in bound)
         self.names = (*names, *sorted(added - set(names)))

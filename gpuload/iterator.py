@@ -57,7 +57,7 @@ class DaliIterator:
         as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
         (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
     batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), carried out
-        in this order. Fields that they add come after `fields`, unless named there.
+        in this order. Fields that they add come after `fields`, by name, unless named there.
     output_dict: a batch is a dict from names to values, not a tuple.
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch it decides order, crops and flips; nothing else does.
@@ -69,7 +69,8 @@ class DaliIterator:
     hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; the rest its CUDA cores. None is DALI's
         choice. It and the two above are by default what `python -m gpuload tune` found best on this device, if it ran.
     graph: a function of DALI operators inside its graph, (images, draws) to images: uint8 (height, width, 3), cropped
-        and resized, before flips and normalisation, and 16 random numbers in [0, 1) of each sample.
+        and resized, before flips and normalisation, and 16 random numbers in [0, 1) of each sample. The size must stay,
+        and nothing follows what it moves.
     output: "torch", "numpy" or "cupy".
     steps_per_epoch: batches of an epoch, of any number; the next epoch goes on where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
@@ -77,7 +78,7 @@ class DaliIterator:
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. Of several
-            views a tuple, and so of masks and boxes.
+            views a tuple, and so of masks, boxes and targets that turn.
         labels: int64 (N,), on the device. All is yours to keep: later batches do not overwrite it.
 
     Raises:
@@ -134,7 +135,8 @@ class DaliIterator:
         self._check_batch()
         self._collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
 
-        self.decoder, device_id = choose_backend(decoder, str(device), self.ranks, self._datasets)
+        wanted = "dali" if graph is not None and decoder == "auto" else decoder
+        self.decoder, device_id = choose_backend(wanted, str(device), self.ranks, self._datasets)
         folder, tuned_on = self._datasets[0].folder, describe_device(device_id, self.ranks)
         tuning = load_tuning(folder, tuned_on, self.decoder)
         if tuning is not None:
@@ -288,6 +290,7 @@ class DaliIterator:
         if (last := self._empty_batch(position)) is not None:
             self._handed_out = position._replace(samples=self._epoch_samples)
             nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
+            self.timing = Timing(last.read_s, 0.0, 0.0)
             yield self._collate(last, nothing, self._arrays)
         self._handed_out = self._following(position)
 

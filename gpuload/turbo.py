@@ -32,7 +32,7 @@ except ImportError as error:
 
 from gpuload.decoding import ImageDecoder, UndecodableError, choose_ways
 from gpuload.finish import Finish
-from gpuload.masks import decode_mask, show_mask
+from gpuload.masks import OTHER_SIZE, decode_mask, show_mask
 from gpuload.resizing import Cuts
 from gpuload.transforms.apply import warp_masks
 
@@ -160,7 +160,7 @@ class TurboDecoder(Generic[R]):
                 work.broken[place] = ("mask",)
                 continue
             if mask.shape != work.sizes[place]:
-                work.broken[place] = ("mask", "it is not of its image's size")
+                work.broken[place] = ("mask", OTHER_SIZE)
                 continue
             for view, shown in zip(request.views, work.masks, strict=True):
                 shown[number][place] = show_mask(mask, view, place, fill)

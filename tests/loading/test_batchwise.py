@@ -12,10 +12,10 @@ import torch
 import gpuload
 from gpuload import blend
 from gpuload.batchwise import (
+    BatchForm,
     CenterHole,
     CutMix,
     FieldBatch,
-    Form,
     MixUp,
     RandomChoice,
     apply_transforms,
@@ -264,7 +264,7 @@ def test_transforms_follow_one_another_and_draw_apart() -> None:
         assert "twice" in batch.fields
 
     batch = make_batch(np)
-    form = Form(("image", "label"), (12, 17), "float32", CLASSES)
+    form = BatchForm(("image", "label"), (12, 17), "float32", CLASSES)
     assert check_transforms([first, second, MixUp(), CenterHole(2)], form) == ("twice", "middle")
     apply_transforms([first, second], batch)
     np.testing.assert_array_equal(batch.fields["twice"], 2 * batch.fields["label"])
@@ -288,7 +288,7 @@ def test_a_transform_that_does_not_add_what_it_says() -> None:
         apply_transforms([Lazy()], make_batch(np))
 
 
-FORM = Form(("image", "label"), (24, 32), "float32", 10)
+FORM = BatchForm(("image", "label"), (24, 32), "float32", 10)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ FORM = Form(("image", "label"), (24, 32), "float32", 10)
         (["MixUp"], FORM, "batch_transforms: 'MixUp' is no function of a batch"),
     ],
 )  # fmt: skip
-def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: Form, message: str) -> None:
+def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: BatchForm, message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
         check_transforms(transforms, form)
 
