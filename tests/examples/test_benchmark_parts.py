@@ -130,6 +130,9 @@ def test_windows_are_those_of_random_resized_crop() -> None:
     ("line", "kind"),
     [
         ("image = simplejpeg.decode_jpeg(data, buffer=buffer)", "decode"),
+        ("image = decoder.decode(stream, image=self._thread.image)", "decode"),
+        ("self._thread.image = None", "other Python"),
+        ("data = os.pread(file, size, offset)", "read"),
         ("return functional.interpolate(batch, size=size)[0]", "resize"),
         ("out.copy_(image).sub_(self._mean)", "normalise"),
         ("pages = np.frombuffer(view, mmap.ACCESS_READ)", "read"),

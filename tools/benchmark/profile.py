@@ -5,6 +5,7 @@ nothing of the loader, but sees only threads that Python knows: of DALI's own it
 """
 
 import linecache
+import re
 import sys
 import threading
 import time
@@ -16,12 +17,12 @@ from benchmark.work import Work
 
 _INTERVAL_S = 0.002
 # What a line of code, or the function it stands in, says it does; the first that fits.
-_KINDS = (
-    ("decode", ("decode_jpeg", "decode_jpeg_header", "Image.open", "convert(", "decompress")),
-    ("resize", ("interpolate", ".resize(", "resize(")),
-    ("normalise", ("normalise", "normalize", ".sub_(", ".mul_(", "copy_(", ".flip(", "multiply(", "subtract(")),
-    ("read", ("read", "mmap", "madvise", "take(", "rows(")),
-)
+_KINDS = {
+    "decode": r"decode_jpeg|decoder\.decode|get_sub_code_stream|Image\.open|\.convert\(|decompress",
+    "resize": r"interpolate|resize\(",
+    "normalise": r"normali[sz]e|\.sub_\(|\.mul_\(|copy_\(|\.flip\(|multiply\(|subtract\(",
+    "read": r"\bp?read(_|\b)|\bmmap\b|madvise|\.take\(|\.rows\(",
+}
 _WAITING = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/thread.py", "concurrent/futures/_base.py")
 
 
@@ -72,8 +73,8 @@ def kind_of(file: str, function: str, code: str) -> str:
     """What a line of code is for: "decode", "resize", "normalise", "read", "wait" or "other Python"."""
     if file.endswith(_WAITING) or ".wait(" in code or ".acquire(" in code:
         return "wait"
-    for kind, words in _KINDS:
-        if any(word in code or word in function for word in words):
+    for kind, pattern in _KINDS.items():
+        if re.search(pattern, code) or re.search(pattern, function):
             return kind
     return "other Python"
 
