@@ -4,15 +4,16 @@
     python examples/regression.py road.h5 --shards packed             # your own: arrays of images and targets
     python examples/regression.py road.h5 --shards raw --encode raw   # pixels as they are, not JPEG
 
-Packs the file once, shuffled, in shards of 32 MB; the loader mixes two times eight of them, so that memory does not
-grow with the set. Then it times one epoch each way, and prints the largest memory:
+Packs the file once, shuffled, in shards of 32 MB; the loader mixes eight of them at a time and has the next eight read
+ahead, so that memory does not grow with the set. Then it times one epoch each way, and prints the largest memory:
 
     loader alone    a loop over the batches that does nothing
     net alone       as many training steps, all on one batch that is there already
-    both            training; with a GPU it should take as long as the slower of the two alone. On a CPU they share the
-                    cores, so that it takes about the sum
+    both            training: as long as the slower of the two alone, where each has its own GPU or cores
 
-Every flip from left to right turns the sign of the targets. `--dtype uint8` leaves normalisation to the net's device.
+On a CPU start it with OMP_NUM_THREADS=1 in the environment: torch's threads wait for one another in a loop, on cores
+that the loader needs. Every flip from left to right turns the sign of the targets. `--dtype uint8` leaves normalisation
+to the net's device.
 """
 
 import argparse
@@ -172,6 +173,7 @@ def run(args: argparse.Namespace, store: Path) -> None:
         settings={name: getattr(args, name) for name in ("encode", "size", "batch_size", "dtype")},
         decoder=loader.decoder,
         threads=loader.num_threads,
+        torch_threads=torch.get_num_threads(),
         loader_alone=alone,
         net_alone=net,
         both=both,

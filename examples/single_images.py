@@ -34,7 +34,7 @@ from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 from gpuload.packing.options import parse_size
 
-MAX_SHARD = "32MB"  # what the loader has mapped at a time: two windows of shards
+SHARD_BYTES = 32_000_000  # small, since the loader has two windows of them in sight at a time
 
 
 def pack(store: Path, shards: Path, encode: str, size: int | None) -> None:
@@ -43,7 +43,10 @@ def pack(store: Path, shards: Path, encode: str, size: int | None) -> None:
         print(f"Reusing {shards}; delete it to pack anew")
         return
     form = ["--encode", encode, *(["--size", str(size), "--fit", "center-crop"] if size else [])]
-    command = ["pack", str(store), str(shards), "--val", "0.1", *form, "--maxsize", MAX_SHARD, "--resume"]
+    # --maxsize counts images as they lie in the store; pixels take many times the bytes of a JPEG.
+    largest = ["--maxcount", str(max(1, SHARD_BYTES // (3 * size**2)))] if size and encode == "raw" else []
+    command = ["pack", str(store), str(shards), "--val", "0.1", *form, "--maxsize", str(SHARD_BYTES), *largest]
+    command.append("--resume")
     print("$ python -m gpuload", *command)
     if (code := gpuload_command(command)) not in (0, REJECTED):
         raise SystemExit(code)
