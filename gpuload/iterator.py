@@ -52,7 +52,7 @@ class DaliIterator:
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
     decoder: "dali" (GPU or CPU), "turbo" (CPU: libjpeg-turbo and torch, in threads) or "auto": "dali" on a GPU, on a
-        CPU the faster one, which is "turbo" but for images of about 64×64. Their pixels differ by rounding.
+        CPU "turbo", which is faster, where it is installed. Their pixels differ by rounding.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, by name or as a spec such
         as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
         (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
@@ -136,7 +136,7 @@ class DaliIterator:
         self._collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
 
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
-        self.decoder, device_id = choose_backend(wanted, str(device), self.ranks, self._datasets)
+        self.decoder, device_id = choose_backend(wanted, str(device), self.ranks)
         folder, tuned_on = self._datasets[0].folder, describe_device(device_id, self.ranks)
         tuning = load_tuning(folder, tuned_on, self.decoder)
         if tuning is not None:

@@ -36,6 +36,7 @@ class Cuts:
     """What a view takes of each image of a batch, worked out at once: a NumPy call for one image takes as long.
 
     windows: for each image, the part of it that must be decoded. factors: how much smaller it may be decoded.
+    as_is: each image is shown whole, in its size and unflipped.
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
@@ -54,6 +55,9 @@ class Cuts:
         # An edge between pixels is had from the whole image (see `show`).
         inside[~exact] = np.concatenate([np.zeros_like(limits), limits], axis=1)[~exact]
         self.windows = inside
+        whole = exact & (crops.start == 0).all(axis=1) & (crops.shape == limits).all(axis=1)
+        flipped = crops.mirror.any() or crops.mirror_y.any()
+        self.as_is = bool(whole.all() and (limits == np.array(view.size)).all() and not flipped)
         reduce = (roi / np.array(view.size)).min(axis=1) / REDUCING_GAP
         self.factors = np.where(form.pads, 1, np.select([reduce >= 8, reduce >= 4, reduce >= 2], [8, 4, 2], 1))
 

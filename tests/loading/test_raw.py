@@ -53,8 +53,7 @@ def test_decoders_agree_on_crops_of_pixels(raw: Path, crop: str) -> None:
     assert np.abs(pixels[0] - pixels[1]).max() <= 2
 
 
-def test_auto_is_dali_where_nothing_is_to_be_decoded(raw: Path, packed: Path) -> None:
-    assert load(raw, decoder="auto").decoder == "dali"
+def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:
     mixture = gpuload.mix([(raw, 1), (packed, 1)])
     with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another pixels as they are.*decoder='turbo'"):
         load(mixture, decoder="dali")
