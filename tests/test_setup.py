@@ -118,7 +118,7 @@ def test_makes_and_mends_the_environment(repository: Path, left: str | None) -> 
     assert not (venv / "unfinished").exists()
     calls = (venv / "calls").read_text()
     assert "pip install --quiet" in calls
-    assert ".[cuda13,sources,ray,examples,frameworks,dev]" in calls
+    assert ".[cuda13,sources,ray,examples,frameworks,bench,dev]" in calls
 
     again = source()
     assert again.stdout.splitlines() == ["ready"]

@@ -50,5 +50,5 @@ run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --che
 run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}
 loaders=(torch gpuload)
 if nvidia-smi >/dev/null 2>&1; then loaders+=(gpuload-gpu); fi
-run $py tools/bench.py "$demo/shards/train" --size $size --batch-size $batch --rounds 3 --images 1024 --loaders "${loaders[@]}"
+run $py tools/bench.py "$demo/shards/train" --size $size --batch-size $batch --rounds 3 --cold 0 --images 1024 --loaders "${loaders[@]}"
 printf '\nDone. In %s: shards, checkpoint.pt, and batch.png, one augmented batch to look at.\n' "$demo"

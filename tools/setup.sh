@@ -54,13 +54,13 @@ set_up() {
     "$found" -m venv "$venv"
   fi
   extra=$(choose_extra)
-  echo "Installing gpuload[$extra,sources,ray,examples,frameworks,dev] into .venv, as tools/constraints.txt pins it. Once; it"
+  echo "Installing gpuload[$extra,sources,ray,examples,frameworks,bench,dev] into .venv, as tools/constraints.txt pins it. Once; it"
   echo "takes 2 to 10 minutes and, where nothing is cached, downloads up to 4 GB, most of it torch and CUDA."
   touch "$unfinished"
   rm -f "$stamp"
   # The build constraint is for newer versions of pip, which do not apply the other one to what builds gpuload.
   (cd "$root" && PIP_CONSTRAINT=tools/constraints.txt PIP_BUILD_CONSTRAINT=tools/constraints.txt "$python" -m pip \
-    install --quiet --disable-pip-version-check --no-input --editable ".[$extra,sources,ray,examples,frameworks,dev]") ||
+    install --quiet --disable-pip-version-check --no-input --editable ".[$extra,sources,ray,examples,frameworks,bench,dev]") ||
     fail "Installing failed; pip says why above. Once that is mended, run the same command again."
   wanted >"$stamp"
   rm -f "$unfinished"
