@@ -1,14 +1,16 @@
-"""The command line: `python -m gpuload pack`, `index`, `verify` and `info`.
+"""The command line: `python -m gpuload pack`, `index`, `verify`, `info` and `tune`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
     python -m gpuload verify shards
+    python -m gpuload tune shards/train
 
 Exit codes: 0 all done; 1 verify found faults; 2 nothing done, with one line on stderr that says why; 3 packed, but some
 images were rejected (rejected.jsonl names them); 130 stopped by Ctrl-C.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,14 +27,16 @@ def main(argv: list[str] | None = None) -> int:
     if argv[:1] in (["pack"], ["verify"]):
         from gpuload.packing.workers import start_server
 
-        start_server()  # before all else: it imports what workers need while this process imports the commands
+        # Before all else: it imports what workers need while this process imports the commands.
+        start_server(_preload(argv))
     from gpuload.info import add_info
     from gpuload.packing import commands
     from gpuload.packing.output import SCRATCH_NAME
+    from gpuload.tune import add_tune
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     adders = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (commands.add_pack, commands.add_index, commands.add_verify, add_info):
+    for add in (commands.add_pack, commands.add_index, commands.add_verify, add_info, add_tune):
         add(adders)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
@@ -47,3 +51,10 @@ def main(argv: list[str] | None = None) -> int:
         what = "what is finished is kept: go on with --resume" if kept else "nothing is left half-written"
         print(f"gpuload: stopped; {what}", file=sys.stderr)
         return STOPPED
+
+
+def _preload(argv: list[str]) -> tuple[str, ...]:
+    """What workers will import besides, guessed: arguments are parsed later. A wrong guess costs time, nothing else."""
+    words = " ".join(argv)
+    smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
+    return ("gpuload.packing.resizer",) if smaller else ()
