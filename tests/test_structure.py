@@ -34,16 +34,16 @@ WITHIN = {
         *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
     ],
     "packing": [
-        *("fit", "options", "jpeg", "png", "pixels", "image", "masks", "members", "packed", "plan", "shard"),
-        *("workers", "deaths", "ray_engine", "output", "state", "extend", "dedup", "prepare", "finish", "packer"),
-        *("api", "scan", "foreign", "verify"),
+        *("exit_codes", "fit", "options", "jpeg", "png", "pixels", "resizer", "image", "masks", "members", "packed"),
+        *("plan", "note", "shard_file", "shard", "workers", "deaths", "ray_engine", "output", "state", "extend"),
+        *("dedup", "prepare", "finish", "packer", "api", "scan", "foreign", "verify", "commands"),
     ],
 }
 _TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 OWNERS = {
     "nvidia": {"graph.py", "decoding.py"},
-    "torch": {"outputs.py", "finish.py", "resizing.py", "turbo.py"} | _TORCH_TRANSFORMS,
-    "simplejpeg": {"decoding.py"},
+    "torch": {"outputs.py", "finish.py", "resizing.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
+    "simplejpeg": {"decoding.py", "packing/resizer.py"},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

@@ -88,6 +88,9 @@ def _add_image_options(pack: argparse.ArgumentParser) -> None:
     pack.add_argument("--enlarge", action="store_true", help="also enlarge images that are smaller than --size")
     pack.add_argument("--quality", type=int, metavar="N", help="of new JPEGs (default: 95 with keep, else 92)")
     pack.add_argument("--lossless", action="store_true", help="new images as PNG, not JPEG")
+    pack.add_argument(
+        "--resizer", metavar="NAME", help="of JPEGs made smaller: pillow, torch, or auto: torch if there (%(default)s)"
+    )
     pack.add_argument("--check", metavar="HOW", help="full, or header: do not decode what is kept (%(default)s)")
     pack.add_argument("--drop-gray", action="store_true", help="leave out images without colour")
     pack.add_argument("--min-size", type=int, metavar="PIXELS", help="leave out images with a shorter side")

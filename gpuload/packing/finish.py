@@ -124,6 +124,7 @@ def _settings(
         "size": encoding.size,
         "fit": encoding.fit if encoding.size else None,
         "pillow": PIL.__version__,
+        "resizer": encoding.resizer if encoding.makes_jpegs_smaller else None,
         "kept": kinds[KEPT],
         "stored_anew": {kind: count for kind, count in sorted(kinds.items()) if kind != KEPT},
         "rejected": asked[False],

@@ -25,6 +25,7 @@ class JpegHeader(NamedTuple):
     oddity: "" if the file is plain, else one word or two for what it is.
     orientation: as EXIF says, 1 where it does not; 0 if readers may differ on it.
     xmp_orientation: whether XMP mentions one too, which Pillow heeds and DALI does not.
+    gray: whether it has one component.
     """
 
     width: int
@@ -32,6 +33,7 @@ class JpegHeader(NamedTuple):
     oddity: str
     orientation: int = 1
     xmp_orientation: bool = False
+    gray: bool = False
 
 
 def read_header(data: bytes) -> JpegHeader:
@@ -77,7 +79,7 @@ def read_header(data: bytes) -> JpegHeader:
         oddity = oddity or "jpeg-rgb"
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
-    return JpegHeader(width, height, oddity, abs(orientation), xmp)
+    return JpegHeader(width, height, oddity, abs(orientation), xmp, components == 1)
 
 
 def exif_orientation(segment: bytes) -> int:

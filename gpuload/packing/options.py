@@ -9,6 +9,7 @@ from gpuload.packing.fit import Fit, Size
 
 Encode = Literal["keep", "jpeg", "raw"]
 Dedup = Literal["no", "report", "drop"]
+Resizer = Literal["auto", "pillow", "torch"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Encoding:
         unseen, and mean and std are not measured.
     drop_gray, min_size: leave out images without colour, or with a side below so many pixels.
     max_pixels: of one image; a larger one is rejected before it is decoded. The default is that of Pillow.
+    resizer: what makes plain JPEGs smaller: "torch" (extra `cpu`) or "pillow"; they differ in speed and by rounding.
+        "auto" is torch where a run makes JPEGs smaller and torch is installed; a run decides it once, as it begins.
     """
 
     encode: Encode = "keep"
@@ -36,6 +39,7 @@ class Encoding:
     drop_gray: bool = False
     min_size: int = 0
     max_pixels: int = 178_956_970
+    resizer: Resizer = "auto"
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
@@ -60,6 +64,16 @@ class Encoding:
             raise ArgumentError(
                 f"--min-size must be at least 0 and --max-pixels at least 1; got {self.min_size}, {self.max_pixels}"
             )
+        if self.resizer not in get_args(Resizer):
+            raise ArgumentError(f"--resizer is one of {', '.join(get_args(Resizer))}; got {self.resizer!r}")
+        if self.resizer == "torch" and not self.makes_jpegs_smaller:
+            raise ArgumentError(
+                "--resizer torch makes JPEGs smaller: give it with --encode jpeg and --size, or leave it out"
+            )
+
+    @property
+    def makes_jpegs_smaller(self) -> bool:
+        return self.encode == "jpeg" and self.size is not None and not self.lossless
 
     @property
     def jpeg_quality(self) -> int:

@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from gpuload.packing.note import read_note
 from gpuload.packing.options import PackOptions
 from gpuload.packing.output import Output
 from gpuload.packing.packed import PackedShard
-from gpuload.packing.prepare import identity, lay_out
-from gpuload.packing.shard import ShardJob, finished_shard, pack_shard
+from gpuload.packing.prepare import choose_resizer, identity, lay_out
+from gpuload.packing.shard import ShardJob, finished_shard, modules_for, pack_shard
 from gpuload.packing.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
@@ -97,6 +97,8 @@ def pack(
             with _engine(source, options) as engine:
                 engine.start()
                 state = RunState.read(output.scratch) if output.resumed else None
+                before = state.settings.get("--resizer") if state else None
+                options = replace(options, encoding=choose_resizer(options.encoding, before))
                 settings = identity(source, options)
                 if state is None:
                     output.forget_scratch()
@@ -134,7 +136,7 @@ def _engine(source: Source, options: PackOptions) -> Engine:
 
         return RayWorkers(options.workers, options.address)
     need_main = type(source).__module__ == "__main__"
-    return Workers[ShardJob, PackedShard](options.worker_count, pack_shard, need_main)
+    return Workers[ShardJob, PackedShard](options.worker_count, pack_shard, need_main, modules_for(options.encoding))
 
 
 class _Run:

@@ -1,20 +1,39 @@
 """Before anything is packed: what there is, what it is like, and which sample goes where, put on the disk."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.packing.dedup import HashJob, first_of, hash_images, write_candidates
 from gpuload.packing.extend import fit_listing
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import Encoding, PackOptions, Resizer
 from gpuload.packing.output import Output
 from gpuload.packing.plan import make_plan, write_plan
 from gpuload.packing.state import PlannedSplit, RunState, keep_base
 from gpuload.packing.workers import Workers
 from gpuload.sources.listing import BYTES, NAME, Listing, Rejection, Source
+
+_TORCH_NEEDS = ("simplejpeg", "torch")
+
+
+def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encoding:
+    """The encoding with "auto" decided: as `before`, by a run that is resumed, else by what is installed.
+
+    Raises:
+        MissingPackageError: it is to be torch, which is not installed.
+    """
+    missing = " and ".join(name for name in _TORCH_NEEDS if find_spec(name) is None)
+    resizer = encoding.resizer
+    if resizer == "auto":
+        resizer = before or ("torch" if encoding.makes_jpegs_smaller and not missing else "pillow")
+    if resizer == "torch" and missing:
+        who = "--resume: the run that was broken off had --resizer torch, which" if before else "--resizer torch"
+        raise MissingPackageError(f"{who} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
+    return replace(encoding, resizer=resizer)
 
 
 def identity(source: Source, options: PackOptions) -> dict[str, Any]:

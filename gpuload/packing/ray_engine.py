@@ -12,7 +12,7 @@ from typing import Any
 from gpuload.errors import GpuloadError, MissingPackageError, OutputError
 from gpuload.packing.deaths import MOST_DEATHS, Deaths
 from gpuload.packing.packed import PackedShard
-from gpuload.packing.shard import ShardJob, pack_shard
+from gpuload.packing.shard import ShardJob, modules_for, pack_shard
 from gpuload.packing.workers import Workers
 
 _LOOK_S = 0.2
@@ -108,6 +108,7 @@ def pack_guarded(job: ShardJob) -> PackedShard:
     results: list[PackedShard] = []
     if not job.plan.exists():
         raise OutputError(f"{job.plan}: is not there on this machine. --engine ray needs OUT on a shared file system")
-    with Workers[ShardJob, PackedShard](1, pack_shard, need_main=False) as workers:
+    preload = modules_for(job.encoding)
+    with Workers[ShardJob, PackedShard](1, pack_shard, need_main=False, preload=preload) as workers:
         workers.run([job], lambda _, packed: results.append(packed), Deaths(), lambda _: None)
     return results[0]

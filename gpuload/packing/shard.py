@@ -77,6 +77,10 @@ def pack_shard(job: ShardJob) -> PackedShard:
         OutputError: the disk is full, or cannot be written.
     """
     path = job.folder / job.name
+    if job.encoding.resizer == "torch":
+        from gpuload.packing.resizer import use_one_thread  # it imports torch: now, and not in the time of an image
+
+        use_one_thread()
     # A name of this process's own: one that outlives its killed packer must not write into what the next one begins.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     info = None
@@ -100,6 +104,11 @@ def pack_shard(job: ShardJob) -> PackedShard:
             f"{path}: cannot be written ({error.strerror or error}). Free some space, or choose another output folder"
         ) from None
     return result
+
+
+def modules_for(encoding: Encoding) -> tuple[str, ...]:
+    """What `pack_shard` may import for this encoding besides this module."""
+    return ("gpuload.packing.resizer",) if encoding.makes_jpegs_smaller and encoding.resizer != "pillow" else ()
 
 
 def finished_shard(job: ShardJob) -> PackedShard | None:

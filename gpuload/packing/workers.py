@@ -21,7 +21,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -40,9 +40,12 @@ _LOOK_S = 0.1  # between two calls of `watch`
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def start_server() -> None:
-    """Starts the process that workers are forked from, unless it runs; it imports what they need in the background."""
-    _SERVER.set_forkserver_preload(_PRELOAD)
+def start_server(preload: Sequence[str] = ()) -> None:
+    """Starts the process that workers are forked from, unless it runs; it imports what they need in the background.
+
+    preload: modules that they need besides; those that cannot be imported are left out.
+    """
+    _SERVER.set_forkserver_preload([*_PRELOAD, *preload])
     with _uninterrupted():
         forkserver.ensure_running()
 
@@ -55,17 +58,21 @@ class Workers(Generic[Task, Result]):
     What `function` raises is raised by run(). Leaving the `with` block ends all processes at once.
 
     need_main: whether tasks hold what is defined in the program itself, whose main module workers must then import.
+    preload: modules that `function` will import, so that it is done once for all processes.
     """
 
-    def __init__(self, count: int, function: Callable[[Task], Result], need_main: bool = True) -> None:
+    def __init__(
+        self, count: int, function: Callable[[Task], Result], need_main: bool = True, preload: Sequence[str] = ()
+    ) -> None:
         self._count = count
         self._function = function
         self._need_main = need_main
+        self._preload = preload
         self._workers: list[_Worker[Task]] = []
 
     def start(self) -> None:
         """Has what processes need imported while the caller does other things."""
-        start_server()
+        start_server(self._preload)
 
     def run(
         self,
@@ -81,7 +88,7 @@ class Workers(Generic[Task, Result]):
                 if worker.task is None and waiting:
                     worker.give(waiting.popleft())
             while waiting and len(self._workers) < self._count:
-                self._workers.append(_Worker(self._function, self._need_main))
+                self._workers.append(_Worker(self._function, self._need_main, self._preload))
                 self._workers[-1].give(waiting.popleft())
             wait([worker.pipe for worker in self._workers], _LOOK_S)
             for worker in list(self._workers):
@@ -126,10 +133,10 @@ class _RaisedInWorkerError(Exception):
 class _Worker(Generic[Task]):
     """One process and the parent's end of its pipe."""
 
-    def __init__(self, function: Callable[[Task], object], need_main: bool) -> None:
+    def __init__(self, function: Callable[[Task], object], need_main: bool, preload: Sequence[str]) -> None:
         self.task: Task | None = None
         for left in reversed(range(_STARTS)):
-            start_server()
+            start_server(preload)
             self.pipe, theirs = _SERVER.Pipe()
             self.process = _SERVER.Process(target=_work, args=(theirs, function), name="gpuload-pack", daemon=True)
             try:

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[2]))  # also when run as a script, without an installation
 
 from gpuload.sources import FolderSource
@@ -49,6 +51,18 @@ class FaultySource(FolderSource):
 def die(job: object) -> None:
     """In place of `pack_shard`: nothing ever gets done, and no image is to blame."""
     os._exit(1)
+
+
+def resizes(package: str) -> tuple[bool, int]:
+    """Whether a worker has a package before it asks for it, and torch's threads once it makes an image smaller."""
+    there = package in sys.modules
+    import torch
+
+    from gpuload.packing import resizer
+
+    resizer.use_one_thread()
+    resizer.resize(np.zeros((512, 512, 3), np.uint8), (64, 64))
+    return there, torch.get_num_threads()
 
 
 class SlowSource(FolderSource):

@@ -78,10 +78,10 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     wanted = PackOptions(val=0.5, shuffle=False, seed=3, maxcount=4, maxsize=5, workers=6, time_limit_s=7)
     assert seen[1] == wanted
     images = ["--encode", "jpeg", "--size", "8x9", "--fit", "pad", "--enlarge", "--quality", "50", "--lossless"]
-    images += ["--drop-gray", "--min-size", "7", "--max-pixels", "99"]
+    images += ["--drop-gray", "--min-size", "7", "--max-pixels", "99", "--resizer", "pillow"]
     others = ["--splits", "a=0.5,b=50%", "--dedup", "drop", "--max-rejected", "1%", "--engine", "ray", "--address", "x"]
     cli.main(["pack", "a", "b", *images, *others, "--resume", "--append"])
-    encoding = Encoding("jpeg", (8, 9), "pad", True, 50, True, "full", True, 7, 99)
+    encoding = Encoding("jpeg", (8, 9), "pad", True, 50, True, "full", True, 7, 99, "pillow")
     more = PackOptions(
         splits=(("a", 0.5), ("b", 0.5)), dedup="drop", max_rejected=0.01, engine="ray", address="x", resume=True,
         append=True, encoding=encoding,
