@@ -37,7 +37,7 @@ def fake_python(folder: Path, name: str, body: str) -> None:
 
 
 def test_all_scripts_parse() -> None:
-    assert [script.name for script in SCRIPTS] == ["demo.sh", "setup.sh", "test.sh"]
+    assert [script.name for script in SCRIPTS] == ["demo.sh", "gpu_check.sh", "setup.sh", "test.sh"]
     for script in [*SCRIPTS, ROOT / ".ci" / "run"]:
         assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True).stderr == ""
 
