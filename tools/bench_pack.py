@@ -7,7 +7,8 @@
 Prints images/s and images per second of processor time (which other work on the machine does not change), medians over
 the rounds, and ratios: `keep` with header checks against GNU tar; `keep` with full checks against libjpeg-turbo
 (simplejpeg) decoding in as many processes; `jpeg --size 256`, per worker, against a loop of Pillow and webdataset's
-ShardWriter in one process; two workers against one. The packer is timed from the start of Python to its end, some 0.4 s
+ShardWriter in one process (with the resizer that `pack` chooses here: torch where it is installed; the JSON names it);
+two workers against one. The packer is timed from the start of Python to its end, some 0.4 s
 of which do not depend on the images: 4,096 of 110 kB are the smallest set that says something, 16,384 say more.
 """
 
@@ -147,6 +148,13 @@ def shard_writer(paths: list[Path], size: int) -> Callable[[Path], float]:
     return run
 
 
+def chosen_resizer() -> str:
+    from gpuload.packing.options import Encoding
+    from gpuload.packing.prepare import choose_resizer
+
+    return choose_resizer(Encoding("jpeg", (256, 256))).resizer
+
+
 def measure(folder: Path, paths: list[Path], rounds: int, workers: int) -> dict[str, Any]:
     """Rates and ratios on one folder, all rounds."""
     for path in paths:
@@ -213,7 +221,10 @@ def main(argv: list[str] | None = None) -> int:
             found.append(measure(folder.resolve(), paths, args.rounds, args.workers))
     if args.json:
         about = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0)), "workers": args.workers}
-        about |= {"load_average": os.getloadavg(), "versions": {name: version(name) for name in PACKAGES}}
+        resizer = chosen_resizer()
+        packages = (*PACKAGES, "torch") if resizer == "torch" else PACKAGES
+        about |= {"resizer": resizer, "load_average": os.getloadavg()}
+        about |= {"versions": {name: version(name) for name in packages}}
         args.json.write_text(json.dumps({**about, "folders": found}, indent=1) + "\n")
     return 0
 

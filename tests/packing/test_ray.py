@@ -11,9 +11,11 @@ from images import encode, photo
 from reading import files_of, rejected_of
 from stand_ins import FaultySource, SlowAndFaultySource
 
+from gpuload.disk import Manifest
 from gpuload.errors import GpuloadError
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.packer import pack
+from gpuload.sources import FolderSource
 
 ray = pytest.importorskip("ray")
 
@@ -83,6 +85,20 @@ def test_same_bytes_though_a_worker_is_killed(cluster, photo_files: dict[str, by
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
     lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
     assert lost["ant/segv.jpg"] == "the decoder died: SIGSEGV"
+
+
+def test_jpegs_made_smaller(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+    """Whatever makes them smaller here makes them smaller there."""
+    root = tmp_path / "photos"
+    for name, data in photo_files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    for out, engine in (("ray", {"engine": "ray", "address": cluster.address}), ("local", {})):
+        settings = {**OPTIONS, **engine, "encoding": Encoding("jpeg", (16, 16))}
+        pack(FolderSource(root), tmp_path / out, PackOptions(**settings))
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    kinds = Manifest.read(tmp_path / "ray" / "train").packing["stored_anew"]
+    assert kinds == {"resized": 48}
 
 
 def test_no_cluster(tmp_path: Path) -> None:
