@@ -44,7 +44,8 @@ class Decoded(NamedTuple):
 
     images: for each view, (N, 3, height, width), or for channels_last (N, height, width, 3).
     masks: for each view, for each field of masks, uint8 (N, height, width).
-    seconds: from the beginning of its decoding until it was there. Batches are decoded side by side.
+    seconds: from the beginning of its decoding until it was there, or with DALI until it was taken. Batches are decoded
+        side by side.
     """
 
     images: tuple[Any, ...]

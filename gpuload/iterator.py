@@ -29,7 +29,8 @@ class Timing(NamedTuple):
     """Where the time of a batch went, in seconds.
 
     read_s: to find its samples in the shards and draw what is done to them; the disk is read ahead of that.
-    decode_s: from the beginning of its decoding until it was there; batches are decoded side by side.
+    decode_s: from the beginning of its decoding until it was there; batches are decoded side by side. DALI does not
+        tell when that was: with it, until the batch was taken.
     wait_s: that the training loop waited for it.
     """
 
