@@ -10,6 +10,8 @@ Size = tuple[int, int]  # width, height
 
 F32 = npt.NDArray[np.float32]
 
+_ROUNDING_PX = 0.5  # a box that reaches so far over an edge was rounded, nobody drew it wrong
+
 
 class Placement(NamedTuple):
     """An image of `source` pixels is resized to `resized`, whose upper left corner then lies at `corner` of `canvas`.
@@ -36,6 +38,17 @@ class Placement(NamedTuple):
         moved = np.clip(moved, 0, self.canvas).reshape(-1, 4)
         kept = np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
         return moved[kept].astype(np.float32), kept
+
+    def count_astray(self, boxes: F32) -> tuple[int, int]:
+        """Of boxes (M, 4) x0 y0 x1 y1 in pixels of the source: with nothing of them on it, and reaching over its edge.
+
+        What the canvas cuts off does not count: that was asked for.
+        """
+        corners = boxes.reshape(-1, 2, 2)
+        inside = np.clip(corners, 0, self.source)
+        there = (inside[:, 1] > inside[:, 0]).all(axis=1)
+        over = (np.abs(inside - corners) > _ROUNDING_PX).any(axis=(1, 2))
+        return int((~there).sum()), int((there & over).sum())
 
 
 def place(source: Size, size: Size | None, fit: Fit, enlarge: bool) -> Placement:

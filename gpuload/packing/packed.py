@@ -18,6 +18,7 @@ class PackedShard:
     rejected: of each, its row in the listing, name, reason, and whether leaving it out was asked for.
     kinds: count of each `StoredImage.kind`. extensions: of the stored images.
     histogram: int64 (768,), exact counts over the `measured` images.
+    boxes_lost, boxes_cut: boxes with nothing of them on their image, as it was given, and those over its edge.
     """
 
     info: ShardInfo | None
@@ -30,6 +31,8 @@ class PackedShard:
     histogram: npt.NDArray[np.int64]
     measured: int
     read_bytes: int
+    boxes_lost: int = 0
+    boxes_cut: int = 0
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "kinds": dict(self.kinds), "histogram": self.histogram.tolist()})

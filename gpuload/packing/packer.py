@@ -123,7 +123,7 @@ def pack(
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
     manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
-    return PackReport(manifests, run.kinds, rejected, state.notes, time.monotonic() - started)
+    return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
 
 
 def _go_on(output: Output) -> str:
@@ -230,6 +230,13 @@ class _Run:
 
     def finish(self, split: PlannedSplit) -> Manifest:
         return finish_split(self.state, split, self.jobs[split.name], self._shards(split), self.options)
+
+    def notes(self) -> list[str]:
+        """What was found while packing, and that nobody asked for."""
+        shards = [shard for split in self.packed.values() for shard in split.values()]
+        lost, cut = sum(shard.boxes_lost for shard in shards), sum(shard.boxes_cut for shard in shards)
+        found = [f"boxes that are empty or lie outside of their images: {lost:,}, left out"] if lost else []
+        return found + ([f"boxes that reach over an edge of their images: {cut:,}, cut there"] if cut else [])
 
     def _shards(self, split: PlannedSplit) -> list[PackedShard]:
         return [packed for _, packed in sorted(self.packed[split.name].items())]

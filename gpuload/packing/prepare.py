@@ -1,21 +1,23 @@
 """Before anything is packed: what there is, what it is like, and which sample goes where, put on the disk."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.disk import Field, Manifest
+from gpuload.disk.fields import IMAGE
+from gpuload.errors import ArgumentError, MissingPackageError, SourceError
 from gpuload.packing.dedup import HashJob, first_of, hash_images, write_candidates
 from gpuload.packing.extend import fit_listing
 from gpuload.packing.options import Encoding, PackOptions, Resizer
 from gpuload.packing.output import Output
-from gpuload.packing.plan import make_plan, write_plan
+from gpuload.packing.plan import MEASURED, ROW, make_plan, write_plan
 from gpuload.packing.state import PlannedSplit, RunState, keep_base
 from gpuload.packing.workers import Workers
-from gpuload.sources.listing import BYTES, NAME, Listing, Rejection, Source
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
 
@@ -34,6 +36,21 @@ def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encodin
         who = "--resume: the run that was broken off had --resizer torch, which" if before else "--resizer torch"
         raise MissingPackageError(f"{who} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
     return replace(encoding, resizer=resizer)
+
+
+# Names of the columns that every index, listing and plan has, and of what every batch has.
+_TAKEN = ("key", "source", "width", "height", "index", "dataset", NAME, BYTES, WHERE, ROW, MEASURED)
+
+
+def check_names(fields: Sequence[Field]) -> None:
+    """Raises SourceError where two fields, or a field and the index, would have columns of the same name."""
+    owner = dict.fromkeys(_TAKEN, "every set has one of its own")
+    for field in (IMAGE, *fields):
+        columns = {field.name, field.offset_column, field.bytes_column, *field.value_columns}
+        for name in sorted(columns & set(owner)):
+            of = "" if name == field.name else f" needs a column {name!r}, and"
+            raise SourceError(f"field {field.name!r}:{of or ' the name is taken:'} {owner[name]}. Rename the field")
+        owner |= dict.fromkeys(columns, f"field {field.name!r} has it already")
 
 
 def identity(source: Source, options: PackOptions) -> dict[str, Any]:
@@ -56,6 +73,7 @@ def identity(source: Source, options: PackOptions) -> dict[str, Any]:
 def lay_out(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
     """Lists, decides what goes where, and puts it on the disk."""
     listing = source.list_samples()
+    check_names(listing.fields)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     first_row = 0
     if base:

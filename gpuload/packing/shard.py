@@ -152,6 +152,7 @@ class _Packing:
         self.histogram = np.zeros(768, np.int64)
         self.measured = 0
         self.read_bytes = 0
+        self.boxes_lost = self.boxes_cut = 0
 
     def run(self, note: Note) -> None:
         """Every sample of the shard in turn."""
@@ -172,6 +173,10 @@ class _Packing:
                 self.rejected.append((row, name, str(error), isinstance(error, NotWantedError)))
             else:
                 self._add(sample_key(self.job.first_row + row, name), name, image, stored)
+                for boxes in (values[field.name] for field in self.job.fields if field.kind == "boxes"):
+                    lost, cut = image.placement.count_astray(np.array(boxes, np.float32))
+                    self.boxes_lost += lost
+                    self.boxes_cut += cut
         note.write(NOWHERE, self.read_bytes)
 
     def _read(
@@ -244,6 +249,8 @@ class _Packing:
             histogram=self.histogram,
             measured=self.measured,
             read_bytes=self.read_bytes,
+            boxes_lost=self.boxes_lost,
+            boxes_cut=self.boxes_cut,
         )
 
 
