@@ -72,10 +72,10 @@ def packer(folder: Path, *arguments: str) -> Callable[[Path], float]:
     return run
 
 
-def most_memory(folder: Path, workers: int) -> dict[str, float]:
+def most_memory(folder: Path, *arguments: str) -> float:
     """MiB of a run: the most of all its processes together, by PSS (shared pages count once), at 4 looks a second."""
     out = Path(tempfile.mkdtemp(dir=folder.parent))
-    command = [sys.executable, "-m", "gpuload", "pack", str(folder), str(out / "set"), "--workers", str(workers)]
+    command = [sys.executable, "-m", "gpuload", "pack", str(folder), str(out / "set"), *arguments]
     most = 0
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as run:
         while run.poll() is None:
@@ -94,7 +94,7 @@ def most_memory(folder: Path, workers: int) -> dict[str, float]:
     shutil.rmtree(out)
     if run.returncode:
         raise SystemExit(f"the packer failed with exit code {run.returncode}")
-    return {"most_pss_mib": round(most / 1024, 1)}
+    return round(most / 1024, 1)
 
 
 def gnu_tar(folder: Path) -> Callable[[Path], float]:
@@ -215,8 +215,11 @@ def main(argv: list[str] | None = None) -> int:
         if not paths:
             parser.error(f"{folder}: holds no images")
         if args.memory:
-            found.append({"images": len(paths), **most_memory(folder.resolve(), args.workers)})
-            print(f"{folder.name}: {len(paths):,} images, most memory {found[-1]['most_pss_mib']:,.0f} MiB")
+            for encode in (["keep"], ["jpeg", "--size", "256"]):
+                arguments = ["--encode", *encode, "--workers", str(args.workers)]
+                most = most_memory(folder.resolve(), *arguments)
+                found.append({"images": len(paths), "arguments": arguments, "most_pss_mib": most})
+                print(f"{folder.name}, {' '.join(encode)}: {len(paths):,} images, most memory {most:,.0f} MiB")
         else:
             found.append(measure(folder.resolve(), paths, args.rounds, args.workers))
     if args.json:

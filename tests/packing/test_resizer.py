@@ -131,8 +131,12 @@ def test_judges_odd_images_as_pillow_does(name: str) -> None:
 @pytest.mark.parametrize("cut", range(200, len(BASE), 37))
 def test_damage_is_what_pillow_calls_it(cut: int) -> None:
     encodings = [Encoding("jpeg", (20, 20), resizer=name) for name in ("torch", "pillow")]
+    # Shortened, but with an end: where Pillow takes it in spite of a warning, it must be who made what is stored.
     one, other = (outcome(BASE[:cut] + BASE[-2:], encoding) for encoding in encodings)
     assert one == other
+    if one[0] is not DecodeError:
+        one, other = (check_image(BASE[:cut] + BASE[-2:], encoding=encoding).data for encoding in encodings)
+        assert one == other
     one, other = (outcome(BASE[:cut], encoding) for encoding in encodings)
     assert one == other and one[0] is DecodeError
 
