@@ -34,7 +34,20 @@ WITHIN = {
         *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
     ],
     "packing": [
-        *("exit_codes", "fit", "options", "jpeg", "png", "pixels", "resizer", "image", "masks", "members", "packed"),
+        *(
+            "exit_codes",
+            "fit",
+            "options",
+            "jpeg",
+            "png",
+            "pixels",
+            "quick_check",
+            "resizer",
+            "image",
+            "masks",
+            "members",
+            "packed",
+        ),
         *("plan", "note", "shard_file", "shard", "workers", "deaths", "ray_engine", "output", "state", "extend"),
         *("dedup", "prepare", "finish", "packer", "api", "scan", "foreign", "verify", "commands"),
     ],
@@ -43,7 +56,7 @@ _TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "n
 OWNERS = {
     "nvidia": {"graph.py", "decoding.py"},
     "torch": {"outputs.py", "finish.py", "resizing.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
-    "simplejpeg": {"decoding.py", "packing/resizer.py"},
+    "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

@@ -20,6 +20,7 @@ from gpuload.packing import jpeg, png
 from gpuload.packing.fit import Placement, Size, place
 from gpuload.packing.options import Encoding
 from gpuload.packing.pixels import as_shown, from_array, is_gray, move, npy_header
+from gpuload.packing.quick_check import decodes_cleanly
 
 KEPT = "kept"
 
@@ -111,6 +112,10 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
             return stored
     if encoding.resizer == "torch" and (stored := _shrink(data, measured, encoding)) is not None:
         return stored
+    if encoding.encode == "keep" and encoding.size is None and not measured and not encoding.drop_gray:
+        stored = _check_header(data, encoding) if data.startswith(jpeg.START) else None
+        if stored is not None and decodes_cleanly(data):
+            return stored
     image = Image.open(io.BytesIO(data))
     _refuse_size(*image.size, encoding)
     if data.startswith(jpeg.START):
