@@ -225,27 +225,26 @@ class Augment:
         """
         key = make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT)
 
-        # Draw 0: flip. 1, 2: place of a random crop, y and x. 3 + 2a, 4 + 2a: area and ratio of its attempt a.
-        # 23: vertical flip.
-        def draws(number: int, chosen: I64) -> F64:
-            return uniform(key, chosen * _CROP_DRAWS + number)
+        # Numbers 0: flip. 1 to 22: a random crop. 23: vertical flip. All at once: each call of NumPy's costs as much.
+        numbers = np.arange(24) if self.crop == "random" else np.array([0, 23])
+        drawn = uniform(key, samples * _CROP_DRAWS + numbers[:, None])
 
         def draws_of(transform: int) -> Any:
             return sample_draws(make_key(seed, epoch, TRANSFORM, view, transform), samples)
 
-        crops = self._crops(draws, samples, widths.astype(np.float64), heights.astype(np.float64))
+        crops = self._crops(drawn[1:-1], widths.astype(np.float64), heights.astype(np.float64))
         crops = crops._replace(
-            mirror=(draws(0, samples) < self.flip_probability).astype(np.int32),
-            mirror_y=(draws(23, samples) < self.vertical_flip).astype(np.int32),
+            mirror=(drawn[0] < self.flip_probability).astype(np.int32),
+            mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
         )
         changes, erasing = self._changes, self._erasing
         steps = draw_steps(changes, draws_of, *self.output_size) if changes else None
         erased = erasing.draw(draws_of(len(changes)), *self.output_size) if erasing else None
         return View(self.output_size, crops, steps, erased)
 
-    def _crops(self, draws: Any, samples: I64, width: F64, height: F64) -> Crops:
+    def _crops(self, drawn: F64, width: F64, height: F64) -> Crops:
         if self.crop == "random":
-            return random_crops(draws, samples, width, height, self.scale, self.ratio)
+            return random_crops(drawn, width, height, self.scale, self.ratio)
         if self.crop == "center" and self.fraction is None:
             reach = 1 if self.interpolation == "bilinear" else 2
             return center_crops(width, height, self.resize_px, self.output_size, reach)

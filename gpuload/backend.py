@@ -32,7 +32,7 @@ def choose_backend(decoder: str, device: str, ranks: Ranks) -> tuple[Literal["da
         raise ArgumentError(f"decoder='turbo', device={device!r}: it runs on the CPU. Use decoder='dali'")
     device_id = find_device(device, ranks, 0 if device == "cpu" or decoder == "turbo" else _count_gpus(device))
     if decoder == "auto":
-        has_turbo = all(_is_installed(name) for name in ("simplejpeg", "torch"))
+        has_turbo = all(_is_installed(name) for name in ("simplejpeg", "torch", "numba"))
         return ("turbo" if device_id is None and has_turbo else "dali"), device_id
     return ("turbo" if decoder == "turbo" else "dali"), device_id
 

@@ -41,6 +41,10 @@ class Batch:
         return self.encoded.images
 
     @property
+    def addresses(self) -> I64:
+        return self.encoded.addresses
+
+    @property
     def widths(self) -> npt.NDArray[np.int32]:
         return self.encoded.widths
 

@@ -1,6 +1,6 @@
 """Which part of each image a batch shows: crops and flips, for a whole batch in NumPy."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +9,7 @@ F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-_ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
-
-
-class Draws(Protocol):
-    """Random numbers in [0, 1): one for each chosen sample; `number` tells which of those that a sample owns."""
-
-    def __call__(self, number: int, chosen: I64, /) -> F64: ...
+RANDOM_CROP_DRAWS = 2 + 2 * 10  # ten attempts, as in torchvision's RandomResizedCrop
 
 
 class Crops(NamedTuple):
@@ -41,35 +35,28 @@ class Crops(NamedTuple):
         return Crops(*parts)
 
 
-def random_crops(
-    draws: Draws, samples: I64, width: F64, height: F64, scale: tuple[float, float], ratio: tuple[float, float]
-) -> Crops:
-    """torchvision's `RandomResizedCrop.get_params`, for a whole batch; takes numbers 1 to 22 of `draws`.
+def random_crops(drawn: F64, width: F64, height: F64, scale: tuple[float, float], ratio: tuple[float, float]) -> Crops:
+    """torchvision's `RandomResizedCrop.get_params`, for a whole batch.
 
     Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
     largest central window whose ratio is in range.
+
+    drawn: (22, N), in [0, 1): the place, y and x, then area and ratio of each attempt.
     """
     clipped = np.clip(width / height, *ratio)
-    crop_width = np.where(width / height < ratio[0], width, np.minimum(width, np.rint(height * clipped)))
-    crop_height = np.where(width / height > ratio[1], height, np.minimum(height, np.rint(width / clipped)))
-    top, left = (height - crop_height) // 2, (width - crop_width) // 2
+    most_width = np.where(width / height < ratio[0], width, np.minimum(width, np.rint(height * clipped)))
+    most_height = np.where(width / height > ratio[1], height, np.minimum(height, np.rint(width / clipped)))
 
     low, high = np.log(ratio)
-    open_ = np.arange(len(samples))  # the images for which no attempt has fitted yet
-    for attempt in range(_ATTEMPTS):
-        chosen = samples[open_]
-        area = width[open_] * height[open_] * (scale[0] + draws(3 + 2 * attempt, chosen) * (scale[1] - scale[0]))
-        aspect = np.exp(low + draws(4 + 2 * attempt, chosen) * (high - low))
-        w, h = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-        fits = (w > 0) & (w <= width[open_]) & (h > 0) & (h <= height[open_])
-        hit = open_[fits]
-        crop_width[hit], crop_height[hit] = w[fits], h[fits]
-        top[hit] = np.floor(draws(1, samples[hit]) * (height[hit] - h[fits] + 1))
-        left[hit] = np.floor(draws(2, samples[hit]) * (width[hit] - w[fits] + 1))
-        open_ = open_[~fits]
-        if not len(open_):
-            break
-    return _whole(np.stack([top, left], axis=1), np.stack([crop_height, crop_width], axis=1))
+    area = width * height * (scale[0] + drawn[2::2] * (scale[1] - scale[0]))
+    aspect = np.exp(low + drawn[3::2] * (high - low))
+    widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    first = fits.argmax(axis=0), np.arange(len(width))
+    shape = np.where(fits[first], [heights[first], widths[first]], [most_height, most_width])
+    room = np.array([height, width]) - shape
+    start = np.where(fits[first], np.floor(drawn[:2] * (room + 1)), room // 2)
+    return _whole(start.T, shape.T)
 
 
 def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int], reach: int) -> Crops:

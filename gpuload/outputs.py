@@ -75,12 +75,14 @@ class _TorchArrays:
         self._device_id, self._dtype, self._channels_last = device_id, getattr(torch, dtype), channels_last
 
     def images(self, pixels: Any) -> Any:
-        batch = self._torch.from_dlpack(pixels).to(self.device, self._dtype)  # casts to bfloat16 only; else no copy
+        batch = self._torch.from_dlpack(pixels)
+        if batch.dtype != self._dtype:  # bfloat16. `to` would wait for Python's lock also where there is nothing to do
+            batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def numbers(self, values: Any) -> Any:
         if not isinstance(values, np.ndarray):
-            return self._torch.from_dlpack(values).to(self.device)
+            return self._torch.from_dlpack(values)
         tensor = self._torch.from_numpy(values)
         if self.device == "cpu":
             return tensor

@@ -35,15 +35,16 @@ _TOUCH_BYTES = 4 << 20  # between two looks at whether to stop
 class EncodedBatch:
     """N samples as they are stored.
 
-    samples: int64 (N,), their numbers in stored order. images: N views (uint8) of encoded bytes, or where the set holds
-    pixels as they are, (height, width, 3) of those.
-    widths, heights: int32 (N,), of the decoded images. columns: other columns of the index that were asked for, each
-    of N rows: NumPy arrays for numbers, pyarrow's for all else. members: for other fields that stay in the shard, N
-    views (uint8) of their bytes.
+    samples: int64 (N,), their numbers in stored order. images: N views (uint8) of the bytes of each: encoded, or where
+    the set holds pixels as they are, those of (height, width, 3). addresses: int64 (N,), where in memory such pixels
+    begin; 0 for encoded images. widths, heights: int32 (N,), of the decoded images. columns: other columns of the index
+    that were asked for, each of N rows: NumPy arrays for numbers, pyarrow's for all else. members: for other fields
+    that stay in the shard, N views (uint8) of their bytes.
     """
 
     samples: I64
     images: list[Bytes]
+    addresses: I64
     widths: npt.NDArray[np.int32]
     heights: npt.NDArray[np.int32]
     columns: dict[str, Any]
@@ -107,6 +108,7 @@ class _Window:
         }
         shards = list(self.shards.values())
         self._data = [shard.data for shard in shards]
+        self._addresses = np.array([data.ctypes.data for data in self._data], np.int64)
         self._first_samples = dataset.first_samples[list(self.shards)]
         self._first_rows = np.cumsum([0] + [shard.rows.num_rows for shard in shards])
         self._rows = pa.Table.from_batches([shard.rows for shard in shards], dataset.schema)
@@ -118,15 +120,15 @@ class _Window:
         """Samples of these shards."""
         places = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[places] + self._first_rows[places]
-        images = self._member("image", places, rows)
-        widths, heights = self._column("width", rows), self._column("height", rows)
+        addresses = np.zeros(len(samples), np.int64)
         if self._raw:
-            images = [view.reshape(h, w, 3) for view, h, w in zip(images, heights, widths, strict=True)]
+            addresses = self._addresses[places] + self._column(self._fields["image"].offset_column, rows)
         return EncodedBatch(
             samples,
-            images,
-            widths,
-            heights,
+            self._member("image", places, rows),
+            addresses,
+            self._column("width", rows),
+            self._column("height", rows),
             {name: self._column(name, rows) for name in columns},
             {name: self._member(name, places, rows) for name in members},
         )
@@ -176,6 +178,14 @@ class _MappedShard:
                 f"{self.path}: is {len(self.data):,} bytes, but the index places an image at byte {end:,}. "
                 "It was cut short or replaced: copy it again, or index the folder anew"
             )
+        if image.kind == "raw":
+            pixels = self.rows.column("height").to_numpy().astype(np.int64) * self.rows.column("width").to_numpy()
+            if (sizes != 3 * pixels).any():
+                row = int((sizes != 3 * pixels).argmax())
+                raise ShardError(
+                    f"{self.path}: its index says that the pixels of {self.rows.column('key')[row].as_py()!r} are "
+                    f"{sizes[row]:,} bytes, but height x width x 3 are {3 * pixels[row]:,}. Index the folder anew"
+                )
         for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
             # Bytes 124..135 of the header before the data hold the size in octal (POSIX ustar). Between that and pixels
             # is a .npy header, which ends in a newline (NumPy's format description).

@@ -18,7 +18,7 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.augment import Form
+from gpuload.augment import Form, View
 from gpuload.buffers import Buffers
 from gpuload.decoder import NUMPY_DTYPES, BatchDecodeError, Decoded, R, Stored
 from gpuload.errors import MissingPackageError
@@ -30,18 +30,17 @@ except ImportError as error:
         f"decoder='turbo': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
     ) from None
 
-from gpuload.decoding import ImageDecoder, UndecodableError, choose_ways
+from gpuload.decoding import I64, ImageDecoder, Pictures, Ways, choose_ways, raw_pictures
 from gpuload.finish import Finish
 from gpuload.masks import OTHER_SIZE, decode_mask, show_mask
 from gpuload.resizing import Cuts
 from gpuload.transforms.apply import warp_masks
 
-# Images of one thread that are finished together, as long as they are not larger than this: what torch takes to begin
-# each operation would else be most of the time of small images.
-_BLOCK_BYTES = 150_000
-# Where pixels are only gathered and normalised, a thread takes more at a time, or it would wait for Python's lock most
-# of the time: 64×64 pixels took 42 µs an image on 2 cores, of which the cores worked 28 (2026-11).
-_GATHERED_BYTES = 600_000
+# Of decoded pixels, what a thread takes at a time: they stay in its cache until they are resized, and for small images
+# the calls into compiled code, and the waiting for Python's lock, are shared out among some of them.
+_BLOCK_BYTES = 400_000
+
+_ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 
 
 class TurboDecoder(Generic[R]):
@@ -53,7 +52,7 @@ class TurboDecoder(Generic[R]):
     def __init__(
         self, forms: Sequence[Form], stored: Stored, *, batch_size: int, num_threads: int, prefetch: int
     ) -> None:
-        self._forms, self._fills, self._raw = tuple(forms), stored.mask_fills, stored.raw
+        self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
         self._images = ImageDecoder(stored)
         self._finishes = [Finish(form, "cpu") for form in forms]
@@ -102,10 +101,9 @@ class TurboDecoder(Generic[R]):
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, request.heights, request.widths))
-        largest = max((3 * view.size[0] * view.size[1] for view in request.views), default=1)
-        as_is = self._raw and all(cut.as_is for cut in cuts)
-        block = (_GATHERED_BYTES if as_is else _BLOCK_BYTES) // largest
-        work = _Work(request, images, masks, cuts, as_is, max(1, block))
+        work = _Work(request, images, masks, cuts)
+        largest = 3 * int((request.heights.astype(np.int64) * request.widths).max(initial=1))
+        work.block = max(1, min(_BLOCK_BYTES // largest, -(-number // self._num_threads)))
         work.blocks = count(0, work.block)
         work.futures = [self._pool.submit(self._share, work) for _ in range(self._num_threads)]
         self._in_flight.append(work)
@@ -122,43 +120,32 @@ class TurboDecoder(Generic[R]):
     def _share(self, work: "_Work[R]") -> None:
         """What one thread does of a batch: the next block that no other has begun, until none is left."""
         number = len(work.request.images)
-        blocks = [torch.empty((work.block, 3, *view.size), dtype=torch.uint8) for view in work.request.views]
-        batches = [
-            torch.from_numpy(array if form.layout == "NCHW" else array.transpose(0, 3, 1, 2))
-            for array, form in zip(work.images, self._forms, strict=True)
-        ]
         for begin in work.blocks:
-            end = min(begin + work.block, number)
             if begin >= number or work.abandoned:
                 work.ended = time.perf_counter()
                 return
             work.begun = min(work.begun, time.perf_counter())
-            rows = slice(begin, end)
-            if work.as_is:
-                pixels = torch.from_numpy(np.stack(work.request.images[rows])).permute(0, 3, 1, 2)
-                blocks = [pixels] * len(blocks)
-            for place in range(begin, end):
-                if not work.as_is:
-                    self._decode(work, place, [block[place - begin] for block in blocks])
-                self._show_masks(work, place)
-            for view, block, batch, finish in zip(work.request.views, blocks, batches, self._finishes, strict=True):
-                finish(block[: end - begin], batch[rows], view.select(rows))
+            rows = slice(begin, min(begin + work.block, number))
+            pictures = self._decode(work, rows)
+            for place in pictures.broken:
+                work.broken[begin + place] = ("image",)
+            for part in zip(self._forms, work.request.views, work.cuts, self._finishes, work.images, strict=True):
+                _show(pictures.table, rows, *part)
+            if self._fills:
+                for place in range(rows.start, rows.stop):
+                    self._show_masks(work, place)
 
-    def _decode(self, work: "_Work[R]", place: int, outs: list[torch.Tensor]) -> None:
-        request = work.request
-        try:
-            picture = self._images.decode(
-                request.images[place],
-                *work.sizes[place],
-                work.windows[place],
-                work.ways.factors[place],
-                work.ways.parts[place],
-            )
-        except UndecodableError:
-            work.broken[place] = ("image",)
-            return
-        for cuts, out in zip(work.cuts, outs, strict=True):
-            out.copy_(cuts.show(picture, place))
+    def _decode(self, work: "_Work[R]", rows: slice) -> Pictures:
+        request, ways = work.request, work.ways
+        if ways is None:
+            return raw_pictures(request.addresses[rows], request.heights[rows], request.widths[rows])
+        return self._images.decode(
+            request.images[rows],
+            request.addresses[rows].tolist(),
+            work.sizes[rows],
+            work.windows[rows],
+            Ways(ways.factors[rows], ways.parts[rows]),
+        )
 
     def _show_masks(self, work: "_Work[R]", place: int) -> None:
         request = work.request
@@ -182,7 +169,7 @@ class TurboDecoder(Generic[R]):
 class _Work(Generic[R]):
     """A batch in the hands of the threads.
 
-    as_is: pixels need no change but normalisation. block: images that a thread takes at a time.
+    ways: None where images are stored as pixels. block: images that a thread takes at a time.
     broken: by its place, what of a sample does not decode, and why.
     """
 
@@ -190,8 +177,8 @@ class _Work(Generic[R]):
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
-    as_is: bool
-    block: int
+    ways: Ways | None = None
+    block: int = 1
     blocks: Iterator[int] = field(default_factory=count)  # whose `next` is atomic
     futures: "list[Future[None]]" = field(default_factory=list)
     broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -201,14 +188,32 @@ class _Work(Generic[R]):
 
     def __post_init__(self) -> None:
         request = self.request
-        self.sizes = list(zip(request.heights.tolist(), request.widths.tolist(), strict=True))
+        if self.masks[0] or not request.addresses.all():
+            self.sizes = list(zip(request.heights.tolist(), request.widths.tolist(), strict=True))
+        if request.addresses.all():
+            return
         low = np.minimum.reduce([cuts.windows[:, :2] for cuts in self.cuts])
         high = np.maximum.reduce([cuts.windows[:, 2:] for cuts in self.cuts])
+        windows = np.concatenate([low, high], axis=1)
         factors = np.minimum.reduce([cuts.factors for cuts in self.cuts])
         sizes_bytes = np.array([data.size for data in request.images])
-        windows = np.concatenate([low, high], axis=1).astype(np.int64)
         self.windows = list(map(tuple, windows.tolist()))
         self.ways = choose_ways(sizes_bytes, request.heights, request.widths, windows, factors)
+
+
+def _show(
+    pictures: I64, rows: slice, form: Form, view: View, cuts: Cuts, finish: Finish, images: npt.NDArray[Any]
+) -> None:
+    """What a view shows of the pictures, into these rows of its batch."""
+    out = (images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2))[rows]
+    if finish.is_linear(view):
+        cuts.show(pictures, rows, out, finish.mean, finish.factor)
+        if view.erased is not None:
+            finish.erase(torch.from_numpy(out), view.select(rows))
+        return
+    block = np.empty((len(out), 3, *view.size), np.uint8)
+    cuts.show(pictures, rows, block, _ZEROS, _ONES)
+    finish(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
 
 
 def _compute_alone() -> None:

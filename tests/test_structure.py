@@ -18,7 +18,7 @@ PACKING = ["sources", "packing"]
 LOADING = [
     *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
     *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
-    *("decoder", "masks", "graph", "pipeline", "decoding", "resizing", "buffers", "finish", "turbo"),
+    *("decoder", "masks", "graph", "pipeline", "decoding", "resampling", "resizing", "buffers", "finish", "turbo"),
     *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
     "tune",
 ]
@@ -55,8 +55,9 @@ WITHIN = {
 _TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 OWNERS = {
     "nvidia": {"graph.py", "decoding.py"},
-    "torch": {"outputs.py", "finish.py", "resizing.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
+    "torch": {"outputs.py", "finish.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
     "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
+    "numba": {"resampling.py"},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }
@@ -127,7 +128,7 @@ def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "gpuload" in loaded  # so that the test cannot pass on nothing
-    assert {"nvidia", "torch", "cupy"}.isdisjoint(loaded)
+    assert {"nvidia", "torch", "cupy", "numba"}.isdisjoint(loaded)
 
 
 def test_public_names_are_listed_and_exist() -> None:

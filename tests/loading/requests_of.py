@@ -13,6 +13,7 @@ from gpuload.reader import Bytes
 @dataclass(frozen=True)
 class Request:
     images: Sequence[Bytes]
+    addresses: np.ndarray
     widths: np.ndarray
     heights: np.ndarray
     views: Sequence[View]
@@ -30,8 +31,9 @@ def make_request(
     seed: int = 0,
     masks: Sequence[Sequence[Bytes]] = (),
 ) -> Request:
-    """sizes: (width, height) of each image."""
+    """images: encoded, or of shape (height, width, 3). sizes: (width, height) of each image."""
     widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
     augments = [augment] if isinstance(augment, Augment) else augment
     views = [a.draw(seed, 0, np.arange(len(images)), widths, heights, number) for number, a in enumerate(augments)]
-    return Request(images, widths, heights, views, masks)
+    addresses = np.array([data.ctypes.data if data.ndim == 3 else 0 for data in images], np.int64)
+    return Request(images, addresses, widths, heights, views, masks)
