@@ -11,9 +11,9 @@ ahead, so that memory does not grow with the set. Then it times one epoch each w
     net alone       as many training steps, all on one batch that is there already
     both            training: as long as the slower of the two alone, where each has its own GPU or cores
 
-On a CPU start it with OMP_NUM_THREADS=1 in the environment: torch's threads wait for one another in a loop, on cores
-that the loader needs. Every flip from left to right turns the sign of the targets. `--dtype uint8` leaves normalisation
-to the net's device.
+On a CPU the net and the loader share the cores. Start it with OMP_NUM_THREADS=1 in the environment, for torch's threads
+wait for one another in a loop, and with `--threads` for the cores that the net leaves free. Every flip from left to
+right turns the sign of the targets. `--dtype uint8` leaves normalisation to the net's device.
 """
 
 import argparse
@@ -59,6 +59,7 @@ def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.Dali
         augment=gpuload.Augment(args.size, crop="none", flip=0.5, mean=half, std=half, dtype=args.dtype),
         fields=("image", gpuload.Target(args.target, negate_on_flip=True)),
         decoder=args.decoder,
+        num_threads=args.threads,
     )
 
 
@@ -195,6 +196,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=128, help="side of the images in pixels")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
+    parser.add_argument("--threads", type=int, help="threads that decode (one for each core)")
     parser.add_argument("--decoder", choices=["auto", "dali", "turbo"], default="auto")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="epochs of the loader alone; the fastest counts")

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,9 @@ def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
     next(iter(loader))
     assert reading_threads() == before + 1
     del loader
+    ends = time.monotonic() + 10  # a thread that is just beginning the next batch still holds it
+    while reading_threads() > before and time.monotonic() < ends:
+        time.sleep(0.01)
     assert reading_threads() == before
 
 
