@@ -1,4 +1,4 @@
-"""What a decoder is: the seam between `gpuload.pipeline` (DALI) and `gpuload.turbo` (libjpeg-turbo and torch)."""
+"""What a decoder is: the seam between `gpuload.pipeline` (DALI) and `gpuload.turbo` (libjpeg-turbo and our resize)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

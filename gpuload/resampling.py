@@ -15,9 +15,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from gpuload.errors import MissingPackageError
+
+try:
+    from numba import carray, njit, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ImportError:
+    raise MissingPackageError(
+        "decoder='turbo': numba is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
+    ) from None
 
 F = TypeVar("F", bound=Callable[..., Any])
 U8 = npt.NDArray[np.uint8]

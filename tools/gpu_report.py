@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pyarrow", "pillow", "simplejpeg", "pytest"),
+    *("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pyarrow", "pillow", "simplejpeg", "numba", "pytest"),
     *("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg"),
 )
 _QUERY = "name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current"

@@ -1,7 +1,9 @@
 """The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
 
+import importlib
 import io
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,32 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         torch.set_num_threads(before)
 
 
+def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> None:
+    image = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
+    augment, begun = Augment(16), []
+
+    def requests(count: int) -> Any:
+        for number in range(count):
+            begun.append(threading.current_thread().name)
+            yield make_request(augment, [image], [(90, 60)], seed=number)
+        raise gpuload.ShardError("the shard is gone")
+
+    decoder: Any = turbo.TurboDecoder([augment.form], Stored(plain=True), batch_size=1, num_threads=2, prefetch=2)
+    wanted = requests(3)
+    batches = decoder.decode(wanted)
+    seen = [np.array(next(batches)[1].images[0]) for _ in range(3)]
+    assert len({array.tobytes() for array in seen}) == 3
+    with pytest.raises(gpuload.ShardError, match="the shard is gone"):
+        next(batches)
+    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-begin"}
+    for _ in range(20):  # left in the middle: the next call waits until nobody is at the former's requests
+        former = requests(50)
+        next(decoder.decode(former))
+        next(decoder.decode(requests(50)))
+        former.close()  # ValueError: generator already executing
+    decoder.close()
+
+
 def test_a_truncated_jpeg_is_no_image() -> None:
     data = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
     with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
@@ -170,5 +198,20 @@ def test_auto_is_the_faster_decoder_that_is_installed(packed: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     assert load(packed, decoder="auto").decoder == "turbo"
     monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    assert load(packed, decoder="auto").decoder == "dali"
+    for package in ("simplejpeg", "numba"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            assert load(packed, decoder="auto").decoder == "dali"
+
+
+@pytest.mark.parametrize("package", ["numba", "simplejpeg"])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    module = {"numba": "gpuload.resampling", "simplejpeg": "gpuload.decoding"}[package]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(
+        gpuload.MissingPackageError, match=f"{package} is not installed. `pip install 'gpuload\\[cpu\\]'"
+    ):
+        importlib.import_module(module)

@@ -163,7 +163,16 @@ def _import(contender: Contender) -> None:
 
 def _versions(contender: Contender) -> dict[str, str]:
     found = {"python": platform.python_version()}
-    names = ("torch", "torchvision", "numpy", "pillow", "simplejpeg", "opencv-python-headless", "opencv-python")
+    names = (
+        "torch",
+        "torchvision",
+        "numpy",
+        "pillow",
+        "simplejpeg",
+        "numba",
+        "opencv-python-headless",
+        "opencv-python",
+    )
     for name in (*names, *filter(None, [contender.distribution])):
         try:
             found[name] = importlib.metadata.version(name)

@@ -20,7 +20,7 @@ from benchmark.process import Round
 from benchmark.profile import Profile
 from benchmark.work import Work
 
-PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "pillow", "numpy")
+PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
 
 
 def describe(work: Work, named: Path) -> list[str]:
