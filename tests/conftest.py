@@ -1,10 +1,15 @@
 """Folders of images for the tests of the packer."""
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from images import Folder, encode, photo
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that: the tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
