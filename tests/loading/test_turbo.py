@@ -4,6 +4,7 @@ import importlib
 import io
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,16 @@ def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> N
     with pytest.raises(gpuload.ShardError, match="the shard is gone"):
         next(batches)
     assert {name.rpartition("_")[0] for name in begun} == {"gpuload-begin"}
-    for _ in range(20):  # left in the middle: the next call waits until nobody is at the former's requests
-        former = requests(50)
-        next(decoder.decode(former))
-        next(decoder.decode(requests(50)))
-        former.close()  # ValueError: generator already executing
+
+    def slow() -> Any:
+        for number, request in enumerate(requests(50)):
+            time.sleep(0.3 * (number > 0))
+            yield request
+
+    former = slow()
+    next(decoder.decode(former))
+    next(decoder.decode(requests(50)))  # waits until nobody is at the former's requests
+    former.close()  # else ValueError: generator already executing
     decoder.close()
 
 
