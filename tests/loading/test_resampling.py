@@ -57,12 +57,15 @@ sides = st.integers(1, 70)
 
 @settings(max_examples=150, deadline=None)
 @given(height=sides, width=sides, rows=sides, columns=sides, seed=st.integers(0, 99))
-def test_bilinear_is_torchs_within_a_level_even_of_noise(
+def test_bilinear_is_torchs_but_for_the_rounding_of_weights_even_of_noise(
     height: int, width: int, rows: int, columns: int, seed: int
 ) -> None:
     pixels = noise(height, width, seed)
     found = run(pixels, (rows, columns), (0, 0, height, width))
-    assert levels_apart(found, by_torch(pixels, (rows, columns))) <= 1
+    apart = np.abs(found.astype(int) - by_torch(pixels, (rows, columns)))
+    assert apart.max() <= 2  # a level in each pass
+    if min(height, width, rows, columns) >= 8:  # else the few pixels there are may all be the same one
+        assert (apart > 0).mean() <= 0.3  # most where weights of 1/2 end between two levels
 
 
 @settings(max_examples=100, deadline=None)
