@@ -12,6 +12,7 @@ from gpuload.geometry import (
     F64,
     I32,
     I64,
+    RANDOM_CROP_DRAWS,
     Crops,
     center_crops,
     central_fractions,
@@ -225,8 +226,9 @@ class Augment:
         """
         key = make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT)
 
-        # Numbers 0: flip. 1 to 22: a random crop. 23: vertical flip. All at once: each call of NumPy's costs as much.
-        numbers = np.arange(24) if self.crop == "random" else np.array([0, 23])
+        # Number 0: flip. Then those of a random crop, and the vertical flip. At once: each NumPy call costs as much.
+        last = 1 + RANDOM_CROP_DRAWS
+        numbers = np.arange(last + 1) if self.crop == "random" else np.array([0, last])
         drawn = uniform(key, samples * _CROP_DRAWS + numbers[:, None])
 
         def draws_of(transform: int) -> Any:

@@ -129,7 +129,9 @@ class ImageDecoder:
             if self._is_jpeg(data):
                 if part is not None and (pixels := self._decode_part(data, part, number)) is not None:
                     return _row_of(pixels, part[0], part[1]), pixels
-                height, width, _ = _decode_whole(data, size, factor, self._thread.scratch[used:]).shape
+                # No more of the memory than the index says: an image that is larger must not reach into the next one's.
+                scratch = self._thread.scratch[used : used + 3 * size[0] * size[1]]
+                height, width, _ = _decode_whole(data, size, factor, scratch).shape
                 return (self._thread.address + used, height, width, 3 * width, 0, 0, factor), None
         except ValueError:  # faults some of which Pillow forgives, as DALI does
             pass

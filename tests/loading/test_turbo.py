@@ -185,6 +185,16 @@ def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> N
     decoder.close()
 
 
+def test_an_image_larger_than_its_index_says_keeps_its_own_pixels() -> None:
+    """It has no room in the memory that it shares with the next image."""
+    rng = np.random.default_rng(6)
+    larger, next_one = jpeg(smooth_image(rng, 90, 60)), jpeg(smooth_image(rng, 45, 30))
+    augment = Augment((30, 45), crop="none", flip=0, **UINT8_HWC)
+    found = decode(augment, [larger, *[next_one] * 15], [(45, 30)] * 16).astype(int)
+    for image, data in zip(found, (larger, *[next_one] * 15), strict=True):
+        assert np.abs(image - np.asarray(Image.open(io.BytesIO(data.tobytes())))[:30, :45]).max() <= 3
+
+
 def test_a_truncated_jpeg_is_no_image() -> None:
     data = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
     with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
