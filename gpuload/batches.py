@@ -41,8 +41,12 @@ class Batch:
         return self.encoded.images
 
     @property
-    def addresses(self) -> I64:
-        return self.encoded.addresses
+    def spans(self) -> I64:
+        return self.encoded.spans
+
+    @property
+    def raw(self) -> npt.NDArray[np.bool_]:
+        return self.encoded.raw
 
     @property
     def widths(self) -> npt.NDArray[np.int32]:

@@ -16,16 +16,19 @@ from gpuload.reader import Bytes
 class Request(Protocol):
     """What a decoder needs to know of a batch of N samples.
 
-    images: the bytes of N encoded images, or their pixels. addresses: int64 (N,), where in memory those begin that are
-    pixels (height, width, 3), and 0 for the encoded ones. widths, heights: int32 (N,). masks: for each field of masks,
-    N of them, encoded. views: what to make of each image, and of its masks.
+    images: the bytes of N encoded images, or their pixels (height, width, 3). spans: int64 (N, 2), where in memory
+    these begin, and how many bytes they are. raw: bool (N,), which are pixels. widths, heights: int32 (N,).
+    masks: for each field of masks, N of them, encoded. views: what to make of each image, and of its masks.
     """
 
     @property
     def images(self) -> Sequence[Bytes]: ...
 
     @property
-    def addresses(self) -> I64: ...
+    def spans(self) -> I64: ...
+
+    @property
+    def raw(self) -> npt.NDArray[np.bool_]: ...
 
     @property
     def widths(self) -> npt.NDArray[np.int32]: ...

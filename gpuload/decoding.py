@@ -2,23 +2,17 @@
 
 import io
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
 from PIL import ExifTags, Image, ImageOps
 
-from gpuload.decoder import Stored
-from gpuload.errors import MissingPackageError
+from gpuload import libturbojpeg
+from gpuload.decoder import Request, Stored
 from gpuload.reader import Bytes
 
-try:
-    import simplejpeg
-except ImportError:
-    raise MissingPackageError(
-        "decoder='turbo': simplejpeg is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
-    ) from None
 try:
     from nvidia import nvimgcodec
 except ImportError:  # it comes with DALI; without it, whole images are decoded
@@ -27,11 +21,11 @@ except ImportError:  # it comes with DALI; without it, whole images are decoded
 Pixels = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Row = tuple[int, int, int, int, int, int, int]
-Window = tuple[int, int, int, int]  # top, left, bottom, right, in pixels of the stored image
+Window = list[int]  # top, left, bottom, right, in pixels of the stored image
 
 _JPEG_START = b"\xff\xd8"
-_NOTHING: Row = (0, 0, 0, 0, 0, 0, 1)
 
 # What libjpeg-turbo takes, in ns, on one core (AMD EPYC, 2026-11; 110 kB to 1.3 MB): for each byte, which the entropy
 # decoder must read up to the last row that is wanted; for each pixel of the whole image, at 1/1, 1/2, 1/4 and 1/8
@@ -47,38 +41,41 @@ class UndecodableError(Exception):
     """Neither libjpeg-turbo nor Pillow makes an image of these bytes."""
 
 
-class Pictures(NamedTuple):
-    """Decoded images, or parts of them, as `gpuload.resampling.resample` takes them.
+class Plan:
+    """How the images of a batch are decoded, and where their pixels are.
 
-    table: int64 (N, 7), an address of 0 where an image does not decode. kept: what holds the memory that is not of the
-    decoder's own. broken: which do not decode.
+    pictures: int64 (N, 7), as `gpuload.resampling.resample` takes them. Those of images that are stored as pixels are
+    complete; the others have an address of 0, and the size of the stored image, until they are decoded.
+    windows: int64 (N, 4), what is wanted of each: top, left, bottom, right in pixels of the stored image.
+    factors: at most so much smaller. encoded: whether there is anything to decode.
     """
 
-    table: I64
-    kept: list[Any]
-    broken: list[int]
+    def __init__(self, request: Request, windows: I64, factors: I64) -> None:
+        self.images, self.spans, self.windows = request.images, request.spans, windows
+        nothing = np.zeros_like(request.spans[:, 0])
+        stored = (request.spans[:, 0] * request.raw, request.heights, request.widths, 3 * request.widths)
+        self.pictures: I64 = np.stack([*stored, nothing, nothing, nothing + 1], axis=1, dtype=np.int64)
+        self.rooms: I64 = self.pictures[:, 1] * self.pictures[:, 3]
+        self.factors, self.in_part = factors, np.zeros(len(factors), np.bool_)
+        self.encoded = not request.raw.all()
+        if self.encoded:
+            self._choose(request.spans[:, 1])
 
+    def _choose(self, sizes_bytes: I64) -> None:
+        """The faster way for each image.
 
-class Ways(NamedTuple):
-    """How each image of a batch is decoded: at 1/factor of its size, or only the part that is wanted."""
-
-    factors: list[int]
-    parts: list[bool]
-
-
-def choose_ways(sizes_bytes: I64, heights: I32, widths: I32, windows: I64, factors: I64) -> Ways:
-    """The faster way for each image. windows: int64 (N, 4), what is wanted. factors: at most so much smaller.
-
-    Of random crops of ImageNet-like images most are decoded in part, in 0.84 of the time of whole images; of tiny
-    images none.
-    """
-    wanted = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
-    a_pixel = np.select([factors == factor for factor in _NS_A_PIXEL], list(_NS_A_PIXEL.values()))
-    whole = _NS_A_BYTE * sizes_bytes + a_pixel * heights * widths + _NS_RESIZED * wanted / factors**2
-    part = _NS_A_BYTE * sizes_bytes * windows[:, 2] / heights
-    part += (_NS_A_PART_PIXEL + _NS_RESIZED) * wanted + _PART_NS
-    in_part = (part < whole) if nvimgcodec is not None else np.zeros(len(whole), np.bool_)
-    return Ways(np.where(in_part, 1, factors).tolist(), in_part.tolist())
+        Of random crops of ImageNet-like images most are decoded in part, in 0.84 of the time of whole images; of tiny
+        images none.
+        """
+        windows, factors, pixels = self.windows, self.factors, self.rooms / 3
+        wanted = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
+        a_pixel = np.select([factors == factor for factor in _NS_A_PIXEL], list(_NS_A_PIXEL.values()))
+        whole = _NS_A_BYTE * sizes_bytes + a_pixel * pixels + _NS_RESIZED * wanted / factors**2
+        part = _NS_A_BYTE * sizes_bytes * windows[:, 2] / self.pictures[:, 1]
+        part += (_NS_A_PART_PIXEL + _NS_RESIZED) * wanted + _PART_NS
+        if nvimgcodec is not None:
+            self.in_part = part < whole
+            self.factors = np.where(self.in_part, 1, factors)
 
 
 class ImageDecoder:
@@ -86,95 +83,95 @@ class ImageDecoder:
 
     def __init__(self, stored: Stored) -> None:
         self._plain = stored.plain
-        self._scratch_bytes = 3 * stored.width * stored.height
-        self._thread = threading.local()
+        self._thread = _Thread(3 * stored.width * stored.height)
 
-    def decode(
-        self,
-        images: Sequence[Bytes],
-        addresses: Sequence[int],
-        sizes: Sequence[tuple[int, int]],
-        windows: Sequence[Window],
-        ways: Ways,
-    ) -> Pictures:
-        """At least these windows of images of these sizes (height, width).
+    def decode(self, plan: Plan, rows: slice) -> tuple[list[Any], list[int]]:
+        """Completes the pictures of the images at these rows.
 
-        addresses: of those that are pixels already; 0 of encoded ones.
+        Returns what holds the memory that is not the thread's, and the rows of those that do not decode.
         """
-        self._reserve(sum(3 * height * width for height, width in sizes))
-        rows: list[Row] = []
-        kept, broken, used = [], [], 0
-        for number, (data, address, size, window, factor, in_part) in enumerate(
-            zip(images, addresses, sizes, windows, ways.factors, ways.parts, strict=True)
-        ):
-            height, width = size
-            if address:
-                rows.append((address, height, width, 3 * width, 0, 0, 1))
-                continue
+        kept: list[Any] = []
+        broken: list[int] = []
+        if not plan.encoded:
+            return kept, broken
+        pictures, thread = plan.pictures[rows], self._thread
+        ends = np.cumsum(plan.rooms[rows])
+        thread.reserve(int(ends[-1]))
+        if self._plain and thread.turbo is not None:
+            thread.turbo.decode(plan.spans[rows], plan.factors[rows], plan.in_part[rows], thread.address, pictures)
+        for place in np.flatnonzero(pictures[:, 0] == 0).tolist():
+            row = rows.start + place
+            # No more memory than the index says: an image that is larger must not reach into the next one's.
+            scratch = thread.scratch[ends[place] - plan.rooms[row] : ends[place]]
             try:
-                row, holder = self._decode_one(number, data, size, window if in_part else None, factor, used)
+                pictures[place], holder = self._decode_one(plan, row, place, scratch)
             except UndecodableError:
-                row, holder = _NOTHING, None
-                broken.append(number)
-            rows.append(row)
-            kept.append(holder)
-            used += 3 * height * width
-        return Pictures(np.array(rows, np.int64), kept, broken)
+                broken.append(row)
+            else:
+                kept.append(holder)
+        return kept, broken
 
-    def _decode_one(
-        self, number: int, data: Bytes, size: tuple[int, int], part: Window | None, factor: int, used: int
-    ) -> tuple[Row, Any]:
-        """Its row of the table, and what holds its memory if that is not the thread's, from byte `used` on."""
+    def _decode_one(self, plan: Plan, row: int, place: int, scratch: Pixels) -> tuple[Row, Any]:
+        """Its row of the pictures, and what holds its memory."""
+        data = plan.images[row]
         try:
             if self._is_jpeg(data):
-                if part is not None and (pixels := self._decode_part(data, part, number)) is not None:
-                    return _row_of(pixels, part[0], part[1]), pixels
-                # No more of the memory than the index says: an image that is larger must not reach into the next one's.
-                scratch = self._thread.scratch[used : used + 3 * size[0] * size[1]]
-                height, width, _ = _decode_whole(data, size, factor, scratch).shape
-                return (self._thread.address + used, height, width, 3 * width, 0, 0, factor), None
+                window = plan.windows[row].tolist()
+                if plan.in_part[row] and (part := self._thread.decode_part(data, window, place)) is not None:
+                    return _row_of(part, window[0], window[1]), part
+                height, width = plan.pictures[row, 1:3].tolist()
+                factor = int(plan.factors[row])
+                whole = _decode_whole(data, (height, width), factor, scratch)
+                return _row_of(whole, factor=factor), whole
         except ValueError:  # faults some of which Pillow forgives, as DALI does
             pass
         other = _decode_other(data)
-        return _row_of(other, 0, 0), other
+        return _row_of(other), other
 
     def _is_jpeg(self, data: Bytes) -> bool:
         """Whether libjpeg-turbo alone makes the right pixels of it."""
         return data[:2].tobytes() == _JPEG_START and (self._plain or _is_plain(data))
 
-    def _decode_part(self, data: Bytes, window: Window, number: int) -> Pixels | None:
-        """The window alone: libjpeg-turbo leaves out what lies below and beside it. The same pixels, bit for bit."""
-        decoder = getattr(self._thread, "decoder", None)
-        if decoder is None:
-            decoder = self._thread.decoder = nvimgcodec.Decoder(
+
+class _Thread(threading.local):
+    """What a thread keeps from one call to the next: its decoders, and memory, for fresh pages cost more than copying.
+
+    scratch: uint8 (bytes,), at `address`. turbo: None where the system has no libturbojpeg.
+    """
+
+    def __init__(self, scratch_bytes: int) -> None:
+        self.scratch: Pixels = np.empty(scratch_bytes, np.uint8)
+        self.address = self.scratch.ctypes.data
+        library = libturbojpeg.find()
+        self.turbo = None if library is None else libturbojpeg.TurboJpeg(library)
+        self._part_decoder: Any = None
+        self._parts: dict[int, Any] = {}
+
+    def reserve(self, size: int) -> None:
+        """At least `size` bytes of scratch."""
+        if len(self.scratch) < size:
+            self.scratch = np.empty(size, np.uint8)
+            self.address = self.scratch.ctypes.data
+
+    def decode_part(self, data: Bytes, window: Window, place: int) -> Pixels | None:
+        """The window alone: libjpeg-turbo leaves out what lies below and beside it. The same pixels, bit for bit.
+
+        place: calls with the same one write into the same memory.
+        """
+        if self._part_decoder is None:
+            self._part_decoder = nvimgcodec.Decoder(
                 device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
                 backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
                 max_num_cpu_threads=1,
             )
-            self._thread.images = {}
         stream = nvimgcodec.CodeStream(data).get_sub_code_stream(region=nvimgcodec.Region(*window))
-        image: Any = decoder.decode(stream, image=self._thread.images.get(number))
-        self._thread.images[number] = image
+        self._parts[place] = image = self._part_decoder.decode(stream, image=self._parts.get(place))
         return None if image is None else np.asarray(image)
 
-    def _reserve(self, size: int) -> None:
-        """At least `size` bytes, the same memory each time: fresh pages would cost more than the copying."""
-        found: Pixels | None = getattr(self._thread, "scratch", None)
-        if found is None or len(found) < size:
-            found = self._thread.scratch = np.empty(max(size, self._scratch_bytes), np.uint8)
-            self._thread.address = found.ctypes.data
 
-
-def _row_of(pixels: Pixels, top: int, left: int) -> Row:
+def _row_of(pixels: Pixels, top: int = 0, left: int = 0, factor: int = 1) -> Row:
     height, width, _ = pixels.shape
-    return pixels.ctypes.data, height, width, pixels.strides[0], top, left, 1
-
-
-def raw_pictures(addresses: I64, heights: I32, widths: I32) -> Pictures:
-    """Images that are stored as pixels, which begin at these addresses."""
-    nothing = np.zeros_like(addresses)
-    table = np.stack([addresses, heights, widths, 3 * widths, nothing, nothing, nothing + 1], axis=1, dtype=np.int64)
-    return Pictures(table, [], [])
+    return pixels.ctypes.data, height, width, pixels.strides[0], top, left, factor
 
 
 def _decode_whole(data: Bytes, size: tuple[int, int], factor: int, scratch: Pixels) -> Any:

@@ -36,15 +36,16 @@ class EncodedBatch:
     """N samples as they are stored.
 
     samples: int64 (N,), their numbers in stored order. images: N views (uint8) of the bytes of each: encoded, or where
-    the set holds pixels as they are, those of (height, width, 3). addresses: int64 (N,), where in memory such pixels
-    begin; 0 for encoded images. widths, heights: int32 (N,), of the decoded images. columns: other columns of the index
-    that were asked for, each of N rows: NumPy arrays for numbers, pyarrow's for all else. members: for other fields
-    that stay in the shard, N views (uint8) of their bytes.
+    the set holds pixels as they are, those of (height, width, 3). spans: int64 (N, 2), where in memory these bytes
+    begin, and how many they are. raw: bool (N,), which are pixels. widths, heights: int32 (N,), of the decoded images.
+    columns: other columns of the index that were asked for, each of N rows: NumPy arrays for numbers, pyarrow's for all
+    else. members: for other fields that stay in the shard, N views (uint8) of their bytes.
     """
 
     samples: I64
     images: list[Bytes]
-    addresses: I64
+    spans: I64
+    raw: npt.NDArray[np.bool_]
     widths: npt.NDArray[np.int32]
     heights: npt.NDArray[np.int32]
     columns: dict[str, Any]
@@ -120,13 +121,13 @@ class _Window:
         """Samples of these shards."""
         places = np.searchsorted(self._first_samples, samples, side="right") - 1
         rows = samples - self._first_samples[places] + self._first_rows[places]
-        addresses = np.zeros(len(samples), np.int64)
-        if self._raw:
-            addresses = self._addresses[places] + self._column(self._fields["image"].offset_column, rows)
+        image = self._fields["image"]
+        begins = self._addresses[places] + self._column(image.offset_column, rows)
         return EncodedBatch(
             samples,
             self._member("image", places, rows),
-            addresses,
+            np.stack([begins, self._column(image.bytes_column, rows)], axis=1, dtype=np.int64),
+            np.full(len(samples), self._raw),
             self._column("width", rows),
             self._column("height", rows),
             {name: self._column(name, rows) for name in columns},

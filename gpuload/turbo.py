@@ -22,19 +22,19 @@ from gpuload.augment import Form, View
 from gpuload.buffers import Buffers
 from gpuload.decoder import NUMPY_DTYPES, BatchDecodeError, Decoded, R, Stored
 from gpuload.errors import MissingPackageError
+from gpuload.masks import OTHER_SIZE, decode_mask, show_mask
 
 try:
     import torch
+
+    from gpuload.decoding import I64, ImageDecoder, Plan
+    from gpuload.finish import Finish
+    from gpuload.resizing import Cuts
+    from gpuload.transforms.apply import warp_masks
 except ImportError as error:
     raise MissingPackageError(
         f"decoder='turbo': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
     ) from None
-
-from gpuload.decoding import I64, ImageDecoder, Pictures, Ways, choose_ways, raw_pictures
-from gpuload.finish import Finish
-from gpuload.masks import OTHER_SIZE, decode_mask, show_mask
-from gpuload.resizing import Cuts
-from gpuload.transforms.apply import warp_masks
 
 # Of decoded pixels, what a thread takes at a time: they stay in its cache until they are resized, and for small images
 # the calls into compiled code, and the waiting for Python's lock, are shared out among some of them.
@@ -137,26 +137,13 @@ class TurboDecoder(Generic[R]):
                 return
             work.begun = min(work.begun, time.perf_counter())
             rows = slice(begin, min(begin + work.block, number))
-            pictures = self._decode(work, rows)
-            for place in pictures.broken:
-                work.broken[begin + place] = ("image",)
+            _kept, broken = self._images.decode(work.plan, rows)
+            work.broken.update((row, ("image",)) for row in broken)
             for part in zip(self._forms, work.request.views, work.cuts, self._finishes, work.images, strict=True):
-                _show(pictures.table, rows, *part)
+                _show(work.plan.pictures[rows], rows, *part)
             if self._fills:
                 for place in range(rows.start, rows.stop):
                     self._show_masks(work, place)
-
-    def _decode(self, work: "_Work[R]", rows: slice) -> Pictures:
-        request, ways = work.request, work.ways
-        if ways is None:
-            return raw_pictures(request.addresses[rows], request.heights[rows], request.widths[rows])
-        return self._images.decode(
-            request.images[rows],
-            request.addresses[rows].tolist(),
-            work.sizes[rows],
-            work.windows[rows],
-            Ways(ways.factors[rows], ways.parts[rows]),
-        )
 
     def _show_masks(self, work: "_Work[R]", place: int) -> None:
         request = work.request
@@ -166,7 +153,7 @@ class TurboDecoder(Generic[R]):
             except Exception:  # Pillow's decoders raise many kinds
                 work.broken[place] = ("mask",)
                 continue
-            if mask.shape != work.sizes[place]:
+            if mask.shape != (request.heights[place], request.widths[place]):
                 work.broken[place] = ("mask", OTHER_SIZE)
                 continue
             for view, shown in zip(request.views, work.masks, strict=True):
@@ -180,7 +167,7 @@ class TurboDecoder(Generic[R]):
 class _Work(Generic[R]):
     """A batch in the hands of the threads.
 
-    ways: None where images are stored as pixels. block: images that a thread takes at a time.
+    block: images that a thread takes at a time.
     broken: by its place, what of a sample does not decode, and why.
     """
 
@@ -188,7 +175,6 @@ class _Work(Generic[R]):
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
-    ways: Ways | None = None
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)  # whose `next` is atomic
     futures: "list[Future[None]]" = field(default_factory=list)
@@ -198,18 +184,10 @@ class _Work(Generic[R]):
     ended: float = 0.0
 
     def __post_init__(self) -> None:
-        request = self.request
-        if self.masks[0] or not request.addresses.all():
-            self.sizes = list(zip(request.heights.tolist(), request.widths.tolist(), strict=True))
-        if request.addresses.all():
-            return
         low = np.minimum.reduce([cuts.windows[:, :2] for cuts in self.cuts])
         high = np.maximum.reduce([cuts.windows[:, 2:] for cuts in self.cuts])
-        windows = np.concatenate([low, high], axis=1)
         factors = np.minimum.reduce([cuts.factors for cuts in self.cuts])
-        sizes_bytes = np.array([data.size for data in request.images])
-        self.windows = list(map(tuple, windows.tolist()))
-        self.ways = choose_ways(sizes_bytes, request.heights, request.widths, windows, factors)
+        self.plan = Plan(self.request, np.concatenate([low, high], axis=1), factors)
 
 
 def _show(

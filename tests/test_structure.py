@@ -18,7 +18,8 @@ PACKING = ["sources", "packing"]
 LOADING = [
     *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
     *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
-    *("decoder", "masks", "graph", "pipeline", "decoding", "resampling", "resizing", "buffers", "finish", "turbo"),
+    *("decoder", "masks", "graph", "pipeline", "compiled", "libturbojpeg", "decoding"),
+    *("resampling", "resizing", "buffers", "finish", "turbo"),
     *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
     "tune",
 ]
@@ -57,7 +58,7 @@ OWNERS = {
     "nvidia": {"graph.py", "decoding.py"},
     "torch": {"outputs.py", "finish.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
     "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
-    "numba": {"resampling.py"},
+    "numba": {"compiled.py", "libturbojpeg.py", "resampling.py"},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

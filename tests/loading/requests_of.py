@@ -13,7 +13,8 @@ from gpuload.reader import Bytes
 @dataclass(frozen=True)
 class Request:
     images: Sequence[Bytes]
-    addresses: np.ndarray
+    spans: np.ndarray
+    raw: np.ndarray
     widths: np.ndarray
     heights: np.ndarray
     views: Sequence[View]
@@ -35,5 +36,6 @@ def make_request(
     widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
     augments = [augment] if isinstance(augment, Augment) else augment
     views = [a.draw(seed, 0, np.arange(len(images)), widths, heights, number) for number, a in enumerate(augments)]
-    addresses = np.array([data.ctypes.data if data.ndim == 3 else 0 for data in images], np.int64)
-    return Request(images, addresses, widths, heights, views, masks)
+    spans = np.array([(data.ctypes.data, data.nbytes) for data in images], np.int64).reshape(-1, 2)
+    raw = np.array([data.ndim == 3 for data in images], np.bool_)
+    return Request(images, spans, raw, widths, heights, views, masks)

@@ -11,7 +11,7 @@ from images import smooth_image
 from PIL import Image
 from torch.nn import functional
 
-from gpuload import resampling
+from gpuload import compiled
 from gpuload.resampling import place, resample
 
 ZEROS, ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
@@ -211,7 +211,7 @@ def test_placing_pads_and_crops(window: tuple[int, int, int, int], flips: tuple[
 
 def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = resampling.njit
+    real = compiled.njit
 
     def njit(**options: Any) -> Any:
         asked.append(options.get("cache", False))
@@ -219,6 +219,6 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
             raise RuntimeError("cannot cache function: no locator available")
         return real(**options)
 
-    monkeypatch.setattr(resampling, "njit", njit)
-    assert resampling._kept(lambda x: x + 1)(2) == 3
+    monkeypatch.setattr(compiled, "njit", njit)
+    assert compiled.kept(lambda x: x + 1)(2) == 3
     assert asked == [True, False]

@@ -17,11 +17,21 @@ from requests_of import make_request
 from test_iterator import load
 
 import gpuload
-from gpuload import decoding, resizing, turbo
+from gpuload import decoding, libturbojpeg, resizing, turbo
 from gpuload.augment import Augment
 from gpuload.decoder import BatchDecodeError, Stored
 
 UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
+
+
+@pytest.fixture(params=["libturbojpeg", "simplejpeg"], autouse=True)
+def jpeg_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with the system's library, where there is one, and without."""
+    if request.param == "simplejpeg":
+        monkeypatch.setattr(libturbojpeg, "find", lambda: None)
+    elif libturbojpeg.find() is None:
+        pytest.skip("libturbojpeg is not installed here (apt install libturbojpeg0)")
+    return str(request.param)
 
 
 def jpeg(image: Image.Image, **options: Any) -> np.ndarray:
@@ -101,6 +111,7 @@ def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(decoding.simplejpeg, "decode_jpeg", spy)
     monkeypatch.setattr(decoding, "nvimgcodec", None)
+    monkeypatch.setattr(libturbojpeg, "find", lambda: None)
     reduced = decode(augment, images, sizes).astype(int)
     assert all(shape not in [(h, w) for w, h in sizes] for shape in calls) and len(calls) == 3
     monkeypatch.setattr(resizing, "REDUCING_GAP", 1e9)
@@ -113,13 +124,13 @@ def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch
 
 def test_decoding_a_part_changes_no_pixel(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = []
-    real = decoding.ImageDecoder._decode_part
+    real = decoding._Thread.decode_part
 
     def spy(*args: Any) -> Any:
         parts.append(real(*args))
         return parts[-1]
 
-    monkeypatch.setattr(decoding.ImageDecoder, "_decode_part", spy)
+    monkeypatch.setattr(decoding._Thread, "decode_part", spy)
     monkeypatch.setattr(decoding, "_PART_NS", -1e9)
     options: Any = {"augment": Augment(32), "decoder": "turbo", "output": "numpy"}
     by_parts = [images for _, images, _ in load(packed, 16, **options)]
@@ -225,9 +236,9 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, pac
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    module = {"numba": "gpuload.resampling", "simplejpeg": "gpuload.decoding"}[package]
-    monkeypatch.delitem(sys.modules, module, raising=False)
+    for module in ("turbo", "decoding", "libturbojpeg", "compiled", "resampling", "resizing"):
+        monkeypatch.delitem(sys.modules, f"gpuload.{module}", raising=False)
     with pytest.raises(
         gpuload.MissingPackageError, match=f"{package} is not installed. `pip install 'gpuload\\[cpu\\]'"
     ):
-        importlib.import_module(module)
+        importlib.import_module("gpuload.turbo")
