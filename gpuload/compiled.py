@@ -12,7 +12,7 @@ _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_
 
 def compiled(function: F) -> F:
     """Compiled anew in each process: for what other compiled functions call, and take into themselves."""
-    made: F = njit(**_OPTIONS)(function)
+    made: F = njit(forceinline=True, **_OPTIONS)(function)
     return made
 
 

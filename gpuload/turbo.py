@@ -37,8 +37,9 @@ except ImportError as error:
     ) from None
 
 # Of decoded pixels, what a thread takes at a time: they stay in its cache until they are resized, and for small images
-# the calls into compiled code, and the waiting for Python's lock, are shared out among some of them.
-_BLOCK_BYTES = 400_000
+# the calls into compiled code, and the waiting for Python's lock, are shared out among some of them. Half of it takes
+# 15 % longer for images of 64×64 and 3 % for those of 256 pixels; twice as much, the same for 128×128 (2026-11).
+_BLOCK_BYTES = 800_000
 
 _ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 
