@@ -5,7 +5,8 @@
     python examples/regression.py road.h5 --shards raw --encode raw   # pixels as they are, not JPEG
 
 Packs the file once, shuffled, in shards of 32 MB; the loader mixes eight of them at a time and has the next eight read
-ahead, so that memory does not grow with the set. Then it times one epoch each way, and prints the largest memory:
+ahead, so that memory does not grow with the set. Then it times an epoch each way, in turn, --epochs times, and prints
+the medians and the largest memory:
 
     loader alone    a loop over the batches that does nothing
     net alone       as many training steps, all on one batch that is there already
@@ -20,7 +21,10 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from operator import add
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import made_up
@@ -35,7 +39,7 @@ from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 
 MAX_SHARD = "32MB"
-RESIDENT_STEPS = 100  # that the net alone is timed with
+RESIDENT_STEPS = 500  # that the net alone is timed with, at most
 
 
 def pack(store: Path, shards: Path, encode: str, size: int) -> None:
@@ -115,10 +119,11 @@ def time_loader(loader: gpuload.DaliIterator) -> dict[str, float]:
 def time_net(loader: gpuload.DaliIterator) -> dict[str, float]:
     trainer, batch = Trainer(loader.device), next(iter(loader))
     trainer.step(*batch)  # the first one chooses algorithms and takes memory
+    steps = min(RESIDENT_STEPS, len(loader))
     clock = Clock(loader.device)
-    for _ in range(RESIDENT_STEPS):
+    for _ in range(steps):
         trainer.step(*batch)
-    return clock.stop(RESIDENT_STEPS / len(loader))
+    return clock.stop(steps / len(loader))
 
 
 def train(loader: gpuload.DaliIterator, trainer: Trainer, peak: measure.PeakMemory) -> tuple[dict[str, float], float]:
@@ -149,22 +154,25 @@ def run(args: argparse.Namespace, store: Path) -> None:
         base = variance(data, args.target)
         for _ in zip(range(64), loader, strict=False):  # what happens once a process is not timed
             pass
-        alone, net = [time_loader(loader) for _ in range(args.rounds)], time_net(loader)
-        trainer, both = Trainer(loader.device), []
+        trainer = Trainer(loader.device)
+        alone, net, both = [], [], []
         for epoch in range(args.epochs):
+            alone.append(time_loader(loader))
+            net.append(time_net(loader))
             times, error = train(loader, trainer, peak)
             both.append({**times, "explained": 1 - error / base})
-            print(f"epoch {epoch + 1}: {times['seconds']:.2f} s, {1 - error / base:.1%} of the targets' variance told")
+            print(
+                f"epoch {epoch + 1}: {times['seconds']:.2f} s, {1 - error / base:.1%} of the targets' variance told; "
+                f"loader alone {alone[-1]['seconds']:.2f} s, net alone {net[-1]['seconds']:.2f} s"
+            )
         excess = peak.excess
-    rows = {"loader alone": min(alone, key=by_seconds), "net alone": net, "both": min(both, key=by_seconds)}
-    for what, times in rows.items():
-        rate = len(data) / times["seconds"]
-        print(f"{what:13} {times['seconds']:7.2f} s an epoch, {times['cpu_seconds']:7.2f} s of processor time, "
-              f"{rate:8,.0f} images/s")  # fmt: skip
-    slower = max(rows["loader alone"]["seconds"], net["seconds"])
+    for what, times in {"loader alone": alone, "net alone": net, "both": both}.items():
+        wall, cpu = (median(one[name] for one in times) for name in ("seconds", "cpu_seconds"))
+        rate = len(data) / wall
+        print(f"{what:13} {wall:7.2f} s an epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s")
     print(
-        f"both takes {rows['both']['seconds'] / slower:.2f} times the slower of the two alone, and "
-        f"{rows['both']['seconds'] / (rows['loader alone']['seconds'] + net['seconds']):.2f} times their sum\n"
+        f"both takes {ratio(both, alone, net, max):.2f} times the slower of the two alone, and "
+        f"{ratio(both, alone, net, add):.2f} times their sum\n"
         f"memory beside the interpreter and its libraries: at most {measure.in_bytes(excess.own)}; and "
         f"{measure.in_bytes(excess.mapped)} of files, which the kernel takes back when it likes"
     )
@@ -183,8 +191,10 @@ def run(args: argparse.Namespace, store: Path) -> None:
     )
 
 
-def by_seconds(times: dict[str, Any]) -> float:
-    return float(times["seconds"])
+def ratio(both: list[Any], alone: list[Any], net: list[Any], of_two: Callable[[float, float], float]) -> float:
+    """The median over the epochs: how long both took, to what `of_two` makes of each alone just before."""
+    epochs = zip(both, alone, net, strict=True)
+    return median(b["seconds"] / of_two(a["seconds"], n["seconds"]) for b, a, n in epochs)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -198,8 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
     parser.add_argument("--threads", type=int, help="threads that decode (one for each core)")
     parser.add_argument("--decoder", choices=["auto", "dali", "turbo"], default="auto")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="epochs of the loader alone; the fastest counts")
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
     try:
