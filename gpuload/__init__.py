@@ -13,6 +13,7 @@ Importing gpuload loads neither DALI nor torch nor CuPy; `DaliIterator` does whe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gpuload.collector import paused_collector
 from gpuload.errors import (
     ArgumentError,
     DecodeError,
@@ -85,8 +86,8 @@ _MODULES = ("batchwise", "transforms")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"gpuload.{name}")
-    if name in _LATER:
-        return getattr(import_module(f"gpuload.{_LATER[name]}"), name)
+    if name in _MODULES or name in _LATER:
+        with paused_collector():
+            module = import_module(f"gpuload.{_LATER.get(name, name)}")
+        return getattr(module, name) if name in _LATER else module
     raise AttributeError(f"module 'gpuload' has no attribute {name!r}")

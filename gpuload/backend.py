@@ -1,11 +1,13 @@
 """Chooses what decodes, and where, and opens it."""
 
+import ctypes
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from gpuload.batches import Batch
 from gpuload.collate import Collate
+from gpuload.collector import paused_collector
 from gpuload.dataset import Dataset
 from gpuload.decoder import Decoder, NoDecoder, Stored
 from gpuload.errors import ArgumentError, MissingPackageError
@@ -67,9 +69,10 @@ def open_decoder(
         mask_fills=collate.mask_fills,
     )
     if name == "turbo":
-        from gpuload.turbo import TurboDecoder
+        with paused_collector():
+            from gpuload.turbo import TurboDecoder
 
-        return TurboDecoder(schedule.forms, stored, **options)
+            return TurboDecoder(schedule.forms, stored, **options)
     from gpuload.pipeline import DaliDecoder
 
     if any(map(_is_raw, datasets)) and not stored.raw:
@@ -92,6 +95,8 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
+    if device == "auto" and not _has_driver():
+        return 0
     try:
         from gpuload.pipeline import count_gpus
     except MissingPackageError:
@@ -99,6 +104,15 @@ def _count_gpus(device: str) -> int:
             return 0
         raise
     return count_gpus()
+
+
+def _has_driver() -> bool:
+    """Whether NVIDIA's driver is here: it costs nothing to ask, and DALI, to ask it, 0.3 s."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _is_installed(package: str) -> bool:

@@ -17,14 +17,14 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Finish:
     """Turns uint8 images into the values of the batch, as a `Form` says.
 
-    mean, factor: float32 (3,): where `is_linear` and nothing is erased, the values are (level - mean) * factor.
+    linear: whether, but for transforms and erasing, the values are (level - mean) * factor. mean, factor: float32 (3,).
     """
 
     def __init__(self, form: Form, device: str) -> None:
         self._form = form
         self._half = form.dtype == "float16"
         as_is = form.dtype == "uint8"
-        self._is_linear = as_is or (form.normalize == "constants" and not self._half)
+        self.linear = as_is or (form.normalize == "constants" and not self._half)
         self.mean = np.zeros(3, np.float32) if as_is else np.array(form.mean, np.float32) * 255
         self.factor = np.ones(3, np.float32) if as_is else 1 / (np.array(form.std, np.float32) * 255)
         self._mean = torch.tensor(form.mean, device=device).view(3, 1, 1) * 255
@@ -32,7 +32,7 @@ class Finish:
 
     def is_linear(self, view: View) -> bool:
         """Whether all that is left to do to its pixels is one subtraction and one multiplication, and erasing."""
-        return view.steps is None and self._is_linear
+        return view.steps is None and self.linear
 
     def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
         """images: uint8 (n, 3, height, width). out: the same shape, of the batch's dtype. view: of those n."""

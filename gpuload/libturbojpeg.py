@@ -51,6 +51,8 @@ def find() -> ctypes.CDLL | None:
                 llvm.add_symbol(f"gpuload_{symbol}", ctypes.cast(library[symbol], ctypes.c_void_p).value)
         except (OSError, AttributeError):
             continue
+        spans, numbers = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
+        _decode(0, spans, numbers, numbers.astype(np.bool_), 0, np.zeros((0, 7), np.int64))  # loads it
         return library
     return None
 

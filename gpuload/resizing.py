@@ -16,6 +16,16 @@ from gpuload.resampling import place, resample
 REDUCING_GAP = 3.0
 
 
+def load_compiled(form: Form, out: npt.NDArray[Any]) -> None:
+    """Loads, or compiles, what shows views of this form in such arrays, (0, 3, 1, 1); else the first batch would."""
+    pictures, sides, flips = np.zeros((0, 7), np.int64), np.zeros((0, 4), np.int64), np.zeros((0, 2), np.bool_)
+    constants = np.zeros(3, np.float32)
+    if form.pads:
+        place(pictures, sides, flips, form.fill, constants, constants, out)
+    else:
+        resample(pictures, sides, sides.astype(np.float64), flips, False, constants, constants, out)
+
+
 class Cuts:
     """What a view takes of each of N images.
 

@@ -29,7 +29,7 @@ try:
 
     from gpuload.decoding import I64, ImageDecoder, Plan
     from gpuload.finish import Finish
-    from gpuload.resizing import Cuts
+    from gpuload.resizing import Cuts, load_compiled
     from gpuload.transforms.apply import warp_masks
 except ImportError as error:
     raise MissingPackageError(
@@ -57,6 +57,10 @@ class TurboDecoder(Generic[R]):
         self._num_threads, self._prefetch = num_threads, prefetch
         self._images = ImageDecoder(stored)
         self._finishes = [Finish(form, "cpu") for form in forms]
+        for form, finish in zip(forms, self._finishes, strict=True):
+            is_direct = finish.linear and not form.transforms
+            first = np.empty((0, 1, 1, 3) if form.layout == "channels_last" else (0, 3, 1, 1), NUMPY_DTYPES[form.dtype])
+            load_compiled(form, _as_nchw(form, first) if is_direct else np.empty((0, 3, 1, 1), np.uint8))
         kept = prefetch + 3
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
         # Batches are begun by a thread of their own, while the one that asks for them computes: reading one, its crops
@@ -195,7 +199,7 @@ def _show(
     pictures: I64, rows: slice, form: Form, view: View, cuts: Cuts, finish: Finish, images: npt.NDArray[Any]
 ) -> None:
     """What a view shows of the pictures, into these rows of its batch."""
-    out = (images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2))[rows]
+    out = _as_nchw(form, images)[rows]
     if finish.is_linear(view):
         cuts.show(pictures, rows, out, finish.mean, finish.factor)
         if view.erased is not None:
@@ -204,6 +208,10 @@ def _show(
     block = np.empty((len(out), 3, *view.size), np.uint8)
     cuts.show(pictures, rows, block, _ZEROS, _ONES)
     finish(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
+
+
+def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
 
 
 def _compute_alone() -> None:

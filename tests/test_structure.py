@@ -13,7 +13,7 @@ PACKAGE = Path(gpuload.__file__).parent
 
 # The stages in the order in which data passes them, with what both halves stand on first. A module may import only
 # from stages above its own, or from its own.
-COMMON = ["errors", "draws", "disk"]
+COMMON = ["errors", "collector", "draws", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = [
     *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),

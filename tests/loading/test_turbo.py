@@ -1,7 +1,9 @@
 """The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
 
+import ctypes
 import importlib
 import io
+import subprocess
 import sys
 import threading
 import time
@@ -229,6 +231,21 @@ def test_auto_is_the_faster_decoder_that_is_installed(packed: Path, monkeypatch:
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, package, None)
             assert load(packed, decoder="auto").decoder == "dali"
+
+
+def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -> None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("there is a driver")
+    code = (
+        "import sys, gpuload\n"
+        f"print(gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12)).decoder, 'nvidia.dali' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["turbo", "False"]
 
 
 @pytest.mark.parametrize("package", ["numba", "simplejpeg"])

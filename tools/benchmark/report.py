@@ -1,6 +1,7 @@
 """The table, and what one must know to judge it."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from dataclasses import asdict
@@ -195,6 +196,10 @@ def _versions() -> list[tuple[str, str]]:
             found.append((name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
             continue
+    if importlib.util.find_spec("numba"):
+        from gpuload import libturbojpeg
+
+        found.append(("libturbojpeg", "the system's" if libturbojpeg.find() else "none"))
     return found
 
 

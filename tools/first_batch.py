@@ -1,0 +1,79 @@
+"""Measures how long a training waits for its first batch.
+
+    python tools/first_batch.py shards/train
+
+Starts a process for each of --runs, which imports torch and gpuload; from there on the clock runs, over opening the
+data, constructing the loader and decoding the first batch. Prints each, and their median. The first run of all on a
+machine takes seconds more, in which numba compiles.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def first_batch(folder: Path, batch_size: int, size: int) -> dict[str, float]:
+    """Seconds of this process; to be called once in it."""
+    import torch
+
+    import gpuload
+
+    begun = time.perf_counter()
+    data = gpuload.Dataset(folder)
+    opened = time.perf_counter()
+    with gpuload.DaliIterator(data, batch_size, augment=gpuload.Augment(size)) as loader:
+        constructed = time.perf_counter()
+        images, _ = next(iter(loader))
+        if loader.device != "cpu":
+            torch.cuda.synchronize()
+        ended = time.perf_counter()
+    if len(images) != min(batch_size, len(data)):
+        raise SystemExit(f"a batch of {len(images)} for {batch_size}")
+    return {
+        "samples": len(data),
+        "open_s": opened - begun,
+        "construct_s": constructed - opened,
+        "first_batch_s": ended - constructed,
+        "all_s": ended - begun,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a packed folder")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
+    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.once:
+        print(json.dumps(first_batch(args.folder, args.batch_size, args.size)))
+        return 0
+    options = ["--batch-size", str(args.batch_size), "--size", str(args.size)]
+    runs = []
+    for _ in range(args.runs):
+        command = [sys.executable, __file__, str(args.folder), *options, "--once"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            return done.returncode
+        runs.append(json.loads(done.stdout))
+        part = {name: f"{runs[-1][name]:.2f} s" for name in ("all_s", "open_s", "construct_s", "first_batch_s")}
+        print(
+            "{all_s}: {open_s} to open, {construct_s} to construct the loader, {first_batch_s} to the batch".format(
+                **part
+            )
+        )
+    median = statistics.median(run["all_s"] for run in runs)
+    print(f"{runs[0]['samples']:,} samples: first batch after {median:.2f} s, the median of {len(runs)}")
+    if args.json:
+        args.json.write_text(json.dumps({"runs": runs, "median_s": median}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
