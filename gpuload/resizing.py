@@ -34,17 +34,22 @@ class Cuts:
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
-        self._form = form
-        crops = view.crops
-        limits = np.stack([heights, widths, heights, widths], axis=1)
-        self._placed = np.concatenate([crops.start, crops.start + crops.shape], axis=1, dtype=np.int64)
-        self.windows: I64 = np.minimum(np.maximum(self._placed, 0), limits)
-        self._regions = np.concatenate(
-            [crops.start + crops.roi_start, crops.start + crops.roi_end], axis=1, dtype=np.float64
-        )
-        self._flips = np.stack([crops.mirror_y, crops.mirror], axis=1).astype(np.bool_)
-        reduce = ((crops.roi_end - crops.roi_start) / np.array(view.size)).min(axis=1) / REDUCING_GAP
-        self.factors: I64 = np.where(form.pads, 1, np.select([reduce >= 8, reduce >= 4, reduce >= 2], [8, 4, 2], 1))
+        # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these.
+        self._form, crops, number = form, view.crops, len(heights)
+        self._placed = np.empty((number, 4), np.int64)
+        self._placed[:, :2], self._placed[:, 2:] = crops.start, crops.start + crops.shape
+        self._regions = np.empty((number, 4), np.float64)
+        self._regions[:, :2], self._regions[:, 2:] = crops.start + crops.roi_start, crops.start + crops.roi_end
+        self._flips = np.empty((number, 2), np.bool_)
+        self._flips[:, 0], self._flips[:, 1] = crops.mirror_y, crops.mirror
+        self.windows: I64 = self._placed
+        self.factors: I64 = np.ones(number, np.int64)
+        if form.pads:
+            self.windows = np.minimum(np.maximum(self._placed, 0), np.stack([heights, widths] * 2, axis=1))
+            return
+        gap = ((crops.roi_end - crops.roi_start) / view.size).min(axis=1) / REDUCING_GAP
+        if gap.max(initial=0) >= 2:
+            self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
     def show(
         self, pictures: I64, rows: slice, out: npt.NDArray[Any], mean: npt.NDArray[Any], factor: npt.NDArray[Any]

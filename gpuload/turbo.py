@@ -189,10 +189,11 @@ class _Work(Generic[R]):
     ended: float = 0.0
 
     def __post_init__(self) -> None:
-        low = np.minimum.reduce([cuts.windows[:, :2] for cuts in self.cuts])
-        high = np.maximum.reduce([cuts.windows[:, 2:] for cuts in self.cuts])
-        factors = np.minimum.reduce([cuts.factors for cuts in self.cuts])
-        self.plan = Plan(self.request, np.concatenate([low, high], axis=1), factors)
+        windows, factors = self.cuts[0].windows, self.cuts[0].factors
+        for cuts in self.cuts[1:]:  # what all views need
+            low, high = np.minimum(windows, cuts.windows)[:, :2], np.maximum(windows, cuts.windows)[:, 2:]
+            windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, cuts.factors)
+        self.plan = Plan(self.request, windows, factors)
 
 
 def _show(
