@@ -5,11 +5,12 @@
     python examples/regression.py road.h5 --shards raw --encode raw   # pixels as they are, not JPEG
 
 Packs the file once, shuffled, in shards of 32 MB; the loader mixes eight of them at a time and has the next eight read
-ahead, so that memory does not grow with the set. Then it times an epoch each way, in turn, --epochs times, and prints
-the medians and the largest memory:
+ahead, so that memory does not grow with the set. Then it times --epochs epochs each way and prints the medians, and the
+largest memory:
 
     loader alone    a loop over the batches that does nothing
-    net alone       as many training steps, all on one batch that is there already
+    net alone       training steps, all on one batch that is there already: some after every hundred of those below,
+                    since the speed of a machine that others share comes and goes within seconds
     both            training: as long as the slower of the two alone, where each has its own GPU or cores
 
 On a CPU the net and the loader share the cores. Start it with OMP_NUM_THREADS=1 in the environment, for torch's threads
@@ -22,10 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from operator import add
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import made_up
 import measure
@@ -39,7 +41,7 @@ from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 
 MAX_SHARD = "32MB"
-RESIDENT_STEPS = 500  # that the net alone is timed with, at most
+STEPS, RESIDENT_STEPS = 100, 50  # of training, then of the net alone, in turn
 
 
 def pack(store: Path, shards: Path, encode: str, size: int) -> None:
@@ -91,18 +93,25 @@ class Trainer:
 
 
 class Clock:
-    """Seconds, by the wall and of the processor, until `stop`; waits for a GPU at both ends."""
+    """Seconds, by the wall and of the processor, inside `with`, added up; waits for a GPU at both ends."""
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._wait()
-        self._wall, self._cpu = time.perf_counter(), measure.cpu_seconds()
+        self._wall = self._cpu = 0.0
 
-    def stop(self, share: float = 1.0) -> dict[str, float]:
-        """share: what part of the work was timed; the seconds are those of the whole."""
+    def __enter__(self) -> None:
         self._wait()
-        wall, cpu = time.perf_counter() - self._wall, measure.cpu_seconds() - self._cpu
-        return {"seconds": wall / share, "cpu_seconds": cpu / share}
+        self._wall -= time.perf_counter()
+        self._cpu -= measure.cpu_seconds()
+
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+        self._wall += time.perf_counter()
+        self._cpu += measure.cpu_seconds()
+
+    def times(self, share: float = 1.0) -> dict[str, float]:
+        """share: what part of an epoch was timed; the seconds are those of a whole one."""
+        return {"seconds": self._wall / share, "cpu_seconds": self._cpu / share}
 
     def _wait(self) -> None:
         if self._device != "cpu":
@@ -110,31 +119,37 @@ class Clock:
 
 
 def time_loader(loader: gpuload.DaliIterator) -> dict[str, float]:
-    clock = Clock(loader.device)
-    for _ in loader:
-        pass
-    return clock.stop()
+    with (clock := Clock(loader.device)):
+        for _ in loader:
+            pass
+    return clock.times()
 
 
-def time_net(loader: gpuload.DaliIterator) -> dict[str, float]:
-    trainer, batch = Trainer(loader.device), next(iter(loader))
-    trainer.step(*batch)  # the first one chooses algorithms and takes memory
-    steps = min(RESIDENT_STEPS, len(loader))
-    clock = Clock(loader.device)
-    for _ in range(steps):
-        trainer.step(*batch)
-    return clock.stop(steps / len(loader))
+class Epoch(NamedTuple):
+    """Seconds of training, and of as many steps of the net alone. error: mean squared error of the training."""
+
+    both: dict[str, float]
+    net: dict[str, float]
+    error: float
 
 
-def train(loader: gpuload.DaliIterator, trainer: Trainer, peak: measure.PeakMemory) -> tuple[dict[str, float], float]:
-    """One epoch: its seconds, and the mean squared error over it."""
+def train(loader: gpuload.DaliIterator, trainer: Trainer, other: Trainer, peak: measure.PeakMemory) -> Epoch:
+    """One epoch. other: takes the steps of the net alone."""
     total = torch.zeros((), device=loader.device)
-    clock = Clock(loader.device)
-    for number, (images, targets) in enumerate(loader):
-        total += trainer.step(images, targets)
-        if number % 16 == 0:
-            peak.look()
-    return clock.stop(), total.item() / len(loader)
+    both, net, resident = Clock(loader.device), Clock(loader.device), 0
+    batches = iter(loader)
+    for first in range(0, len(loader), STEPS):
+        with both:
+            for batch in islice(batches, STEPS):
+                total += trainer.step(*batch)
+        peak.look()
+        steps = min(RESIDENT_STEPS, len(loader) - first)
+        with net:
+            for _ in range(steps):
+                other.step(*batch)
+        resident += steps
+    next(batches, None)  # ends the epoch
+    return Epoch(both.times(), net.times(resident / len(loader)), total.item() / len(loader))
 
 
 def variance(data: gpuload.Dataset, target: str) -> float:
@@ -154,16 +169,16 @@ def run(args: argparse.Namespace, store: Path) -> None:
         base = variance(data, args.target)
         for _ in zip(range(64), loader, strict=False):  # what happens once a process is not timed
             pass
-        trainer = Trainer(loader.device)
+        trainer, other = Trainer(loader.device), Trainer(loader.device)
         alone, net, both = [], [], []
-        for epoch in range(args.epochs):
+        for number in range(args.epochs):
             alone.append(time_loader(loader))
-            net.append(time_net(loader))
-            times, error = train(loader, trainer, peak)
-            both.append({**times, "explained": 1 - error / base})
+            epoch = train(loader, trainer, other, peak)
+            net.append(epoch.net)
+            both.append({**epoch.both, "explained": 1 - epoch.error / base})
             print(
-                f"epoch {epoch + 1}: {times['seconds']:.2f} s, {1 - error / base:.1%} of the targets' variance told; "
-                f"loader alone {alone[-1]['seconds']:.2f} s, net alone {net[-1]['seconds']:.2f} s"
+                f"epoch {number + 1}: {epoch.both['seconds']:.2f} s, {1 - epoch.error / base:.1%} of the targets' "
+                f"variance told; net alone {epoch.net['seconds']:.2f} s, loader alone {alone[-1]['seconds']:.2f} s"
             )
         excess = peak.excess
     for what, times in {"loader alone": alone, "net alone": net, "both": both}.items():
@@ -192,7 +207,7 @@ def run(args: argparse.Namespace, store: Path) -> None:
 
 
 def ratio(both: list[Any], alone: list[Any], net: list[Any], of_two: Callable[[float, float], float]) -> float:
-    """The median over the epochs: how long both took, to what `of_two` makes of each alone just before."""
+    """The median over the epochs: how long both took, to what `of_two` makes of each alone in the same epoch."""
     epochs = zip(both, alone, net, strict=True)
     return median(b["seconds"] / of_two(a["seconds"], n["seconds"]) for b, a, n in epochs)
 
