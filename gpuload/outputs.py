@@ -75,7 +75,7 @@ class _TorchArrays:
         self._device_id, self._dtype, self._channels_last = device_id, getattr(torch, dtype), channels_last
 
     def images(self, pixels: Any) -> Any:
-        batch = self._torch.from_dlpack(pixels)
+        batch = (self._torch.from_numpy if isinstance(pixels, np.ndarray) else self._torch.from_dlpack)(pixels)
         if batch.dtype != self._dtype:  # bfloat16. `to` would wait for Python's lock also where there is nothing to do
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch

@@ -10,8 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Generic
 
@@ -23,6 +23,7 @@ from gpuload.buffers import Buffers
 from gpuload.decoder import NUMPY_DTYPES, BatchDecodeError, Decoded, R, Stored
 from gpuload.errors import MissingPackageError
 from gpuload.masks import OTHER_SIZE, decode_mask, show_mask
+from gpuload.threads import Task, Threads
 
 try:
     import torch
@@ -65,15 +66,13 @@ class TurboDecoder(Generic[R]):
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
         # Batches are begun by a thread of their own, while the one that asks for them computes: reading one, its crops
         # and what they take of each image are 0.3 ms of Python.
-        self._in_flight: deque[Future[_Work[R] | None]] = deque()
-        self._beginner = ThreadPoolExecutor(1, "gpuload-begin")
-        self._pool = ThreadPoolExecutor(num_threads, "gpuload-decode", initializer=_compute_alone)
+        self._in_flight: deque[Task[_Work[R] | None]] = deque()
+        self._beginner = Threads(1, "gpuload-begin")
         # torch keeps the number of threads that compute for each thread that asks, but for threads still to come, and
         # for MKL, in the whole process: so, when all of ours have begun, the number is the user's again.
         torch_threads = torch.get_num_threads()
         begun = threading.Barrier(num_threads + 1)
-        for _ in range(num_threads):
-            self._pool.submit(begun.wait)
+        self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, begun))
         begun.wait()
         torch.set_num_threads(torch_threads)
 
@@ -82,12 +81,12 @@ class TurboDecoder(Generic[R]):
         self._abandon()
         while True:
             while len(self._in_flight) <= self._prefetch:
-                self._in_flight.append(self._beginner.submit(self._begin, requests))
+                self._in_flight.append(self._beginner.submit(partial(self._begin, requests)))
             work = self._in_flight.popleft().result()
             if work is None:
                 return
-            for future in work.futures:
-                future.result()
+            for task in work.tasks:
+                task.result()
             if work.broken:
                 self._abandon()
                 what = min(work.broken.values())
@@ -98,8 +97,8 @@ class TurboDecoder(Generic[R]):
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
         self._abandon()
-        self._beginner.shutdown()
-        self._pool.shutdown()
+        self._beginner.close()
+        self._pool.close()
 
     def _begin(self, requests: Iterator[R]) -> "_Work[R] | None":
         """Hands the next batch to the threads; None is the end."""
@@ -118,19 +117,23 @@ class TurboDecoder(Generic[R]):
         largest = 3 * int((request.heights.astype(np.int64) * request.widths).max(initial=1))
         work.block = max(1, min(_BLOCK_BYTES // largest, -(-number // self._num_threads)))
         work.blocks = count(0, work.block)
-        work.futures = [self._pool.submit(self._share, work) for _ in range(self._num_threads)]
+        work.tasks = [self._pool.submit(partial(self._share, work)) for _ in range(self._num_threads)]
         return work
 
     def _abandon(self) -> None:
         """Ends work that nobody waits for any more."""
-        begun = [future for future in self._in_flight if not future.cancel()]
+        begun = list(self._in_flight)
         self._in_flight.clear()
-        wait(begun)
-        works = [work for future in begun if future.exception() is None and (work := future.result()) is not None]
+        for task in begun:
+            task.cancelled = True
+        for task in begun:
+            task.wait()
+        works = [task.value for task in begun if task.value is not None]
         for work in works:
             work.abandoned = True
         for work in works:
-            wait(work.futures)
+            for share in work.tasks:
+                share.wait()
 
     @torch.inference_mode()
     def _share(self, work: "_Work[R]") -> None:
@@ -182,7 +185,7 @@ class _Work(Generic[R]):
     cuts: list[Cuts]
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)  # whose `next` is atomic
-    futures: "list[Future[None]]" = field(default_factory=list)
+    tasks: "list[Task[None]]" = field(default_factory=list)
     broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
     abandoned: bool = False
     begun: float = math.inf
@@ -215,7 +218,8 @@ def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
 
 
-def _compute_alone() -> None:
+def _compute_alone(begun: threading.Barrier) -> None:
     """The calling thread's computations are not shared out to others: it is one of many already."""
     torch.set_num_threads(1)
     torch.get_num_threads()  # a thread takes the number over at its first use of it, which must not come later
+    begun.wait()

@@ -19,7 +19,7 @@ LOADING = [
     *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
     *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
     *("decoder", "masks", "graph", "pipeline", "compiled", "libturbojpeg", "decoding"),
-    *("resampling", "resizing", "buffers", "finish", "turbo"),
+    *("resampling", "resizing", "buffers", "finish", "threads", "turbo"),
     *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
     "tune",
 ]
