@@ -28,7 +28,8 @@ def plot(rows: list[dict[str, Any]], ceiling: dict[str, Any] | None, title: str,
             [row[f"{prefix}images_per_s_max"] - row[f"{prefix}images_per_s"] for row in own],
         ]
         bars = axes.barh(places, values, height, xerr=errors, label=label, color=f"C{number}", ecolor="0.4")
-        axes.bar_label(bars, labels=[f"{value:,.0f}" for value in values], padding=12, fontsize=8)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the line of the ceiling may pass there
+        axes.bar_label(bars, labels=[f"{value:,.0f}" for value in values], padding=12, fontsize=8, bbox=behind)
     if ceiling:
         axes.axvline(ceiling["images_per_s"], color="0.3", linestyle="--", label=f"ceiling: {ceiling['what']}")
     axes.set_yticks(range(len(ordered)), [CONTENDERS[row["name"]].what for row in ordered])
