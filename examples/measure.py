@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-_PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "pillow", "numpy")
+_PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
 
 
 class Memory(NamedTuple):

@@ -62,16 +62,17 @@ def main(argv: list[str] | None = None) -> int:
         if done.returncode:
             return done.returncode
         runs.append(json.loads(done.stdout))
-        part = {name: f"{runs[-1][name]:.2f} s" for name in ("all_s", "open_s", "construct_s", "first_batch_s")}
+        whole, *parts = (runs[-1][name] for name in ("all_s", "open_s", "construct_s", "first_batch_s"))
         print(
-            "{all_s}: {open_s} to open, {construct_s} to construct the loader, {first_batch_s} to the batch".format(
-                **part
-            )
+            "{:.2f} s: {:.2f} s to open, {:.2f} s to construct the loader, {:.2f} s to the batch".format(whole, *parts)
         )
     median = statistics.median(run["all_s"] for run in runs)
     print(f"{runs[0]['samples']:,} samples: first batch after {median:.2f} s, the median of {len(runs)}")
     if args.json:
-        args.json.write_text(json.dumps({"runs": runs, "median_s": median}, indent=1) + "\n")
+        from benchmark.report import describe_machine  # not above: the processes that are timed would import it, too
+
+        record = {"machine": describe_machine(), "runs": runs, "median_s": median}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -15,6 +15,7 @@ def test_it_times_whole_processes(packed: Path, tmp_path: Path, capsys: pytest.C
     assert first_batch.main([str(packed / "train"), *options]) == 0
     found = json.loads(record.read_text())
     assert len(found["runs"]) == 2
+    assert "cores" in found["machine"][0]
     for run in found["runs"]:
         assert run["samples"] == samples
         assert 0 < run["open_s"] < run["all_s"]

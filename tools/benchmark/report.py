@@ -36,6 +36,13 @@ def describe(work: Work, named: Path) -> list[str]:
     return [
         f"{named}: {len(dataset):,} {'raw images' if work.raw else 'images'} in {len(dataset.shard_paths)} shards; on "
         f"average {mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
+        *describe_machine(),
+    ]
+
+
+def describe_machine() -> list[str]:
+    """The machine, and the versions: a line each."""
+    return [
         f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}{_gpu_name()}",
         f"gpuload {gpuload.__version__}, Python {platform.python_version()}, "
         + ", ".join(f"{name} {version}" for name, version in _versions()),
