@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import carray
 
 from gpuload.compiled import compiled, kept
+from gpuload.pointers import bytes_at
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
@@ -38,16 +37,6 @@ _ONES = (1 << 2 * _LANE) | (1 << _LANE) | 1
 _LEVELS = 255 * _ONES
 _LINEAR_BITS, _LINEAR_BIAS = 13, 0
 _CUBIC_BITS, _CUBIC_BIAS = 12, 1 << 19
-
-
-def _make_pointer(_: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.CPointer(types.uint8)(types.int64), generate
-
-
-_pointer: Any = intrinsic(_make_pointer)
 
 
 @compiled
@@ -245,7 +234,7 @@ def resample(
         address, rows, columns, stride, y, x, reduced = pictures[image]
         if address == 0:
             continue
-        pixels = carray(_pointer(address), (rows * stride,))
+        pixels = carray(bytes_at(address), (rows * stride,))
         # At least one pixel, and none outside, whatever the index says of the image.
         top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
         left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
@@ -296,7 +285,7 @@ def place(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, facto
         address, rows, columns, stride, y, x, _ = pictures[image]
         if address == 0:
             continue
-        pixels = carray(_pointer(address), (rows * stride,))
+        pixels = carray(bytes_at(address), (rows * stride,))
         for row in range(height):
             at_y = windows[image, 0] - y + (height - 1 - row if flips[image, 0] else row)
             for column in range(width):

@@ -114,8 +114,7 @@ class TurboDecoder(Generic[R]):
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, request.heights, request.widths))
         work = _Work(request, images, masks, cuts)
-        largest = 3 * int((request.heights.astype(np.int64) * request.widths).max(initial=1))
-        work.block = max(1, min(_BLOCK_BYTES // largest, -(-number // self._num_threads)))
+        work.block = max(1, min(_BLOCK_BYTES // work.plan.largest_bytes, -(-number // self._num_threads)))
         work.blocks = count(0, work.block)
         work.tasks = [self._pool.submit(partial(self._share, work)) for _ in range(self._num_threads)]
         return work

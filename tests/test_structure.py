@@ -18,7 +18,7 @@ PACKING = ["sources", "packing"]
 LOADING = [
     *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
     *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
-    *("decoder", "masks", "graph", "pipeline", "compiled", "libturbojpeg", "decoding"),
+    *("decoder", "masks", "graph", "pipeline", "compiled", "pointers", "jpeg", "decoding"),
     *("resampling", "resizing", "buffers", "finish", "threads", "turbo"),
     *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
     "tune",
@@ -34,6 +34,7 @@ WITHIN = {
     "fields": [
         *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
     ],
+    "jpeg": ["vectors", "huffman", "blocks", "frame", "inverse_dct", "scan", "colors", "decode", "__init__"],
     "packing": [
         *(
             "exit_codes",
@@ -55,10 +56,10 @@ WITHIN = {
 }
 _TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 OWNERS = {
-    "nvidia": {"graph.py", "decoding.py"},
+    "nvidia": {"graph.py"},
     "torch": {"outputs.py", "finish.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
     "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
-    "numba": {"compiled.py", "libturbojpeg.py", "resampling.py"},
+    "numba": {"compiled.py", "pointers.py", "resampling.py"} | {f"jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

@@ -19,21 +19,11 @@ from requests_of import make_request
 from test_iterator import load
 
 import gpuload
-from gpuload import decoding, libturbojpeg, resizing, turbo
+from gpuload import resizing, turbo
 from gpuload.augment import Augment
 from gpuload.decoder import BatchDecodeError, Stored
 
 UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
-
-
-@pytest.fixture(params=["libturbojpeg", "simplejpeg"], autouse=True)
-def jpeg_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each test runs with the system's library, where there is one, and without."""
-    if request.param == "simplejpeg":
-        monkeypatch.setattr(libturbojpeg, "find", lambda: None)
-    elif libturbojpeg.find() is None:
-        pytest.skip("libturbojpeg is not installed here (apt install libturbojpeg0)")
-    return str(request.param)
 
 
 def jpeg(image: Image.Image, **options: Any) -> np.ndarray:
@@ -103,44 +93,13 @@ def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch
     sizes = [(1203, 901), (997, 1500), (701, 703)]
     images = [jpeg(smooth_image(rng, *size)) for size in sizes]
     augment = Augment(36, crop=crop, flip=0, scale=(0.5, 1), **UINT8_HWC)
-    calls = []
-    real = decoding.simplejpeg.decode_jpeg
-
-    def spy(*args: Any, **options: Any) -> np.ndarray:
-        image = real(*args, **options)
-        calls.append(image.shape[:2])
-        return image
-
-    monkeypatch.setattr(decoding.simplejpeg, "decode_jpeg", spy)
-    monkeypatch.setattr(decoding, "nvimgcodec", None)
-    monkeypatch.setattr(libturbojpeg, "find", lambda: None)
     reduced = decode(augment, images, sizes).astype(int)
-    assert all(shape not in [(h, w) for w, h in sizes] for shape in calls) and len(calls) == 3
     monkeypatch.setattr(resizing, "REDUCING_GAP", 1e9)
     whole = decode(augment, images, sizes).astype(int)
-    assert [tuple(shape) for shape in calls[3:]].count((901, 1203)) == 1
+    assert (reduced != whole).any()
     # These colours are harsher than a photo's, on which it is 0.14 (gpuload/turbo.py). Half a pixel's shift makes 4.
     assert np.abs(reduced - whole).mean() < 1
     assert np.abs(reduced - whole).max() <= 8
-
-
-def test_decoding_a_part_changes_no_pixel(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = []
-    real = decoding._Thread.decode_part
-
-    def spy(*args: Any) -> Any:
-        parts.append(real(*args))
-        return parts[-1]
-
-    monkeypatch.setattr(decoding._Thread, "decode_part", spy)
-    monkeypatch.setattr(decoding, "_PART_NS", -1e9)
-    monkeypatch.setattr(decoding, "_SMALL_PIXELS", 0)
-    options: Any = {"augment": Augment(32), "decoder": "turbo", "output": "numpy"}
-    by_parts = [images for _, images, _ in load(packed, 16, **options)]
-    assert sum(part is not None for part in parts) > 50
-    monkeypatch.setattr(decoding, "nvimgcodec", None)
-    for whole, part in zip(load(packed, 16, **options), by_parts, strict=True):
-        np.testing.assert_array_equal(whole[1], part)
 
 
 def test_memory_is_used_again_once_nobody_holds_it(packed: Path) -> None:
@@ -254,7 +213,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, pac
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    for module in ("turbo", "decoding", "libturbojpeg", "compiled", "resampling", "resizing"):
+    for module in ("turbo", "decoding", "compiled", "pointers", "jpeg", "jpeg.decode", "resampling", "resizing"):
         monkeypatch.delitem(sys.modules, f"gpuload.{module}", raising=False)
     with pytest.raises(
         gpuload.MissingPackageError, match=f"{package} is not installed. `pip install 'gpuload\\[cpu\\]'"

@@ -203,10 +203,6 @@ def _versions() -> list[tuple[str, str]]:
             found.append((name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
             continue
-    if importlib.util.find_spec("numba"):
-        from gpuload import libturbojpeg
-
-        found.append(("libturbojpeg", "the system's" if libturbojpeg.find() else "none"))
     return found
 
 

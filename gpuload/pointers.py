@@ -1,0 +1,45 @@
+"""Memory by its address, in compiled functions: what numba has no expression for.
+
+An index into what a pointer points to is not looked at whether it is below 0 or too large, as that of an array is.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _pointer_to(kind: types.Type) -> Any:
+    def make(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(address), generate
+
+    return intrinsic(make)
+
+
+bytes_at, entries_at, numbers_at, words_at = (
+    _pointer_to(kind) for kind in (types.uint8, types.uint32, types.int32, types.uint64)
+)
+
+
+def _load_word(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        return builder.bswap(builder.load(builder.inttoptr(args[0], word.as_pointer()), align=1))
+
+    return types.uint64(address), generate
+
+
+def _store_word(_: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], args[1].type.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(address, value), generate
+
+
+load_word: Any = intrinsic(_load_word)  # uint64, the 8 bytes at an address, the first one on top
+store_word: Any = intrinsic(_store_word)  # at an address, in the machine's order of bytes
