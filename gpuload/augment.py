@@ -1,6 +1,6 @@
 """What is done to an image on its way into a batch, and the random numbers for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -228,13 +228,16 @@ class Augment:
 
         # Number 0: flip. Then those of a random crop, and the vertical flip. At once: each NumPy call costs as much.
         last = 1 + RANDOM_CROP_DRAWS
-        numbers = np.arange(last + 1) if self.crop == "random" else np.array([0, last])
+        numbers = np.array([0, 1, 2, 3, 4, last] if self.crop == "random" else [0, last])
         drawn = uniform(key, samples * _CROP_DRAWS + numbers[:, None])
+
+        def draw_more(rows: I64) -> F64:
+            return uniform(key, samples[rows] * _CROP_DRAWS + np.arange(5, last)[:, None])
 
         def draws_of(transform: int) -> Any:
             return sample_draws(make_key(seed, epoch, TRANSFORM, view, transform), samples)
 
-        crops = self._crops(drawn[1:-1], widths.astype(np.float64), heights.astype(np.float64))
+        crops = self._crops(drawn[1:-1], draw_more, widths.astype(np.float64), heights.astype(np.float64))
         crops = crops._replace(
             mirror=(drawn[0] < self.flip_probability).astype(np.int32),
             mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
@@ -244,9 +247,9 @@ class Augment:
         erased = erasing.draw(draws_of(len(changes)), *self.output_size) if erasing else None
         return View(self.output_size, crops, steps, erased)
 
-    def _crops(self, drawn: F64, width: F64, height: F64) -> Crops:
+    def _crops(self, drawn: F64, draw_more: Callable[[I64], F64], width: F64, height: F64) -> Crops:
         if self.crop == "random":
-            return random_crops(drawn, width, height, self.scale, self.ratio)
+            return random_crops(drawn, draw_more, width, height, self.scale, self.ratio)
         if self.crop == "center" and self.fraction is None:
             reach = 1 if self.interpolation == "bilinear" else 2
             return center_crops(width, height, self.resize_px, self.output_size, reach)

@@ -1,8 +1,8 @@
 """Batches before decoding: where order, reader and augmentation meet."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpuload.augment import Augment, View
 from gpuload.dataset import I64, Dataset
 from gpuload.draws import U64, make_key, uniform
 from gpuload.order import BATCH
-from gpuload.reader import Bytes, EncodedBatch, Reader
+from gpuload.reader import Bytes, EncodedBatch, Reader, MemberViews
 from gpuload.stream import Stream
 
 # Random numbers that each sample owns, an epoch, for batch transforms and for DALI operators of the user's.
@@ -37,7 +37,7 @@ class Batch:
     read_s: float
 
     @property
-    def images(self) -> list[Bytes]:
+    def images(self) -> Sequence[Bytes]:
         return self.encoded.images
 
     @property
@@ -79,14 +79,28 @@ class BatchReader:
         self._readers = [Reader(dataset, columns, [*members, *masks]) for dataset in datasets]
         self._stream, self._masks = stream, masks
 
-    def read(self, first: int, end: int, stop: int, augments: Sequence[Augment]) -> Batch:
-        """The samples at positions first..end-1 of the stream, a rank's part of a global batch that ends at `stop`.
+    def read(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> list[Batch]:
+        """A batch for each (first, end, stop): the samples at positions first..end-1 of the stream, a rank's part of a
+        global batch that ends at `stop`.
 
-        augments: each makes a view of the batch.
+        Parts that follow one another are read at once, and cut after that. augments: each makes a view of a batch.
         """
         begun = time.perf_counter()
-        runs = self._stream.runs(first, end)
-        parts = []
+        batches: list[Batch] = []
+        while len(batches) < len(parts):
+            adjoining = [parts[len(batches)]]
+            for part in parts[len(batches) + 1 :]:
+                if part[0] != adjoining[-1][1]:
+                    break
+                adjoining.append(part)
+            batches += self._read_adjoining(adjoining, augments)
+        each_s = (time.perf_counter() - begun) / len(batches)
+        return [replace(batch, read_s=each_s) for batch in batches]
+
+    def _read_adjoining(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
+        begin, end = parts[0][0], parts[-1][1]
+        runs = self._stream.runs(begin, end)
+        found = []
         for run in runs:
             encoded = self._readers[run.source].read(run.order, run.start, run.stop)
             views = tuple(
@@ -94,13 +108,18 @@ class BatchReader:
                 for number, augment in enumerate(augments)
             )
             key = np.full(len(encoded), make_key(run.seed, run.epoch, BATCH), np.uint64)
-            parts.append((encoded, views, np.full(len(encoded), run.source), key))
+            found.append((encoded, views, np.full(len(encoded), run.source), key))
         merged = (
-            parts[0] if len(parts) == 1 else _place(parts, [run.places for run in runs])
+            found[0] if len(found) == 1 else _place(found, [run.places for run in runs])
         )  # most have one: no copies
-        encoded, views, sources, keys = merged
-        masks = tuple(encoded.members[name] for name in self._masks)
-        return Batch(encoded, masks, views, sources, keys, stop, time.perf_counter() - begun)
+        for first, last, stop in parts:
+            encoded, views, sources, keys = merged
+            if len(parts) > 1:
+                rows = slice(first - begin, last - begin)
+                encoded, views = encoded.select(rows), tuple(view.select(rows) for view in views)
+                sources, keys = sources[rows], keys[rows]
+            masks = tuple(encoded.members[name] for name in self._masks)
+            yield Batch(encoded, masks, views, sources, keys, stop, 0.0)
 
     def close(self) -> None:
         for reader in self._readers:
@@ -115,7 +134,7 @@ def _place(parts: Sequence[Any], places: Sequence[I64]) -> Any:
         for part, place in zip(parts, places, strict=True):
             whole[place] = part
         return whole
-    if isinstance(first, list):
+    if isinstance(first, list | MemberViews):
         values = dict(zip(np.concatenate(places).tolist(), (value for part in parts for value in part), strict=True))
         return [values[place] for place in range(len(values))]
     if isinstance(first, pa.Array):

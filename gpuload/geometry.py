@@ -1,5 +1,6 @@
 """Which part of each image a batch shows: crops and flips, for a whole batch in NumPy."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,28 +36,54 @@ class Crops(NamedTuple):
         return Crops(*parts)
 
 
-def random_crops(drawn: F64, width: F64, height: F64, scale: tuple[float, float], ratio: tuple[float, float]) -> Crops:
+def random_crops(
+    drawn: F64,
+    draw_more: Callable[[I64], F64],
+    width: F64,
+    height: F64,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> Crops:
     """torchvision's `RandomResizedCrop.get_params`, for a whole batch.
 
     Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
     largest central window whose ratio is in range.
 
-    drawn: (22, N), in [0, 1): the place, y and x, then area and ratio of each attempt.
+    drawn: (4, N), in [0, 1): the place, y and x, then area and ratio of the first attempt. draw_more: those of the
+    other nine for some of the images, (18, n); three of four images do not need them.
     """
+    (heights,), (widths,), (fits,) = _windows(drawn[2:], width, height, scale, ratio)
+    shape = np.stack([heights, widths])
+    missed = np.flatnonzero(~fits)
+    if len(missed):
+        missed_width, missed_height = width[missed], height[missed]
+        heights, widths, fitting = _windows(draw_more(missed), missed_width, missed_height, scale, ratio)
+        first = fitting.argmax(axis=0), np.arange(len(missed))
+        fits[missed] = fitting[first]
+        central = _central_window(missed_width, missed_height, ratio)
+        shape[:, missed] = np.where(fitting[first], [heights[first], widths[first]], central)
+    room = np.array([height, width]) - shape
+    start = np.where(fits, np.floor(drawn[:2] * (room + 1)), room // 2)
+    return _whole(start.T, shape.T)
+
+
+def _windows(
+    drawn: F64, width: F64, height: F64, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[F64, F64, npt.NDArray[np.bool_]]:
+    """Height and width of the window of each attempt, (attempts, N), and whether it fits. drawn: (2 * attempts, N)."""
+    low, high = np.log(ratio)
+    area = width * height * (scale[0] + drawn[::2] * (scale[1] - scale[0]))
+    aspect = np.exp(low + drawn[1::2] * (high - low))
+    widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    return heights, widths, (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+
+
+def _central_window(width: F64, height: F64, ratio: tuple[float, float]) -> list[F64]:
+    """Height and width of the largest window whose ratio is in range."""
     clipped = np.clip(width / height, *ratio)
     most_width = np.where(width / height < ratio[0], width, np.minimum(width, np.rint(height * clipped)))
     most_height = np.where(width / height > ratio[1], height, np.minimum(height, np.rint(width / clipped)))
-
-    low, high = np.log(ratio)
-    area = width * height * (scale[0] + drawn[2::2] * (scale[1] - scale[0]))
-    aspect = np.exp(low + drawn[3::2] * (high - low))
-    widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    first = fits.argmax(axis=0), np.arange(len(width))
-    shape = np.where(fits[first], [heights[first], widths[first]], [most_height, most_width])
-    room = np.array([height, width]) - shape
-    start = np.where(fits[first], np.floor(drawn[:2] * (room + 1)), room // 2)
-    return _whole(start.T, shape.T)
+    return [most_height, most_width]
 
 
 def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int], reach: int) -> Crops:

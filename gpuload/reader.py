@@ -10,9 +10,9 @@ shuffled order (local NVMe, 2026-11).
 import mmap
 import threading
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,19 +31,49 @@ _PAGE_BYTES = 4096
 _TOUCH_BYTES = 4 << 20  # between two looks at whether to stop
 
 
+class MemberViews(Sequence[Bytes]):
+    """The stored bytes of N members (uint8), each a view that is made when it is asked for: DALI asks for all images,
+    the CPU's decoder for hardly any, and a view costs as much as a tenth of decoding a small image.
+
+    shards: their bytes. places, starts, stops: int64 (N,), in which of these one is, and where in it.
+    """
+
+    def __init__(self, shards: Sequence[Bytes], places: I64, starts: I64, stops: I64) -> None:
+        self._shards, self._places, self._starts, self._stops = shards, places, starts, stops
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "MemberViews": ...
+
+    def __getitem__(self, index: int | slice) -> "Bytes | MemberViews":
+        if isinstance(index, slice):
+            return MemberViews(self._shards, self._places[index], self._starts[index], self._stops[index])
+        return self._shards[self._places[index]][self._starts[index] : self._stops[index]]
+
+    def __iter__(self) -> Iterator[Bytes]:
+        shards, ends = self._shards, zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        for place, (start, stop) in zip(self._places.tolist(), ends, strict=True):
+            yield shards[place][start:stop]
+
+
 @dataclass(frozen=True)
 class EncodedBatch:
     """N samples as they are stored.
 
-    samples: int64 (N,), their numbers in stored order. images: N views (uint8) of the bytes of each: encoded, or where
-    the set holds pixels as they are, those of (height, width, 3). spans: int64 (N, 2), where in memory these bytes
+    samples: int64 (N,), their numbers in stored order. images: the bytes of each: encoded, or where the set holds pixels
+    as they are, those of (height, width, 3). spans: int64 (N, 2), where in memory these bytes
     begin, and how many they are. raw: bool (N,), which are pixels. widths, heights: int32 (N,), of the decoded images.
     columns: other columns of the index that were asked for, each of N rows: NumPy arrays for numbers, pyarrow's for all
     else. members: for other fields that stay in the shard, N views (uint8) of their bytes.
     """
 
     samples: I64
-    images: list[Bytes]
+    images: Sequence[Bytes]
     spans: I64
     raw: npt.NDArray[np.bool_]
     widths: npt.NDArray[np.int32]
@@ -53,6 +83,19 @@ class EncodedBatch:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def select(self, rows: slice) -> "EncodedBatch":
+        """Some of the samples; nothing is copied."""
+        return EncodedBatch(
+            self.samples[rows],
+            self.images[rows],
+            self.spans[rows],
+            self.raw[rows],
+            self.widths[rows],
+            self.heights[rows],
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: views[rows] for name, views in self.members.items()},
+        )
 
 
 class Reader:
@@ -125,24 +168,19 @@ class _Window:
         begins = self._addresses[places] + self._column(image.offset_column, rows)
         return EncodedBatch(
             samples,
-            self._member("image", places, rows),
+            self._views("image", places, rows),
             np.stack([begins, self._column(image.bytes_column, rows)], axis=1, dtype=np.int64),
             np.full(len(samples), self._raw),
             self._column("width", rows),
             self._column("height", rows),
             {name: self._column(name, rows) for name in columns},
-            {name: self._member(name, places, rows) for name in members},
+            {name: list(self._views(name, places, rows)) for name in members},
         )
 
-    def _member(self, name: str, places: I64, rows: I64) -> list[Bytes]:
+    def _views(self, name: str, places: I64, rows: I64) -> MemberViews:
         field = self._fields[name]
         starts = self._column(field.offset_column, rows)
-        stops = starts + self._column(field.bytes_column, rows)
-        data = self._data
-        return [
-            data[place][start:stop]
-            for place, start, stop in zip(places.tolist(), starts.tolist(), stops.tolist(), strict=True)
-        ]
+        return MemberViews(self._data, places, starts, starts + self._column(field.bytes_column, rows))
 
     def _column(self, name: str, rows: I64) -> Any:
         if name not in self._values:

@@ -43,9 +43,9 @@ def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pyt
     """Lower bounds alone: a busy machine takes longer."""
     stream_runs = gpuload.iterator.Stream.runs
 
-    def slow(*args: Any) -> Any:
-        time.sleep(0.02)
-        return stream_runs(*args)
+    def slow(stream: Any, start: int, stop: int) -> Any:
+        time.sleep(0.004 * (stop - start))
+        return stream_runs(stream, start, stop)
 
     monkeypatch.setattr(gpuload.iterator.Stream, "runs", slow)
     with load(packed, decoder, prefetch=1) as loader:
