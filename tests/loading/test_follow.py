@@ -9,7 +9,9 @@ import torch
 from painted import FIELDS, Moves, check_boxes, check_masks, pack_painted
 
 import gpuload
-from gpuload.transforms import RandAugment, RandomApply, TrivialAugmentWide
+from gpuload import iterator
+from gpuload.batches import BatchReader
+from gpuload.transforms import RandAugment, RandomApply, RandomErasing, TrivialAugmentWide
 
 SIZE = (48, 56)
 GEOMETRY: dict[str, dict[str, Any]] = {
@@ -168,3 +170,30 @@ def test_in_a_mixture_over_ranks_and_after_a_resume(
     assert before + list(rows(two)) == whole
     assert len(whole) == 36 and {row[0] for row in whole} == {0, 1}
     assert {row[3] < 0 for row in whole} == {False, True}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_batches_read_at_once_are_those_read_one_by_one(
+    painted: Path, decoder: str, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data: Any = gpuload.mix([(painted, 0.5), (pack_painted(tmp_path, 11, 80), 0.5)]) if mixed else painted
+    augment = shown(crop="random", transforms=[TrivialAugmentWide(), RandomErasing(0.7)])
+    reads = []
+    real = BatchReader._read_adjoining
+
+    def spy(reader: BatchReader, parts: Any, augments: Any) -> Any:
+        reads.append(len(parts))
+        return real(reader, parts, augments)
+
+    monkeypatch.setattr(BatchReader, "_read_adjoining", spy)
+    with load(data, decoder, augment, 4) as loader:
+        together = [batch for _ in range(2) for batch in loader]
+    assert max(reads) >= 5
+    reads.clear()
+    monkeypatch.setattr(iterator, "_READ_AT_ONCE", 1)
+    with load(data, decoder, augment, 4) as loader:
+        singly = [batch for _ in range(2) for batch in loader]
+    assert max(reads) == 1
+    for ones, others in zip(together, singly, strict=True):
+        for one, other in zip(ones, others, strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else str(one) == str(other)
