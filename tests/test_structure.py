@@ -34,7 +34,7 @@ WITHIN = {
     "fields": [
         *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
     ],
-    "jpeg": ["vectors", "huffman", "blocks", "frame", "inverse_dct", "scan", "colors", "decode", "__init__"],
+    "jpeg": ["vectors", "huffman", "blocks", "exif", "frame", "inverse_dct", "scan", "colors", "decode", "__init__"],
     "packing": [
         *(
             "exit_codes",

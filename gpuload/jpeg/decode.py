@@ -6,6 +6,7 @@ from numba import carray
 
 from gpuload.compiled import compiled, kept
 from gpuload.jpeg.colors import PIXELS, between_four, between_two, gray, repeated, same
+from gpuload.jpeg.exif import UPRIGHT
 from gpuload.jpeg.frame import ACROSS, DOWN, Frame, Work, make_work, read_frame
 from gpuload.jpeg.scan import Part, Plane, read_scan
 from gpuload.pointers import bytes_at
@@ -57,7 +58,7 @@ def decode(
         frame = read_frame(file, work)
         if frame.at == 0 or frame.height != pictures[image, 1] or frame.width != pictures[image, 2]:
             continue
-        if frame.has_exif and not upright:
+        if frame.orientation != UPRIGHT and not upright:
             continue
         _decode_one(file, frame, work, windows[image], factors[image], scratch, target, pictures[image])
 

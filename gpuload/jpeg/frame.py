@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from gpuload.compiled import compiled
 from gpuload.jpeg.blocks import STATES
+from gpuload.jpeg.exif import UNKNOWN, UPRIGHT, read_orientation
 from gpuload.jpeg.huffman import LOOKUP_BITS, SYMBOLS, define
 
 U8 = npt.NDArray[np.uint8]
@@ -43,7 +44,7 @@ class Frame(NamedTuple):
     """An image of a JPEG file.
 
     at: where in the file its coded pixels begin; 0 if it is not one to decode here. restart: units between two restart
-    markers, or 0.
+    markers, or 0. orientation: as `gpuload.jpeg.exif` tells it; of a file without Exif data UPRIGHT.
     """
 
     at: int
@@ -51,10 +52,10 @@ class Frame(NamedTuple):
     width: int
     components: int
     restart: int
-    has_exif: bool
+    orientation: int
 
 
-_NOT_HERE = Frame(0, 0, 0, 0, 0, False)
+_NOT_HERE = Frame(0, 0, 0, 0, 0, UNKNOWN)
 
 
 @compiled
@@ -103,7 +104,7 @@ def read_frame(file: U8, work: Work) -> Frame:
     """
     size, at = len(file), 2
     height, width, components, restart = 0, 0, 0, 0
-    has_jfif, adobe, has_exif = False, -1, False
+    has_jfif, adobe, orientation = False, -1, UPRIGHT
     if size < 4 or file[0] != 0xFF or file[1] != 0xD8:
         return _NOT_HERE
     work.scales[:, 0] = 0
@@ -148,7 +149,9 @@ def read_frame(file: U8, work: Work) -> Frame:
                     return _NOT_HERE
                 has_jfif = True
         elif marker == 0xE1:
-            has_exif = has_exif or (length >= 6 and _starts(file, begin, (69, 120, 105, 102, 0)))
+            # Where Exif data do not tell, others of these segments may: XMP.
+            is_first = orientation == UPRIGHT and length >= 6 and _starts(file, begin, (69, 120, 105, 102, 0))
+            orientation = read_orientation(file, begin + 6, end) if is_first else UNKNOWN
         elif marker == 0xEE:
             if length >= 12 and _starts(file, begin, (65, 100, 111, 98, 101)):
                 adobe = np.int64(file[begin + 11])
@@ -167,7 +170,7 @@ def read_frame(file: U8, work: Work) -> Frame:
                 work.components[number, DC], work.components[number, AC] = dc, 4 + ac
             if not _has_known_colors(work.components, components, has_jfif, adobe):
                 return _NOT_HERE
-            return Frame(end, height, width, components, restart, has_exif)
+            return Frame(end, height, width, components, restart, orientation)
         elif marker < 0xE0 or (marker > 0xEF and marker != 0xFE):
             return _NOT_HERE
         at = end

@@ -1,6 +1,7 @@
 """The JPEG decoder: libjpeg-turbo's pixels, bit for bit, or none."""
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -162,10 +163,20 @@ def test_colours_are_told_as_libjpeg_tells_them() -> None:
     check(plain[:2] + plain[4 + int.from_bytes(plain[4:6]) :], (40, 30))  # by its components' names
 
 
+def _with_wide_scales() -> bytes:
+    """The same image, its quantisation tables in numbers of 16 bits."""
+    data = make((40, 30))
+    at = data.index(b"\xff\xdb\x00\x43")
+    table = data[at + 5 : at + 69]
+    segment = bytes([data[at + 4] | 16]) + b"".join(bytes([0, number]) for number in table)
+    return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2) + segment + data[at + 69 :]
+
+
 @pytest.mark.parametrize(
     "data",
     [
         make((40, 30), progressive=True),
+        _with_wide_scales(),
         encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
         simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
         simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),
@@ -173,12 +184,13 @@ def test_colours_are_told_as_libjpeg_tells_them() -> None:
         make((41, 30)),
         make((40, 31)),
         make((40, 30))[:-2],
+        make((40, 30))[:-2] + b"\xff\xd8",
         make((40, 30))[:-40],
         make((40, 30))[:300],
         b"\xff\xd8",
         b"",
     ],
-    ids=["progressive", "CMYK", "4:4:0", "4:1:1", "PNG", "wider", "higher", "no end", "cut", "header", "start", "empty"],
+    ids=["progressive", "wide scales", "CMYK", "4:4:0", "4:1:1", "PNG", "wider", "higher", "no end", "other end", "cut", "header", "start", "empty"],
 )
 def test_what_is_left_to_others(data: bytes) -> None:
     """Other kinds, another size than the index says, and faults."""
@@ -192,13 +204,37 @@ def test_a_part_of_a_file_that_was_cut_is_not_taken_for_one_of_a_whole() -> None
     assert decode(data[: len(data) * 3 // 4], (200, 200), part) is None
 
 
-def test_exif_data_matter_unless_all_are_known_to_be_upright() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    data = make((40, 30), exif=exif)
-    assert decode(data, (40, 30), upright=False) is None
-    check(data, (40, 30))
+def _with_exif(exif: bytes, before: bytes = b"") -> bytes:
+    data = make((40, 30))
+    segment = b"Exif\0\0" + exif
+    return data[:2] + before + b"\xff\xe1" + (len(segment) + 2).to_bytes(2) + segment + data[2:]
+
+
+def _exif(order: str, orientation: int, kind: int = 3, tag: int = 0x0112) -> bytes:
+    """A TIFF header with two entries, the second of which tells the orientation."""
+    start = b"II" if order == "<" else b"MM"
+    entries = struct.pack(f"{order}HHII", 0x0100, 4, 1, 40) + struct.pack(f"{order}HHIHH", tag, kind, 1, orientation, 0)
+    return start + struct.pack(f"{order}HIH", 42, 8, 2) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_only_what_is_upright_is_decoded_unless_all_are_known_to_be(order: str) -> None:
+    for orientation in range(10):
+        data = _with_exif(_exif(order, orientation))
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.getexif()[0x0112] == orientation  # so that the test is about what others read, too
+        assert (decode(data, (40, 30), upright=False) is not None) == (orientation == 1)
+        check(data, (40, 30))
     assert decode(make((40, 30)), (40, 30), upright=False) is not None
+
+
+def test_exif_data_that_do_not_tell_are_left_to_others() -> None:
+    whole = _exif("<", 1)
+    xmp = b"\xff\xe1\x00\x08xmp:::"
+    cut = [whole[:length] for length in range(len(whole) - 4)]
+    for data in [*cut, _exif("<", 1, kind=4), _exif("<", 1, tag=0x0113), b"II" + whole[2:4][::-1] + whole[4:]]:
+        assert decode(_with_exif(data), (40, 30), upright=False) is None
+    assert decode(_with_exif(whole, before=xmp), (40, 30), upright=False) is None
 
 
 def _spoil(rng: np.random.Generator, data: bytes) -> bytes:
