@@ -13,7 +13,7 @@ from gpuload.augment import Augment, View
 from gpuload.dataset import I64, Dataset
 from gpuload.draws import U64, make_key, uniform
 from gpuload.order import BATCH
-from gpuload.reader import Bytes, EncodedBatch, Reader, MemberViews
+from gpuload.reader import Bytes, EncodedBatch, MemberViews, Reader
 from gpuload.stream import Stream
 
 # Random numbers that each sample owns, an epoch, for batch transforms and for DALI operators of the user's.

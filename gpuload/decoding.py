@@ -107,7 +107,7 @@ class _Thread(threading.local):
     """What a thread keeps from one call to the next: fresh pages cost more than copying."""
 
     def __init__(self) -> None:
-        self.work = jpeg.make_work()
+        self.work = jpeg.Work()
         self._memory: Pixels = np.empty(0, np.uint8)
 
     def reserve(self, size: int) -> int:
@@ -131,7 +131,9 @@ def _decode_whole(data: Bytes, size: tuple[int, int], factor: int) -> Any:
     if factor == 1:
         return simplejpeg.decode_jpeg(data)
     height, width = size
-    return simplejpeg.decode_jpeg(data, min_height=-(-height // factor), min_width=-(-width // factor), min_factor=factor)
+    return simplejpeg.decode_jpeg(
+        data, min_height=-(-height // factor), min_width=-(-width // factor), min_factor=factor
+    )
 
 
 def _is_plain(data: Bytes) -> bool:

@@ -20,8 +20,8 @@ def _pointer_to(kind: types.Type) -> Any:
     return intrinsic(make)
 
 
-bytes_at, entries_at, numbers_at, words_at = (
-    _pointer_to(kind) for kind in (types.uint8, types.uint32, types.int32, types.uint64)
+bytes_at, entries_at, numbers_at, longs_at, words_at = (
+    _pointer_to(kind) for kind in (types.uint8, types.uint32, types.int32, types.int64, types.uint64)
 )
 
 
@@ -41,5 +41,13 @@ def _store_word(_: Any, address: Any, value: Any) -> Any:
     return types.void(address, value), generate
 
 
+def _swap(_: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bswap(args[0])
+
+    return word(word), generate
+
+
+swapped: Any = intrinsic(_swap)  # its bytes the other way round
 load_word: Any = intrinsic(_load_word)  # uint64, the 8 bytes at an address, the first one on top
 store_word: Any = intrinsic(_store_word)  # at an address, in the machine's order of bytes

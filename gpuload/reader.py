@@ -53,7 +53,8 @@ class MemberViews(Sequence[Bytes]):
     def __getitem__(self, index: int | slice) -> "Bytes | MemberViews":
         if isinstance(index, slice):
             return MemberViews(self._shards, self._places[index], self._starts[index], self._stops[index])
-        return self._shards[self._places[index]][self._starts[index] : self._stops[index]]
+        shard: Bytes = self._shards[self._places[index]]
+        return shard[self._starts[index] : self._stops[index]]
 
     def __iter__(self) -> Iterator[Bytes]:
         shards, ends = self._shards, zip(self._starts.tolist(), self._stops.tolist(), strict=True)
@@ -65,9 +66,9 @@ class MemberViews(Sequence[Bytes]):
 class EncodedBatch:
     """N samples as they are stored.
 
-    samples: int64 (N,), their numbers in stored order. images: the bytes of each: encoded, or where the set holds pixels
-    as they are, those of (height, width, 3). spans: int64 (N, 2), where in memory these bytes
-    begin, and how many they are. raw: bool (N,), which are pixels. widths, heights: int32 (N,), of the decoded images.
+    samples: int64 (N,), their numbers in stored order. images: the bytes of each: encoded, or where the set holds
+    pixels as they are, those of (height, width, 3). spans: int64 (N, 2), where in memory these bytes begin, and how
+    many they are. raw: bool (N,), which are pixels. widths, heights: int32 (N,), of the decoded images.
     columns: other columns of the index that were asked for, each of N rows: NumPy arrays for numbers, pyarrow's for all
     else. members: for other fields that stay in the shard, N views (uint8) of their bytes.
     """

@@ -34,7 +34,21 @@ WITHIN = {
     "fields": [
         *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
     ],
-    "jpeg": ["vectors", "huffman", "blocks", "exif", "frame", "inverse_dct", "scan", "colors", "decode", "__init__"],
+    "jpeg": [
+        "vectors",
+        "huffman",
+        "blocks",
+        "exif",
+        "work",
+        "frame",
+        "part",
+        "inverse_dct",
+        "scan",
+        "colors",
+        "rows",
+        "decode",
+        "__init__",
+    ],
     "packing": [
         *(
             "exit_codes",
@@ -59,7 +73,8 @@ OWNERS = {
     "nvidia": {"graph.py"},
     "torch": {"outputs.py", "finish.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
     "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
-    "numba": {"compiled.py", "pointers.py", "resampling.py"} | {f"jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
+    "numba": {"compiled.py", "pointers.py", "resampling.py"}
+    | {f"jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"outputs.py"},
     "ray": {"packing/ray_engine.py"},
 }

@@ -31,16 +31,16 @@ FAULT, ONLY_FIRST, MORE = -1, 0, 1
 
 
 @compiled
-def _number(bits: np.uint64, size: np.uint64) -> np.int32:
-    """The number in the first `size` bits: one that begins with 0 is below 0."""
+def _number(bits: np.uint64, size: np.uint64) -> Any:
+    """int32: the number in the first `size` bits: one that begins with 0 is below 0."""
     value = np.int64((bits >> _ONE) >> (_MOST - size))
     below = ~(np.int64(bits) >> np.int64(63))
     return np.int32(value - (((np.int64(1) << np.int64(size)) - np.int64(1)) & below))
 
 
 @called
-def _find_long(bits: np.uint64, codes: Any, is_first: bool) -> np.uint64:
-    """The entry of the code that `bits` begin with, of whatever length; LONG if there is none."""
+def _find_long(bits: np.uint64, codes: Any, is_first: bool) -> Any:
+    """uint64: the entry of the code that `bits` begin with, of whatever length; LONG if there is none."""
     code, first, place = 0, 0, 0
     for length in range(1, 17):
         code |= np.int64((bits >> np.uint64(64 - length)) & _ONE)

@@ -1,11 +1,10 @@
 """Which way up an image is to be shown (Exif 2.3, 4.6.4: tag 0x0112 of the first directory of a TIFF header)."""
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 
 from gpuload.compiled import compiled
-
-U8 = npt.NDArray[np.uint8]
 
 UPRIGHT, UNKNOWN = 1, 0
 
@@ -14,18 +13,18 @@ _VERSION, _ORIENTATION, _SHORT = 42, 0x0112, 3
 
 
 @compiled
-def _number(file: U8, at: int, size: int, little: bool) -> int:
+def _number(file: Any, at: int, size: int, little: bool) -> int:
     value = np.int64(0)
     for place in range(size):
         value = value << 8 | np.int64(file[at + (size - 1 - place if little else place)])
-    return value
+    return int(value)
 
 
 @compiled
-def read_orientation(file: U8, begin: int, end: int) -> int:
+def read_orientation(file: Any, begin: int, end: int) -> int:
     """1 to 8 as the standard counts them, of the Exif data in file[begin:end], which begin with their TIFF header.
 
-    UNKNOWN where they do not tell, or where they are not what they should be.
+    file: pointer to uint8. UNKNOWN where they do not tell, or where they are not what they should be.
     """
     if end - begin < 8 or file[begin] != file[begin + 1] or (file[begin] != _LITTLE and file[begin] != _BIG):
         return UNKNOWN

@@ -69,7 +69,7 @@ def _transpose(rows: Sequence[Lanes]) -> list[Lanes]:
 
 
 def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any:
-    """A function of three addresses or numbers: int32 (8, 8), coefficients by row; uint8 pixels; bytes from row to row."""
+    """A function of the addresses of int32 (8, 8), coefficients by row, and of pixels; and of bytes from row to row."""
     less = {8: 0, 4: 1, 2: 2}[size]
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
@@ -82,7 +82,8 @@ def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any
         # A lane is a row now: up to four columns side by side make a word of it.
         step = min(size, 4)
         words = [
-            reduce(or_, (levels[first + column] << 8 * column for column in range(step))) for first in range(0, size, step)
+            reduce(or_, (levels[first + column] << 8 * column for column in range(step)))
+            for first in range(0, size, step)
         ]
         for row in range(size):
             for number, word in enumerate(words):

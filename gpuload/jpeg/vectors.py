@@ -28,7 +28,8 @@ class Lanes:
         """The low bits of one of them."""
         word = self._builder.extract_element(self.value, ir.Constant(I32, lane))
         word = word if kind is self.value.type.element else self._builder.trunc(word, kind)
-        self._builder.store(word, self._builder.inttoptr(_after(self._builder, address, after), kind.as_pointer()), align=1)
+        pointer = self._builder.inttoptr(_after(self._builder, address, after), kind.as_pointer())
+        self._builder.store(word, pointer, align=1)
 
     def all(self, number: int) -> "Lanes":
         """As many, each of them this number."""

@@ -37,7 +37,7 @@ def decode(
     pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
     before = pictures.copy()
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.make_work(), pictures)
+    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.Work(), pictures)
     assert (memory[room:] == 171).all()
     address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
     if address == 0:
@@ -139,13 +139,36 @@ def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> No
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
-    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.make_work(), pictures)
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
     for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
         is_progressive = b"\xff\xc2" in data
         assert (address == 0) == is_progressive
         if not is_progressive:
             pixels = memory[address - memory.ctypes.data :][: 3 * rows * columns].reshape(rows, columns, 3)
             np.testing.assert_array_equal(pixels, reference(data, size))
+
+
+def _without(data: bytes, marker: int) -> bytes:
+    """The file without its segments of this kind."""
+    kept, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        kept += b"" if data[at + 1] == marker else data[at:end]
+        at = end
+    return kept + data[at:]
+
+
+@pytest.mark.parametrize("marker", [0xC4, 0xDB])
+def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
+    data = make((40, 30))
+    files = [np.frombuffer(data, np.uint8), np.frombuffer(_without(data, marker), np.uint8)]
+    spans = np.array([(file.ctypes.data, len(file)) for file in files], np.int64)
+    windows, factors = np.tile(np.array([0, 0, 30, 40], np.int64), (2, 1)), np.ones(2, np.int64)
+    rooms, spare_bytes = jpeg.room_for(windows, factors)
+    memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
+    pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    assert (pictures[:, 0] != 0).tolist() == [True, False]
 
 
 def _with_adobe(transform: int) -> bytes:
@@ -190,7 +213,22 @@ def _with_wide_scales() -> bytes:
         b"\xff\xd8",
         b"",
     ],
-    ids=["progressive", "wide scales", "CMYK", "4:4:0", "4:1:1", "PNG", "wider", "higher", "no end", "other end", "cut", "header", "start", "empty"],
+    ids=[
+        "progressive",
+        "wide scales",
+        "CMYK",
+        "4:4:0",
+        "4:1:1",
+        "PNG",
+        "wider",
+        "higher",
+        "no end",
+        "other end",
+        "cut",
+        "header",
+        "start",
+        "empty",
+    ],
 )
 def test_what_is_left_to_others(data: bytes) -> None:
     """Other kinds, another size than the index says, and faults."""

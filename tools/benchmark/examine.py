@@ -42,7 +42,7 @@ def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[s
             f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "
             f"asked were {expected}, {dtype} on {contender.device}"
         )
-    # Of all pixels at once it would need one and a half times the batch's memory, which would be taken for the loader's.
+    # Of all pixels at once it would take one and a half times the batch's memory, which is not the loader's.
     is_finite = all(bool(extreme.isfinite()) for extreme in images.aminmax())
     if len(labels) != work.batch_size or not is_finite:
         raise ValueError("a label is missing or a pixel is not finite")
