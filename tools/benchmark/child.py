@@ -7,6 +7,7 @@ environment of its own: nothing that is imported here needs gpuload. Answers go 
 print to standard output as they like.
 """
 
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -116,6 +117,7 @@ def _examine(contender: Contender, work: Work) -> Examined:
     with contender.open(work, **contender.with_state) as loader:
         result, state = examine(loader, contender, work)
         del loader
+    gc.collect()  # LitData's loader is a cycle, and waits 10 s for its workers when it is found
     started = time.perf_counter()
     if state is not None:
         with contender.open(work, state=state) as loader:
