@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuload.compiled import compiled
 
-# 1 code in 200 is longer than this. 4 kB a table.
+# Of 200 to 400 codes one is longer than this. 4 kB a table.
 LOOKUP_BITS = 10
 
 # The codes of a table: how many there are of each length, their symbols, and whether that can be.
