@@ -17,8 +17,8 @@ I64 = npt.NDArray[np.int64]
 
 def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
     """Bytes for the pixels of each image, and for what is needed while one of them is decoded."""
-    heights = (windows[:, 2] - windows[:, 0]) // factors + 2
-    widths = (windows[:, 3] - windows[:, 1]) // factors + 3
+    heights = np.maximum(windows[:, 2] - windows[:, 0], 0) // factors + 2
+    widths = np.maximum(windows[:, 3] - windows[:, 1], 0) // factors + 3
     return 3 * (heights * widths + SPARE_PIXELS), plane_bytes(widths)
 
 

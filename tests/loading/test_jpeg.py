@@ -93,6 +93,13 @@ def test_any_part_of_an_image(subsampling: str, factor: int) -> None:
             check(data, size, (top, left, bottom, right), factor)
 
 
+@pytest.mark.parametrize("window", [(50, 60, 50, 60), (80, 90, 20, 10), (-9, -9, -3, -3), (400, 500, 900, 990)])
+def test_a_window_of_nothing_gives_a_pixel_at_least(window: tuple[int, int, int, int]) -> None:
+    """Such windows are not asked for; but nothing else may be written over."""
+    found = decode(make((100, 120)), (100, 120), window)
+    assert found is not None and min(found[0].shape) >= 1
+
+
 @pytest.mark.parametrize(
     "options",
     [{"optimize": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 2}, {"comment": b"x" * 60_000}],
