@@ -109,9 +109,8 @@ class BatchReader:
             )
             key = np.full(len(encoded), make_key(run.seed, run.epoch, BATCH), np.uint64)
             found.append((encoded, views, np.full(len(encoded), run.source), key))
-        merged = (
-            found[0] if len(found) == 1 else _place(found, [run.places for run in runs])
-        )  # most have one: no copies
+        # Most have one run: no copies.
+        merged = found[0] if len(found) == 1 else _place(found, [run.places for run in runs])
         for first, last, stop in parts:
             encoded, views, sources, keys = merged
             if len(parts) > 1:

@@ -1,4 +1,4 @@
-"""What a decoder is: the seam between `gpuload.pipeline` (DALI) and `gpuload.turbo` (libjpeg-turbo and our resize)."""
+"""What a decoder is: the seam between `gpuload.pipeline` (DALI) and `gpuload.turbo` (our own, for a CPU)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -99,7 +99,7 @@ class ImageDecoder:
         return _row_of(other), other
 
     def _is_jpeg(self, data: Bytes) -> bool:
-        """Whether libjpeg-turbo alone makes the right pixels of it."""
+        """Whether libjpeg-turbo makes the right pixels of it, as it does of JPEGs that are gray or RGB, and upright."""
         return data[:2].tobytes() == _JPEG_START and (self._plain or _is_plain(data))
 
 

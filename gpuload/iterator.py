@@ -58,7 +58,7 @@ class DaliIterator:
         tells from which epoch on each holds: {0: Augment(128), 6: Augment(160)}.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
-    decoder: "dali" (GPU or CPU), "turbo" (CPU: libjpeg-turbo and a compiled resize, in threads) or "auto": "dali" on a
+    decoder: "dali" (GPU or CPU), "turbo" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
         GPU, on a CPU "turbo", which is faster, where it is installed. Their pixels differ by rounding.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, by name or as a spec such
         as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
