@@ -12,8 +12,8 @@ from gpuload.resampling import place, resample
 # Where a crop is so large that the image can be decoded at 1/2, 1/4 or 1/8 of its size, it is, as long as the crop
 # keeps this many pixels, along each side, for one of the output's: what Pillow calls a reducing gap, and 3 is where it
 # finds no difference to be seen. On 12-megapixel photos to 224 pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an
-# image for 47.5, 0.14 levels of 255 apart on average, 1 at the 99.9th percentile; a gap of 2 took 37 ms and was 0.22 and
-# 2 levels apart.
+# image for 47.5, 0.14 levels of 255 apart on average, 1 at the 99.9th percentile; a gap of 2 took 37 ms and was 0.22
+# and 2 levels apart.
 REDUCING_GAP = 3.0
 
 
