@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path, nargs="?", help="folder of images, each with a .txt; without: made up")
     parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (IMAGES-packed)")
-    parser.add_argument("--decoder", choices=["auto", "dali", "turbo"], default="auto")
+    parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
     try:

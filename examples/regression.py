@@ -222,7 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
     parser.add_argument("--threads", type=int, help="threads that decode (one for each core)")
-    parser.add_argument("--decoder", choices=["auto", "dali", "turbo"], default="auto")
+    parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)

@@ -30,10 +30,10 @@ from gpuload.errors import (
 if TYPE_CHECKING:
     from gpuload import batchwise, transforms
     from gpuload.augment import Augment
-    from gpuload.dataset import Dataset
+    from gpuload.disk.dataset import Dataset
     from gpuload.fields import Boxes, Mask, MultiHot, OneHot, Target, Tokens
     from gpuload.iterator import DaliIterator
-    from gpuload.mixture import Mixture, mix
+    from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
 
 __version__ = "0.1.0"
@@ -70,14 +70,14 @@ _LATER = {
     "Augment": "augment",
     "Boxes": "fields",
     "DaliIterator": "iterator",
-    "Dataset": "dataset",
+    "Dataset": "disk.dataset",
     "Mask": "fields",
-    "Mixture": "mixture",
+    "Mixture": "order.mixture",
     "MultiHot": "fields",
     "OneHot": "fields",
     "Target": "fields",
     "Tokens": "fields",
-    "mix": "mixture",
+    "mix": "order.mixture",
     "pack": "packing.api",
 }
 

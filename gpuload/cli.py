@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED, STOPPED, WRONG
 from gpuload.errors import GpuloadError
-from gpuload.packing.exit_codes import DONE, FAULTY, REJECTED, STOPPED, WRONG
 
 __all__ = ["DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
 
@@ -25,14 +25,14 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in (["pack"], ["verify"]):
-        from gpuload.packing.workers import start_server
+        from gpuload.packing.run.workers import start_server
 
         # Before all else: it imports what workers need while this process imports the commands.
         start_server(_preload(argv))
-    from gpuload.info import add_info
-    from gpuload.packing import commands
-    from gpuload.packing.output import SCRATCH_NAME
-    from gpuload.tune import add_tune
+    from gpuload.commands import packing as commands
+    from gpuload.commands.info import add_info
+    from gpuload.commands.tune import add_tune
+    from gpuload.packing.run.output import SCRATCH_NAME
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     adders = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -57,4 +57,4 @@ def _preload(argv: list[str]) -> tuple[str, ...]:
     """What workers will import besides, guessed: arguments are parsed later. A wrong guess costs time, nothing else."""
     words = " ".join(argv)
     smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
-    return ("gpuload.packing.resizer",) if smaller else ()
+    return ("gpuload.packing.image.shrink",) if smaller else ()

@@ -6,22 +6,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gpuload.backend import DecoderName, choose_backend, open_decoder
-from gpuload.batches import Batch, BatchReader
+from gpuload.augment.schedule import Schedule, Views
 from gpuload.batchwise import BatchTransform
-from gpuload.collate import Collate
-from gpuload.dataset import Dataset
-from gpuload.decoder import BatchDecodeError, explain, no_pixels
+from gpuload.decode.interface import BatchDecodeError, explain, no_pixels
+from gpuload.decode.open import DecoderName, choose_backend, open_decoder
+from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.fields import FieldSpec
-from gpuload.mixing import warn_of_sorted_shards
-from gpuload.mixture import Mixture
-from gpuload.order import count_batches, rank_part
-from gpuload.outputs import Output, make_arrays
-from gpuload.progress import Position, Run
+from gpuload.order.epoch import count_batches, rank_part
+from gpuload.order.mixedness import warn_of_sorted_shards
+from gpuload.order.mixture import Mixture
+from gpuload.order.position import Position, Run
+from gpuload.order.stream import Stream
+from gpuload.output.arrays import Output, make_arrays
+from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, count_threads, find_ranks
-from gpuload.schedule import Schedule, Views
-from gpuload.stream import Stream
+from gpuload.read.batches import Batch, BatchReader
 from gpuload.tuning import describe_device, load_tuning
 
 # Samples that are read at a time, in one batch or in some that follow one another. Beside a decoder that fills the
@@ -58,8 +58,8 @@ class DaliIterator:
         tells from which epoch on each holds: {0: Augment(128), 6: Augment(160)}.
     device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
         nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
-    decoder: "dali" (GPU or CPU), "turbo" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
-        GPU, on a CPU "turbo", which is faster, where it is installed. Their pixels differ by rounding.
+    decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
+        GPU, on a CPU "native", which is faster, where it is installed. Their pixels differ by rounding.
     fields: what a batch consists of, in this order: "image", "label" and other packed fields, by name or as a spec such
         as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
         (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
@@ -161,7 +161,7 @@ class DaliIterator:
             device_id,
             self._datasets,
             self._schedule,
-            collate,
+            collate.mask_fills if collate.has_images or collate.masks else None,
             graph,
             hw_decoder_load,
             batch_size=batch_size,

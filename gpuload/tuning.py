@@ -17,14 +17,14 @@ from gpuload.errors import OutputError
 from gpuload.ranks import Ranks, count_threads
 
 FILE_NAME = "tuning.json"
-VERSION = 1
+VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
 
 
 @dataclass(frozen=True)
 class Tuning:
     """The best settings of one decoder, and what it did with them.
 
-    decoder: "dali" or "turbo". num_threads, prefetch, hw_decoder_load, batch_size: as of `DaliIterator`; None is its
+    decoder: "dali" or "native". num_threads, prefetch, hw_decoder_load, batch_size: as of `DaliIterator`; None is its
     default. images_per_s: of the loader alone.
     """
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,77 +12,30 @@ import gpuload
 
 PACKAGE = Path(gpuload.__file__).parent
 
-# The stages in the order in which data passes them, with what both halves stand on first. A module may import only
-# from stages above its own, or from its own.
-COMMON = ["errors", "collector", "draws", "disk"]
+# The rooms of the package in the order in which data passes them. The packing half and the loading half stand on the
+# common rooms and know nothing of each other; the commands stand on both. A module may import from its own room and
+# from rooms before it. Everything at the top of the package is listed here, and nothing else.
+COMMON = ["errors", "types", "collector", "draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = [
-    *("dataset", "mixture", "order", "mixing", "info", "stream", "reader"),
-    *("geometry", "transforms", "torchvision_names", "augment", "schedule", "batches"),
-    *("decoder", "masks", "graph", "pipeline", "compiled", "pointers", "jpeg", "decoding"),
-    *("resampling", "resizing", "buffers", "finish", "threads", "turbo"),
-    *("fields", "blend", "batchwise", "outputs", "ranks", "tuning", "collate", "backend", "progress", "iterator"),
-    "tune",
-]
-# What stands on both halves.
-COMMANDS = ["cli", "__main__"]
-WITHIN = {
-    "disk": ["fields", "tar", "dali_index", "index", "manifest", "timm_info", "__init__"],
-    "transforms": [
-        *("checks", "steps", "geometry", "color", "erasing", "compose", "policies", "auto"),
-        *("noise", "kernels", "apply", "__init__"),
-    ],
-    "fields": [
-        *("spec", "rows", "ragged", "numbers", "classes", "texts", "arrays", "boxes", "bind", "__init__"),
-    ],
-    "jpeg": [
-        "vectors",
-        "huffman",
-        "blocks",
-        "exif",
-        "work",
-        "frame",
-        "part",
-        "inverse_dct",
-        "scan",
-        "colors",
-        "rows",
-        "decode",
-        "__init__",
-    ],
-    "packing": [
-        *(
-            "exit_codes",
-            "fit",
-            "options",
-            "jpeg",
-            "png",
-            "pixels",
-            "quick_check",
-            "resizer",
-            "image",
-            "masks",
-            "members",
-            "packed",
-        ),
-        *("plan", "note", "shard_file", "shard", "workers", "deaths", "ray_engine", "output", "state", "extend"),
-        *("dedup", "prepare", "finish", "packer", "api", "scan", "foreign", "verify", "commands"),
-    ],
-}
-_TORCH_TRANSFORMS = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
+LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output", "iterator"]
+COMMANDS = ["commands", "cli", "__main__"]
+
+_TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
+_NATIVE = "decode/native"
+# Large packages, and the only modules that may import them.
 OWNERS = {
-    "nvidia": {"graph.py"},
-    "torch": {"outputs.py", "finish.py", "turbo.py", "packing/resizer.py"} | _TORCH_TRANSFORMS,
-    "simplejpeg": {"decoding.py", "packing/quick_check.py", "packing/resizer.py"},
-    "numba": {"compiled.py", "pointers.py", "resampling.py"}
-    | {f"jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
-    "cupy": {"outputs.py"},
-    "ray": {"packing/ray_engine.py"},
+    "nvidia": {"decode/dali/graph.py"},
+    "torch": {"output/arrays.py", "decode/postprocess.py", f"{_NATIVE}/decoder.py", "packing/image/shrink.py"} | _TORCH,
+    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/quick_check.py", "packing/image/shrink.py"},
+    "numba": {f"{_NATIVE}/{name}.py" for name in ("compiled", "pointers", "resample")}
+    | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
+    "cupy": {"output/arrays.py"},
+    "ray": {"packing/run/ray_engine.py"},
 }
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+def modules(root: Path = PACKAGE) -> list[Path]:
+    return sorted(root.rglob("*.py"))
 
 
 def imports(source: str) -> set[str]:
@@ -99,31 +53,60 @@ def imports(source: str) -> set[str]:
     return names
 
 
-def backward(stage: str, imported: set[str]) -> list[str]:
-    """Stages imported by a module of `stage` that come after it, or belong to the other half."""
-    stages = {name.split(".")[1] for name in imported if name.startswith("gpuload.")} & set(
-        COMMON + PACKING + LOADING + COMMANDS
-    )
-    if stage in COMMANDS:
-        line = COMMON + PACKING + LOADING + COMMANDS
-    else:
-        line = COMMON + (PACKING if stage in PACKING else LOADING if stage in LOADING else [])
-    allowed = line[: line.index(stage) + 1]
-    return sorted(stages - set(allowed))
+def rooms(root: Path) -> set[str]:
+    """What lies at the top of the package: modules and packages, by name."""
+    found = {path.relative_to(root).parts[0].removesuffix(".py") for path in modules(root)}
+    return found - {"__init__"}
+
+
+def backward(room: str, imported: set[str]) -> list[str]:
+    """Rooms imported by a module of `room` that come after it, or belong to the other half."""
+    line = COMMON + PACKING + LOADING + COMMANDS
+    if room not in COMMANDS:
+        half = PACKING if room in PACKING else LOADING if room in LOADING else []
+        line = COMMON + half
+    used = {name.split(".")[1] for name in imported if name.startswith("gpuload.")}
+    known = set(COMMON + PACKING + LOADING + COMMANDS)
+    return sorted((used & known) - set(line[: line.index(room) + 1]))
+
+
+def own_modules(root: Path) -> dict[str, Path]:
+    """Path of each module of the package by its full name; a package's `__init__.py` by the package's."""
+    named = {}
+    for path in modules(root):
+        parts = path.relative_to(root).with_suffix("").parts
+        named[".".join(("gpuload", *parts)).removesuffix(".__init__")] = path
+    return named
+
+
+def module_graph(root: Path) -> dict[str, set[str]]:
+    """For each module the modules of the package that it imports. A package stands for what its `__init__` imports;
+    importing from one of its modules does not count as importing the package, although Python runs it."""
+    named = own_modules(root)
+    return {name: (imports(path.read_text()) & set(named)) - {name, "gpuload"} for name, path in named.items()}
+
+
+def test_every_room_has_its_place() -> None:
+    assert rooms(PACKAGE) == set(COMMON + PACKING + LOADING + COMMANDS)
+
+
+def test_every_folder_of_the_package_is_a_package() -> None:
+    folders = {path.parent for path in modules()}
+    assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_imports_go_forward(path: Path) -> None:
-    stage = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if stage == "__init__":
-        return  # the public names, from any stage
-    assert stage in COMMON + PACKING + LOADING + COMMANDS, f"give the new module {stage} its place in the line"
-    imported = imports(path.read_text())
-    assert backward(stage, imported) == []
-    if stage in WITHIN and path.stem in WITHIN[stage]:
-        line = WITHIN[stage]
-        siblings = {name.split(".")[2] for name in imported if name.startswith(f"gpuload.{stage}.")} & set(line)
-        assert siblings <= set(line[: line.index(path.stem)])
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return  # the public names, from any room
+    assert backward(room, imports(path.read_text())) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also inside a room, at any depth: there is an order in which every module comes after what it imports."""
+    order = list(TopologicalSorter(module_graph(PACKAGE)).static_order())
+    assert len(order) == len(modules())  # so that the test cannot pass on nothing
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -133,11 +116,22 @@ def test_large_packages_have_one_owner(path: Path) -> None:
     assert {package for package in used & set(OWNERS) if name not in OWNERS[package]} == set()
 
 
-def test_the_check_can_fail() -> None:
-    assert backward("order", imports("from gpuload.pipeline import DaliDecoder")) == ["pipeline"]
-    assert backward("reader", imports("import gpuload.packing.plan")) == ["packing"]
-    assert backward("packing", imports("def f():\n from gpuload.dataset import Dataset")) == ["dataset"]
-    assert backward("reader", imports("from gpuload.order import EpochOrder")) == []
+def test_owners_exist() -> None:
+    assert {name for names in OWNERS.values() for name in names if not (PACKAGE / name).exists()} == set()
+
+
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    assert backward("order", imports("from gpuload.decode.dali.decoder import DaliDecoder")) == ["decode"]
+    assert backward("read", imports("import gpuload.packing.run.plan")) == ["packing"]
+    assert backward("packing", imports("def f():\n from gpuload.order.epoch import EpochOrder")) == ["order"]
+    assert backward("read", imports("from gpuload.order.epoch import EpochOrder")) == []
+    (tmp_path / "new_room").mkdir()
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "new_room" / "one.py").write_text("from gpuload.new_room import two")
+    (tmp_path / "new_room" / "two.py").write_text("def f():\n    from gpuload.new_room.one import x")
+    assert rooms(tmp_path) == {"new_room"}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(module_graph(tmp_path)).static_order())
 
 
 @pytest.mark.parametrize("module", ["gpuload", "gpuload.cli"])

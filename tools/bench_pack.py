@@ -150,7 +150,7 @@ def shard_writer(paths: list[Path], size: int) -> Callable[[Path], float]:
 
 def chosen_resizer() -> str:
     from gpuload.packing.options import Encoding
-    from gpuload.packing.prepare import choose_resizer
+    from gpuload.packing.run.prepare import choose_resizer
 
     return choose_resizer(Encoding("jpeg", (256, 256))).resizer
 

@@ -52,7 +52,7 @@ else
   images=20000 size=224 batch=256 rounds=3 bench_images=16384 probe=(--images 2048 --batch-size 128)
   tune=(--seconds 60) train=(--batch-size 256 --steps 150 --warm-up 40)
 fi
-tests=(tests/gpu tests/loading/test_batchwise.py)
+tests=(tests/gpu tests/batchwise/test_batchwise.py)
 [ "$device" = cpu ] || tests+=(-m gpu)
 train_set=$out/shards/train
 

@@ -25,9 +25,9 @@ from rich.table import Table
 
 import gpuload
 from gpuload.disk import IndexWriter, Manifest, ShardInfo
-from gpuload.disk.fields import IMAGE, LABEL, index_schema
 from gpuload.disk.tar import member_span
-from gpuload.order import EpochOrder
+from gpuload.fields.field import IMAGE, LABEL, index_schema
+from gpuload.order.epoch import EpochOrder
 
 IMAGE_BYTES, BATCH, CORES = 110_000, 256, 2
 

@@ -4,8 +4,7 @@ One folder holds one split: `shard-*.tar` with a `.idx` each, `index.arrow`, `ma
 `rejected.jsonl` and `_info.json`. `gpuload/DESIGN.md` says what each is for.
 """
 
-from gpuload.disk.fields import Field
 from gpuload.disk.index import Index, IndexWriter
 from gpuload.disk.manifest import Manifest, ShardInfo
 
-__all__ = ["Field", "Index", "IndexWriter", "Manifest", "ShardInfo"]
+__all__ = ["Index", "IndexWriter", "Manifest", "ShardInfo"]

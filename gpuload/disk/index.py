@@ -10,8 +10,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from gpuload.disk.fields import Field, index_schema
 from gpuload.errors import FormatError
+from gpuload.fields.field import Field, index_schema
 
 FILE_NAME = "index.arrow"
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuload.disk.fields import Field
 from gpuload.errors import FormatError
+from gpuload.fields.field import Field
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
-# 1 (2026-11): first version. The order of an epoch is part of it: a change of gpuload.order raises it.
+# 1 (2026-11): first version. The order of an epoch is part of it: a change of gpuload.order.epoch raises it.
 VERSION = 1
 
 

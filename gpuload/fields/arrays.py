@@ -1,16 +1,20 @@
 """Arrays that stay in the shard: stacked as they are, or padded."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.dataset import Dataset
-from gpuload.disk import Field
 from gpuload.errors import ArgumentError, DecodeError
+from gpuload.fields.field import Field
 from gpuload.fields.ragged import flat, lengths_of, pad
-from gpuload.fields.rows import Array, PaddedTokens, Rows
+from gpuload.fields.rows import PaddedTokens, Rows
 from gpuload.fields.spec import Tokens, describe
+from gpuload.types import Array
+
+if TYPE_CHECKING:
+    from gpuload.disk.dataset import Dataset
 
 _NOTHING = np.empty(0, np.uint8)
 # What torch.from_numpy takes: bool, whole numbers, floats up to 64 bits and complex numbers up to 128.
@@ -24,7 +28,7 @@ class BoundArray:
         ArgumentError: torch has no such dtype, or the first arrays of two data sets differ in shape.
     """
 
-    def __init__(self, field: Field, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, field: Field, datasets: "Sequence[Dataset]") -> None:
         self.name, self.members, self.columns = field.name, (field.name,), (field.shape_column,)
         self._datasets, self._stored = tuple(datasets), np.dtype(field.dtype)
         if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
@@ -67,7 +71,7 @@ class BoundTokens:
         ArgumentError: the arrays are not of whole numbers, or the first one has not one dimension.
     """
 
-    def __init__(self, spec: Tokens, field: Field, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, spec: Tokens, field: Field, datasets: "Sequence[Dataset]") -> None:
         self.name, self.members, self.columns = field.name, (field.name,), (field.shape_column,)
         self._spec, self._datasets, self._stored = spec, tuple(datasets), np.dtype(field.dtype)
         if self._stored.kind not in "iu":
@@ -105,7 +109,7 @@ def join_elements(members: Sequence[npt.NDArray[np.uint8]], stored: np.dtype[np.
     return np.concatenate([_NOTHING, *members]).view(stored).astype(stored.newbyteorder("="), copy=False)
 
 
-def _first_shape(field: Field, dataset: Dataset) -> tuple[int, ...]:
+def _first_shape(field: Field, dataset: "Dataset") -> tuple[int, ...]:
     """Shape of the array of the first sample; O(1), where looking at all of them would be O(samples)."""
     first = int(dataset.stored_samples(np.zeros(1, np.int64))[0])
     shard = int(np.searchsorted(dataset.first_samples, first, side="right")) - 1

@@ -1,24 +1,26 @@
 """From a field as it is asked for to one that can be taken out of batches, or to a message why it cannot."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from gpuload.dataset import Dataset
-from gpuload.disk import Field
 from gpuload.errors import ArgumentError
 from gpuload.fields.arrays import BoundArray, BoundTokens
 from gpuload.fields.boxes import BoundBoxes
 from gpuload.fields.classes import BoundMultiHot, BoundOneHot
+from gpuload.fields.field import Field
 from gpuload.fields.numbers import BoundNumbers, BoundTarget
 from gpuload.fields.rows import BoundField, PixelField
 from gpuload.fields.spec import Boxes, FieldSpec, Mask, MultiHot, OneHot, Target, Tokens, describe
 from gpuload.fields.texts import BoundJson, BoundText
 
+if TYPE_CHECKING:
+    from gpuload.disk.dataset import Dataset
+
 # What every sample has besides its packed fields.
 COMPUTED = ("key", "index", "dataset")
 
 
-def bind_field(spec: str | FieldSpec, datasets: Sequence[Dataset]) -> BoundField | PixelField:
+def bind_field(spec: str | FieldSpec, datasets: "Sequence[Dataset]") -> BoundField | PixelField:
     """The field of one data set, or of several that are mixed.
 
     spec: a name stands for the plain form of the field's kind: class numbers int64 (N,), a `Target` that does not turn,
@@ -54,7 +56,7 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[Dataset]) -> BoundField
     return _bind(plain(name), field, datasets)
 
 
-def _bind(spec: FieldSpec, field: Field, datasets: Sequence[Dataset]) -> BoundField | PixelField:
+def _bind(spec: FieldSpec, field: Field, datasets: "Sequence[Dataset]") -> BoundField | PixelField:
     if isinstance(spec, OneHot):
         return BoundOneHot(spec, datasets[0].classes, datasets)
     if isinstance(spec, MultiHot):
@@ -68,7 +70,7 @@ def _bind(spec: FieldSpec, field: Field, datasets: Sequence[Dataset]) -> BoundFi
     return PixelField(spec.name, "mask", spec.fill)
 
 
-def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[Dataset]) -> None:
+def _check_kind(spec: FieldSpec, field: Field, datasets: "Sequence[Dataset]") -> None:
     if field.kind != spec.kind:
         fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
         raise ArgumentError(
@@ -77,7 +79,7 @@ def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[Dataset]) -> N
         )
 
 
-def _check_own_name(name: str, datasets: Sequence[Dataset]) -> None:
+def _check_own_name(name: str, datasets: "Sequence[Dataset]") -> None:
     packed = [dataset for dataset in datasets if name in COMPUTED and name in dataset.fields]
     if packed:
         raise ArgumentError(
@@ -86,7 +88,7 @@ def _check_own_name(name: str, datasets: Sequence[Dataset]) -> None:
         )
 
 
-def _common_field(name: str, datasets: Sequence[Dataset]) -> Field:
+def _common_field(name: str, datasets: "Sequence[Dataset]") -> Field:
     """The field of this name, which all data sets must have with the same meaning; how it is stored may differ."""
     fields = [dataset.require_field(name) for dataset in datasets]
     if fields[0].kind in ("image", "raw"):
@@ -102,7 +104,7 @@ def _common_field(name: str, datasets: Sequence[Dataset]) -> Field:
     return fields[0]
 
 
-def _meaning(field: Field, dataset: Dataset) -> dict[str, object]:
+def _meaning(field: Field, dataset: "Dataset") -> dict[str, object]:
     return {
         "kind": field.kind,
         "size": field.size,

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.disk import Field
+from gpuload.fields.field import Field
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
-from gpuload.fields.rows import F64, I64, PaddedBoxes, Rows, Size, Value, View
+from gpuload.fields.rows import PaddedBoxes, Rows, Value, View
 from gpuload.fields.spec import Boxes, BoxFormat
+from gpuload.types import F64, I64, HeightWidth
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class BoundBoxes:
         boxes = flat(stored).reshape(-1, 4).astype(np.float64)
         labels = flat(rows.columns[self.field.class_column])
 
-        def moved(view: View, size: Size, affine: F64 | None) -> PaddedBoxes:
+        def moved(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
             there, visible = move_boxes(boxes, images, view, size, affine)
             kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
             found = convert_boxes(there[kept], self.spec.format)
@@ -54,7 +55,7 @@ class BoundBoxes:
         return rows.per_view(moved)
 
 
-def move_boxes(boxes: F64, images: I64, view: View, size: Size, affine: F64 | None = None) -> tuple[F64, F64]:
+def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
     """Boxes of a batch as they lie in its output images, clipped to them, and the share of each that is visible.
 
     boxes: (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: (T,), the place in the batch of the image of

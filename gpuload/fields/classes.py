@@ -1,18 +1,21 @@
 """Class numbers: one a sample, or several."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields.ragged import flat, lengths_of, rows_of
-from gpuload.fields.rows import I64, Rows
+from gpuload.fields.rows import Rows
 from gpuload.fields.spec import MultiHot, OneHot, describe
+from gpuload.types import I64, ClassNames
+
+if TYPE_CHECKING:
+    from gpuload.disk.dataset import Dataset
 
 BACKGROUND = "background"  # the packer's name for the class of images in which there is nothing
-Names = tuple[str, ...] | None
 
 
 class BoundOneHot:
@@ -24,7 +27,7 @@ class BoundOneHot:
 
     members: tuple[str, ...] = ()
 
-    def __init__(self, spec: OneHot, names: Names, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, spec: OneHot, names: ClassNames, datasets: "Sequence[Dataset]") -> None:
         self.name, self.columns, self._datasets = spec.name, (spec.name,), tuple(datasets)
         if not names:
             self._num_classes = _known(spec, datasets)
@@ -61,7 +64,7 @@ class BoundMultiHot:
 
     members: tuple[str, ...] = ()
 
-    def __init__(self, spec: MultiHot, names: Names, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, spec: MultiHot, names: ClassNames, datasets: "Sequence[Dataset]") -> None:
         self.name, self.columns, self._datasets = spec.name, (spec.name,), tuple(datasets)
         if names is not None and spec.num_classes is not None and spec.num_classes < len(names):
             raise ArgumentError(
@@ -79,7 +82,7 @@ class BoundMultiHot:
         return hot
 
 
-def _known(spec: OneHot | MultiHot, datasets: Sequence[Dataset]) -> int:
+def _known(spec: OneHot | MultiHot, datasets: "Sequence[Dataset]") -> int:
     if spec.num_classes is None:
         raise ArgumentError(
             f"{describe(spec)}: the classes in {datasets[0].folder} have no names, so that their number is not known. "
@@ -91,7 +94,7 @@ def _known(spec: OneHot | MultiHot, datasets: Sequence[Dataset]) -> int:
 def _check_known(
     field: BoundOneHot | BoundMultiHot,
     rows: Rows,
-    datasets: Sequence[Dataset],
+    datasets: "Sequence[Dataset]",
     numbers: I64,
     places: I64,
     known: int,

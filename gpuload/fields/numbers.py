@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.disk import Field
 from gpuload.errors import ArgumentError
+from gpuload.fields.field import Field
 from gpuload.fields.ragged import flat
-from gpuload.fields.rows import Array, Rows, Value
+from gpuload.fields.rows import Rows, Value
 from gpuload.fields.spec import Target
+from gpuload.types import Array
 
 
 @dataclass(frozen=True)

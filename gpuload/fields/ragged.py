@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from gpuload.types import I64
+
 T = TypeVar("T", bound=np.generic)
 
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.dataset import Dataset
+from gpuload.types import F64, I32, Array, HeightWidth
 
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-Size = tuple[int, int]  # height, width
+if TYPE_CHECKING:
+    from gpuload.disk.dataset import Dataset
 
 
 class View(Protocol):
@@ -52,18 +49,18 @@ class Rows:
     columns: Mapping[str, Any]
     members: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
     views: Sequence[View]
-    sizes: Sequence[Size]
+    sizes: Sequence[HeightWidth]
     affines: Sequence[F64 | None]
 
     def __len__(self) -> int:
         return len(self.columns["index"])
 
-    def sample_name(self, datasets: Sequence[Dataset], place: int) -> str:
+    def sample_name(self, datasets: "Sequence[Dataset]", place: int) -> str:
         """What messages call the sample at a place of the batch."""
         dataset = datasets[int(self.columns["dataset"][place])]
         return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][place])])[0]!r}"
 
-    def per_view(self, values: "Callable[[View, Size, F64 | None], Value]") -> "Value":
+    def per_view(self, values: "Callable[[View, HeightWidth, F64 | None], Value]") -> "Value":
         """What a function gives for the view; of several views, a tuple of what it gives for each."""
         views = zip(self.views, self.sizes, self.affines, strict=True)
         found = tuple(values(*view) for view in views)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from gpuload.disk.fields import Kind
 from gpuload.errors import ArgumentError
+from gpuload.fields.field import Kind
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
 

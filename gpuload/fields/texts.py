@@ -3,11 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuload.dataset import Dataset
 from gpuload.errors import DecodeError
 from gpuload.fields.rows import Rows
+
+if TYPE_CHECKING:
+    from gpuload.disk.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class BoundJson:
     """N documents, as `json.loads` gives them."""
 
     name: str
-    datasets: Sequence[Dataset]
+    datasets: "Sequence[Dataset]"
     members: tuple[str, ...] = ()
 
     @property

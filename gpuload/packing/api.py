@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import ArgumentError
-from gpuload.packing import packer
 from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.run import packer
 from gpuload.sources.listing import Source
 from gpuload.sources.samples import IterableSource
 

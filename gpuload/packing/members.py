@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.disk import Field
 from gpuload.errors import DecodeError
-from gpuload.packing.fit import Placement
-from gpuload.packing.masks import store_mask
-from gpuload.packing.pixels import npy_header
+from gpuload.fields.field import Field
+from gpuload.packing.image.masks import store_mask
+from gpuload.packing.image.pixels import npy_header
+from gpuload.packing.image.placement import Placement
 
 
 def store_field(field: Field, value: Any, placement: Placement) -> tuple[bytes, int, dict[str, Any]]:

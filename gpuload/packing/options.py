@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from gpuload.errors import ArgumentError
-from gpuload.packing.fit import Fit, Size
+from gpuload.packing.image.placement import Fit
+from gpuload.types import WidthHeight
 
 Encode = Literal["keep", "jpeg", "raw"]
 Dedup = Literal["no", "report", "drop"]
@@ -30,7 +31,7 @@ class Encoding:
     """
 
     encode: Encode = "keep"
-    size: Size | None = None
+    size: WidthHeight | None = None
     fit: Fit = "shortest"
     enlarge: bool = False
     quality: int | None = None
@@ -185,7 +186,7 @@ def parse_size(text: str) -> int:
         raise ArgumentError(f"{text!r} is not a size in bytes; write for instance 1GB, 256MiB or 500000") from None
 
 
-def parse_pixels(text: str) -> Size:
+def parse_pixels(text: str) -> WidthHeight:
     """Width and height in "256" or "482x415".
 
     Raises:

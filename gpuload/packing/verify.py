@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from gpuload.disk import Field, Index, Manifest, ShardInfo
+from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
-from gpuload.packing.image import check_image
+from gpuload.fields.field import Field
+from gpuload.packing.image.check import check_image
 from gpuload.packing.options import Encoding
-from gpuload.packing.workers import Workers
+from gpuload.packing.run.workers import Workers
 
 _CHUNK_BYTES = 1 << 24
 _ANY_SIZE = Encoding(max_pixels=1 << 62)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk import Field
 from gpuload.errors import SourceError
+from gpuload.fields.field import Field
 from gpuload.sources import values
 from gpuload.sources.hdf5 import image_name, other_names
-from gpuload.sources.listing import Array, Listing, Source, listing_schema
+from gpuload.sources.listing import Listing, Source, listing_schema
 from gpuload.sources.samples import image_array
+from gpuload.types import Array
 
 
 class ArraysSource(Source):

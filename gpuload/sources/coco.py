@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuload.disk import Field
 from gpuload.errors import SourceError
+from gpuload.fields.field import Field
 from gpuload.sources import values
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 

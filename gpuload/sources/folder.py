@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
+from gpuload.fields.field import LABEL
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
 
 # fmt: off

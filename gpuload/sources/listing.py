@@ -9,18 +9,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.disk.fields import Field
 from gpuload.errors import SourceError
+from gpuload.fields.field import Field
+from gpuload.types import Array
 
 NAME = "name"
 BYTES = "bytes"
 WHERE = "where"
-
-Array = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)

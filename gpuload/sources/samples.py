@@ -15,10 +15,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk import Field
 from gpuload.errors import SourceError
+from gpuload.fields.field import Field
 from gpuload.sources import values
-from gpuload.sources.listing import BYTES, NAME, WHERE, Array, Listing, Source, listing_schema
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
+from gpuload.types import Array
 
 Sample = Mapping[str, Any]
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk import Field, Manifest
-from gpuload.disk.fields import LABEL
+from gpuload.disk import Manifest
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import SourceError
+from gpuload.fields.field import LABEL, Field
 from gpuload.sources.folder import IMAGE_EXTENSIONS
-from gpuload.sources.listing import Array, Listing, Rejection, Source, listing_schema
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema
+from gpuload.types import Array
 
 _MASKS = ("mask.png", "seg.png", "mask")
 _GUESSED = {"cls": LABEL, "txt": Field("caption", "caption", "txt"), "json": Field("json", "json", "json")}

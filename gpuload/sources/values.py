@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk import Field
-from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
+from gpuload.fields.field import LABEL, Field
 from gpuload.sources.listing import some_of
+from gpuload.types import ClassNames
 
 Columns = list[pa.Array]
-Names = tuple[str, ...] | None
 
 
-def class_column(where: str, labels: pa.ChunkedArray, classes: Names = None) -> tuple[Columns, Names]:
+def class_column(where: str, labels: pa.ChunkedArray, classes: ClassNames = None) -> tuple[Columns, ClassNames]:
     """Class numbers out of whole numbers, or out of names, whose classes are numbered in sorted order.
 
     classes: names by number, where they are known.
@@ -75,14 +74,16 @@ def target_column(where: str, name: str, rows: Sequence[Any]) -> tuple[Field, Co
     return field, [pa.FixedSizeListArray.from_arrays(flat, size) if size else flat]
 
 
-def labels_column(where: str, name: str, rows: Sequence[Sequence[Any]], classes: Names = None) -> tuple[Field, Columns]:
+def labels_column(
+    where: str, name: str, rows: Sequence[Sequence[Any]], classes: ClassNames = None
+) -> tuple[Field, Columns]:
     """Any number of classes a sample, as numbers or names; `classes` names the numbers where that is known."""
     numbers, names = _classes_of(where, name, [list(row) for row in rows], classes)
     return Field(name, "labels", f"{name}.json", names), [pa.array(numbers, pa.list_(pa.int64()))]
 
 
 def boxes_column(
-    where: str, name: str, boxes: Sequence[Any], box_classes: Sequence[Sequence[Any]], classes: Names = None
+    where: str, name: str, boxes: Sequence[Any], box_classes: Sequence[Sequence[Any]], classes: ClassNames = None
 ) -> tuple[Field, Columns]:
     """Any number of boxes a sample, x0 y0 x1 y1 in pixels of the image, each with a class.
 
@@ -149,7 +150,9 @@ def parse_list(text: Any) -> list[Any]:
     return [part.strip() for part in str(text).split(mark) if part.strip()]
 
 
-def _classes_of(where: str, name: str, rows: Sequence[Sequence[Any]], classes: Names) -> tuple[list[list[int]], Names]:
+def _classes_of(
+    where: str, name: str, rows: Sequence[Sequence[Any]], classes: ClassNames
+) -> tuple[list[list[int]], ClassNames]:
     values = {value for row in rows for value in row}
     if all(_is_whole(value) for value in values):
         numbers = [[int(value) for value in row] for row in rows]

@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk import Field
-from gpuload.disk.fields import LABEL
 from gpuload.errors import SourceError
+from gpuload.fields.field import LABEL, Field
 from gpuload.sources import values
 from gpuload.sources.folder import IMAGE_EXTENSIONS, walk_files
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of

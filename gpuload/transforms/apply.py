@@ -6,7 +6,8 @@ import torch
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur
 from gpuload.transforms.noise import normal_noise, on_device
-from gpuload.transforms.steps import F32, I8, Op, Steps
+from gpuload.transforms.steps import Op, Steps
+from gpuload.types import F32, I8
 
 Tensor = torch.Tensor
 

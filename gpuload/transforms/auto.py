@@ -10,7 +10,8 @@ import numpy.typing as npt
 from gpuload.transforms import geometry
 from gpuload.transforms.checks import Fill, check_fill, is_count, refuse
 from gpuload.transforms.policies import POLICIES, Policy
-from gpuload.transforms.steps import F64, Draws, Op, Steps, join, one_step
+from gpuload.transforms.steps import Draws, Op, Steps, join, one_step
+from gpuload.types import F64
 
 _MOVES = {
     "ShearX": geometry.shear_x,

@@ -8,7 +8,8 @@ that is nearest to where its own centre comes from, or the fill.
 import numpy as np
 
 from gpuload.transforms.checks import Fill, fill_levels
-from gpuload.transforms.steps import F64, Op, Steps, one_step
+from gpuload.transforms.steps import Op, Steps, one_step
+from gpuload.types import F64
 
 
 def shear_x(level: F64, height: int, width: int, fill: Fill) -> Steps:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gpuload.transforms.steps import F32, Op
+from gpuload.transforms.steps import Op
+from gpuload.types import F32
 
 Tensor = torch.Tensor
 Kernel = Callable[[Tensor, Tensor], Tensor]

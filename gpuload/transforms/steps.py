@@ -12,10 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.draws import uniform
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I8 = npt.NDArray[np.int8]
+from gpuload.types import F32, F64, I8
 
 # draws(k): float64 (N,) in [0, 1), the k-th random number of each sample; k from 0 to NUMBERS - 1.
 Draws = Callable[[int], F64]

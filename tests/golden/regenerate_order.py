@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuload.order import EpochOrder
+from gpuload.order.epoch import EpochOrder
 
 CASES = [
     {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2},

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gpuload.packing.options import PackOptions
-from gpuload.packing.packer import pack
+from gpuload.packing.run.packer import pack
 from gpuload.sources import FolderSource
 
 HERE = Path(__file__).parent

@@ -1,7 +1,7 @@
 """Decoders that take work off the CPU, and sets of every kind of JPEG.
 
     pytest -m gpu tests/gpu           # on a machine with an NVIDIA GPU
-    pytest tests/gpu                  # anywhere: "turbo" stands in for the GPU, so that the tests themselves are tested
+    pytest tests/gpu                  # anywhere: "native" stands in for the GPU, so that the tests themselves are tested
 
 The reference is always DALI's graph on the CPU.
 """
@@ -24,7 +24,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no GPU")
 
 
-@pytest.fixture(params=params("turbo", "default"))
+@pytest.fixture(params=params("native", "default"))
 def accelerated(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What opens the loader under test."""
     return DECODERS[request.param]

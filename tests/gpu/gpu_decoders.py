@@ -13,7 +13,7 @@ Load = Callable[..., gpuload.DaliIterator]
 REFERENCE = {"device": "cpu", "decoder": "dali"}
 # By name: options of DaliIterator. On a GPU, hw_decoder_load shares the images between the engines and CUDA's cores.
 DECODERS: dict[str, dict[str, Any]] = {
-    "turbo": {"device": "cpu", "decoder": "turbo"},
+    "native": {"device": "cpu", "decoder": "native"},
     "cuda": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 0.0},
     "hardware": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 1.0},
     "default": {"device": "cuda", "decoder": "dali"},
@@ -21,7 +21,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 def params(*names: str) -> list[Any]:
-    return [name if name == "turbo" else pytest.param(name, marks=pytest.mark.gpu) for name in names]
+    return [name if name == "native" else pytest.param(name, marks=pytest.mark.gpu) for name in names]
 
 
 def synchronize() -> None:

@@ -1,7 +1,7 @@
 """Reading alone: encoded samples, every byte copied once into memory of the batch, and nothing decoded.
 
 DALI's reader copies when a batch leaves its pipeline. gpuload's hands out views of the page cache; here as many threads
-as DALI has copy them, or, as "into DALI", a pipeline does that is fed as `gpuload.pipeline` feeds one for a GPU.
+as DALI has copy them, or, as "into DALI", a pipeline does that is fed as `gpuload.decode.dali.decoder` feeds one for a GPU.
 """
 
 from collections import deque
@@ -67,8 +67,8 @@ def _copy(images: list[np.ndarray], buffer: np.ndarray) -> list[np.ndarray]:
 def _open_reader(work: Work) -> Iterator[Iterator[Any]]:
     """Encoded batches, epoch after epoch."""
     import gpuload
-    from gpuload.order import EpochOrder
-    from gpuload.reader import Reader
+    from gpuload.order.epoch import EpochOrder
+    from gpuload.read.reader import Reader
 
     dataset = gpuload.Dataset(work.folder)
     reader = Reader(dataset, ["label"])

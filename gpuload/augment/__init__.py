@@ -1,0 +1,7 @@
+"""What is done to each image: crops, flips and transforms, drawn as numbers before there are pixels."""
+
+from gpuload.augment.augment import Augment
+from gpuload.augment.schedule import Schedule
+from gpuload.augment.views import Form, View
+
+__all__ = ["Augment", "Form", "Schedule", "View"]

@@ -1,0 +1,82 @@
+"""Which images are made of each sample, and how, in which epoch."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from gpuload.augment.augment import Augment
+from gpuload.augment.views import Form
+from gpuload.errors import ArgumentError
+
+Views = Augment | Sequence[Augment]
+
+
+class Schedule:
+    """The views of each epoch.
+
+    augment: one for all images; or several, each of which makes a view of every sample; or either of them by the epoch
+        from which on it holds: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+    is_single: one view is made of each sample, whether it was given in a list or not.
+
+    Raises:
+        ArgumentError: what is no Augment; no entry for epoch 0; views that make no common batch; epochs that differ in
+            more than sizes, crops, flips and transforms, for which the decoder would have to be built anew.
+    """
+
+    def __init__(self, augment: Views | Mapping[int, Views]) -> None:
+        by_epoch = dict(augment) if isinstance(augment, Mapping) else {0: augment}
+        for epoch in by_epoch:
+            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+                raise ArgumentError(f"augment: epoch {epoch!r}; expected whole numbers from 0 on")
+        if 0 not in by_epoch:
+            raise ArgumentError(f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first")
+        self._starts = sorted(by_epoch)
+        self._views = [_views(by_epoch[start]) for start in self._starts]
+        first = self._views[0]
+        self.is_single = len(first) == 1
+        for start, views in zip(self._starts, self._views, strict=True):
+            if len(views) != len(first):
+                raise ArgumentError(f"augment: epoch {start} makes {len(views)} views, epoch 0 {len(first)}")
+            for one, other in zip(first, views, strict=True):
+                _check_alike(one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms"))
+        for view in first[1:]:
+            if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
+                raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
+        self.forms = tuple(self._join(number) for number in range(len(first)))
+
+    def at(self, epoch: int) -> tuple[Augment, ...]:
+        return self._views[bisect_right(self._starts, epoch) - 1]
+
+    @property
+    def first(self) -> Augment:
+        return self._views[0][0]
+
+    def all_augments(self) -> list[Augment]:
+        return [augment for views in self._views for augment in views]
+
+    def _join(self, number: int) -> Form:
+        """A view's form, able to do what any of the epochs asks for."""
+        forms = [views[number].form for views in self._views]
+        return forms[0]._replace(
+            flips_vertically=any(form.flips_vertically for form in forms),
+            transforms=any(form.transforms for form in forms),
+        )
+
+
+def _views(augment: Views) -> tuple[Augment, ...]:
+    views = augment if isinstance(augment, Sequence) else (augment,)
+    for view in views:
+        if not isinstance(view, Augment):
+            raise ArgumentError(f"augment: {view!r}; expected a gpuload.Augment, several, or a dict of them by epoch")
+    if not views:
+        raise ArgumentError(f"augment={augment!r}: expected at least one Augment")
+    return tuple(views)
+
+
+def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
+    for name in Form._fields:
+        if name not in free and getattr(one, name) != getattr(other, name):
+            what = "crop='pad_or_crop'" if name == "pads" else name
+            raise ArgumentError(
+                f"augment: {which} differ in {what} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
+                "epochs sizes, other crops, flips and transforms may change. Or construct another DaliIterator"
+            )

@@ -1,0 +1,73 @@
+"""`python -m gpuload info DIR`: what a packed folder holds, and how well a window mixes it."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+# The command line loads this file for every command; what it needs to work is loaded when it does.
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpuload.disk.dataset import Dataset
+    from gpuload.order.mixedness import Mixing
+
+
+def add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command to the command line."""
+    info = commands.add_parser(
+        "info",
+        help="tell what a packed folder holds",
+        description="Tells what a packed folder holds, and how well a window of shards mixes it.",
+        epilog="Exit codes: 0; 2 where the folder cannot be read.",
+    )
+    info.set_defaults(run=_info)
+    info.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train")
+    info.add_argument("--window", type=int, default=8, metavar="N", help="shards mixed at a time (%(default)s)")
+    info.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples in a batch (%(default)s)")
+
+
+def _info(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gpuload.disk.dataset import Dataset
+    from gpuload.order.mixedness import measure_mixing, smallest_good_window
+
+    dataset = Dataset(args.folder)
+    mixing = measure_mixing(dataset, args.window, args.batch_size)
+    console = Console(highlight=False)
+    console.print(_table(dataset, mixing))
+    if mixing.is_poor:
+        window = smallest_good_window(dataset, args.batch_size)
+        remedy = f"use DaliIterator(window={window}), or pack again" if window else "pack again"
+        console.print(
+            f"Warning: batches hold {mixing.classes:.1f} classes where a full shuffle gives "
+            f"{mixing.expected_classes:.1f}: the shards are sorted. To mend it, {remedy} without --no-shuffle.",
+            style="yellow",
+        )
+    return 0
+
+
+def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    manifest, shards = dataset.manifest, len(dataset.shard_paths)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("folder", str(dataset.folder))
+    table.add_row("samples", f"{len(dataset):,} in {shards:,} shards, {decimal(manifest.bytes)}")
+    table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))
+    if dataset.classes is not None:
+        names = ", ".join(dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
+        table.add_row("classes", f"{len(dataset.classes):,}: {names}")
+    table.add_row("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}")
+    if manifest.mean is not None and manifest.std is not None:
+        mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
+        table.add_row("mean, std", f"({mean}), ({std}), from {manifest.pixels_from:,} images")
+    table.add_row("fingerprint", dataset.fingerprint)
+    table.add_row("window", f"{min(mixing.window, shards)} of {shards:,} shards mixed at a time")
+    table.add_row("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)")
+    if mixing.classes is not None:
+        table.add_row(
+            "classes",
+            f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {mixing.expected_classes:.1f} by a full shuffle",
+        )
+    return table

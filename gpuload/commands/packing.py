@@ -1,0 +1,234 @@
+"""The commands of the packing half: `pack`, `index` and `verify`. `gpuload.cli` runs them."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import get_args
+
+from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED
+from gpuload.disk import Manifest
+from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.image.check import KEPT
+from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.run import packer
+from gpuload.packing.verify import verify
+from gpuload.sources import Format, open_source
+from gpuload.sources.columns import ROLES, parse_columns
+
+
+def add_pack(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    pack = commands.add_parser(
+        "pack",
+        help="pack images into shards",
+        description="Packs images from folders, tables, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards.",
+        epilog="Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
+        "2 nothing packed, the reason is on stderr; 130 stopped by Ctrl-C.",
+    )
+    pack.set_defaults(run=_pack)
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder of class folders, or what else --from names; with --labels, where its paths start",
+    )
+    pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/)")
+    _add_source_options(pack)
+    _add_image_options(pack)
+    usual = {field.name: field.default for field in fields(PackOptions) if field.default is not MISSING}
+    pack.add_argument("--val", type=float, metavar="SHARE", help="share of each class for OUT/val (%(default)s)")
+    pack.add_argument("--splits", metavar="LIST", help="folders and shares, such as train=0.8,val=0.1,test=0.1")
+    pack.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the source")
+    pack.add_argument("--seed", type=int, metavar="N", help="of the shuffle and the splits (%(default)s)")
+    pack.add_argument("--maxcount", type=int, metavar="N", help="most images in a shard (%(default)s)")
+    pack.add_argument(
+        "--maxsize", metavar="SIZE", help="largest shard, such as 1GB (default: 1/16 of all, between 16 MB and 1 GB)"
+    )
+    pack.add_argument(
+        "--dedup", metavar="HOW", help="images with the same bytes: report them, or drop all but the first"
+    )
+    pack.add_argument("--max-rejected", metavar="SHARE", help="fail if more are rejected, such as 1%% (default: 100%%)")
+    pack.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    pack.add_argument(
+        "--time-limit", dest="time_limit_s", type=float, metavar="S", help="seconds for one image (%(default)s)"
+    )
+    pack.add_argument("--engine", metavar="NAME", help="local, or ray for a cluster (%(default)s)")
+    pack.add_argument("--address", help="of the Ray cluster (default: one that runs here, else a new one)")
+    pack.add_argument("--resume", action="store_true", help="go on with a run that was broken off")
+    pack.add_argument("--append", action="store_true", help="add shards to the set in OUT")
+    pack.add_argument("--overwrite", action="store_true", help="replace the set in OUT, once the new one is whole")
+    pack.set_defaults(**{name: value for name, value in usual.items() if name not in ("measure", "max_rejected")})
+
+
+def _add_source_options(pack: argparse.ArgumentParser) -> None:
+    pack.add_argument(
+        "--labels",
+        metavar="TABLE",
+        help="CSV, TSV, JSONL or Parquet table of paths and what belongs to them; COCO's .json; an .npy of labels",
+    )
+    pack.add_argument("--from", dest="form", metavar="KIND", help=f"what SOURCE is: {', '.join(get_args(Format))}")
+    pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
+    pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
+    pack.add_argument(
+        "--column",
+        metavar="ROLE=NAME",
+        action="append",
+        default=[],
+        help=f"column, array or key for one of {', '.join(ROLES)}; several for target=x,y",
+    )
+
+
+def _add_image_options(pack: argparse.ArgumentParser) -> None:
+    pack.add_argument("--encode", metavar="HOW", help="keep, jpeg or raw: how images are stored (%(default)s)")
+    pack.add_argument("--size", metavar="PIXELS", help="256, or 482x415")
+    pack.add_argument("--fit", metavar="HOW", help="shortest, longest, center-crop, stretch or pad (%(default)s)")
+    pack.add_argument("--enlarge", action="store_true", help="also enlarge images that are smaller than --size")
+    pack.add_argument("--quality", type=int, metavar="N", help="of new JPEGs (default: 95 with keep, else 92)")
+    pack.add_argument("--lossless", action="store_true", help="new images as PNG, not JPEG")
+    pack.add_argument(
+        "--resizer", metavar="NAME", help="of JPEGs made smaller: pillow, torch, or auto: torch if there (%(default)s)"
+    )
+    pack.add_argument("--check", metavar="HOW", help="full, or header: do not decode what is kept (%(default)s)")
+    pack.add_argument("--drop-gray", action="store_true", help="leave out images without colour")
+    pack.add_argument("--min-size", type=int, metavar="PIXELS", help="leave out images with a shorter side")
+    pack.add_argument("--max-pixels", type=int, metavar="N", help="reject images with more, undecoded (%(default)s)")
+    pack.set_defaults(**{field.name: field.default for field in fields(Encoding)})
+
+
+def _pack(args: argparse.Namespace) -> int:
+    settings = {field.name: getattr(args, field.name) for field in fields(PackOptions) if hasattr(args, field.name)}
+    settings["maxsize"] = parse_size(args.maxsize) if args.maxsize else None
+    settings["splits"] = parse_splits(args.splits) if args.splits else None
+    settings.pop("max_rejected", None)
+    if args.max_rejected is not None:
+        settings["max_rejected"] = parse_share(args.max_rejected)
+    images = {field.name: getattr(args, field.name) for field in fields(Encoding)}
+    images["size"] = parse_pixels(args.size) if args.size else None
+    options = PackOptions(**settings, encoding=Encoding(**images))
+    columns = parse_columns(args.column)
+    for role, name in (("path", args.path_column), ("label", args.label_column)):
+        if name is not None:
+            columns[role] = (name,)
+    source = open_source(args.source, args.labels, columns, args.form)
+    with _progress("packing", "images") as bar:
+        report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
+    _summarise(report, Path(args.out))
+    return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
+
+
+def _summarise(report: packer.PackReport, out: Path) -> None:
+    rows: dict[str, Callable[[Manifest], str]] = {
+        "images": lambda m: f"{m.samples:,}",
+        "shards": lambda m: f"{len(m.shards):,}",
+        "size": lambda m: _megabytes(m.bytes),
+        "largest": lambda m: f"{m.width:,} × {m.height:,}",
+    }
+    table = [["", *report.manifests]]
+    table += [[name, *(value(manifest) for manifest in report.manifests.values())] for name, value in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    classes = next(iter(report.manifests.values())).classes
+    if classes is not None:
+        print(f"classes: {len(classes):,}")
+    anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
+    if anew:
+        print(f"stored anew: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are")
+    for note in report.notes:
+        print(f"note: {note}")
+    if report.rejected:
+        for asked, word in ((False, "rejected"), (True, "left out, as asked")):
+            reasons = Counter(r.reason.split(" '")[0] for r in report.rejected if r.asked == asked)
+            if reasons:
+                print(f"{word}: {_counts(reasons)}")
+        for name in report.manifests:
+            print(f"  named in {out / name / packer.REJECTED_NAME}")
+    rate = report.images / max(report.elapsed_s, 1e-9)
+    print(f"{report.images:,} images in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
+
+
+def add_index(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    index = commands.add_parser(
+        "index",
+        help="index WebDataset shards that others packed",
+        description="Indexes WebDataset shards in place, without repacking: members jpg/jpeg/png, cls, txt, json.",
+        epilog="Exit codes: 0 indexed; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C.",
+    )
+    index.set_defaults(run=_index)
+    index.add_argument(
+        "shards", metavar="SHARDS", nargs="+", help="tars; braces ({000..127}) and wildcards are expanded"
+    )
+    index.add_argument("--out", metavar="DIR", help="folder for the index (default: beside the shards)")
+    index.add_argument("--classes", metavar="FILE", help="text file with the name of a class in each line")
+    index.add_argument("--overwrite", action="store_true", help="replace an index that is there")
+
+
+def _index(args: argparse.Namespace) -> int:
+    with _progress("indexing", "shards") as bar:
+        folder, manifest = index_shards(
+            args.shards, args.out, args.classes, args.overwrite, lambda n, of: bar(n, of, 0)
+        )
+    found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
+    print(
+        f"{folder}: {manifest.samples:,} samples in {len(manifest.shards):,} shards, "
+        f"{_megabytes(manifest.bytes)}; fields: {found}"
+    )
+    for member, count in manifest.packing["not_indexed"].items():
+        print(f"note: only {count:,} samples have .{member}, so it is not indexed")
+    return DONE
+
+
+def add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    check = commands.add_parser(
+        "verify",
+        help="read a packed folder again and list its faults",
+        description="Reads everything again: sizes, SHA-256, index against tar, and every image.",
+        epilog="Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder.",
+    )
+    check.set_defaults(run=_verify)
+    check.add_argument("folder", metavar="DIR", help="a packed folder, or one that holds several")
+    check.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    with _progress("verifying", "shards") as bar:
+        faults = verify(args.folder, args.workers, lambda n, of: bar(n, of, 0))
+    for fault in faults:
+        print(fault)
+    print(f"{args.folder}: {len(faults):,} faults" if faults else f"{args.folder}: all is well")
+    return FAULTY if faults else DONE
+
+
+@contextmanager
+def _progress(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, read: None
+        return
+    from rich.console import Console  # 60 ms
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    started = time.monotonic()
+
+    def speed(done: int, read: int) -> str:
+        elapsed_s = max(time.monotonic() - started, 1e-9)
+        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
+
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
+    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None, speed="")
+        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))
+
+
+def _counts(counts: Counter[str], most: int = 8) -> str:
+    listed = [f"{count:,} × {name}" for name, count in counts.most_common(most)]
+    rest = counts.total() - sum(count for _, count in counts.most_common(most))
+    return ", ".join(listed) + (f", {rest:,} × other" if rest else "")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"

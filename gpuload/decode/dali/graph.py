@@ -1,0 +1,169 @@
+"""The DALI graph, once, for CPU and GPU; with `gpuload.decode.dali.decoder`, which runs it, the only file that imports DALI.
+
+    external_source ─► decode ─► crop ─► resize ─► the user's operators ─► flip, normalise, transpose ─► batch
+                            └► the same for each further view, and for masks
+
+The CPU decodes just the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
+images, which is what its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
+NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the two differ by their
+JPEG decoder alone. A view that is more than crop, flips and constants leaves the graph as uint8, for
+`gpuload.decode.postprocess`. Sizes are inputs, so that another size of output needs no other graph.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from gpuload.augment import Form
+from gpuload.decode.interface import Stored
+from gpuload.errors import MissingPackageError
+
+try:
+    from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
+except ImportError as error:
+    raise MissingPackageError(
+        f"NVIDIA DALI is not installed ({error}). Install it with `pip install 'gpuload[cuda13]'`, or `[cuda12]` where "
+        "the driver is for CUDA 12; it also runs on machines without a GPU"
+    ) from None
+
+__all__ = ["GRAPH_DRAWS", "Operators", "backend", "fn", "input_names", "operators", "pipeline_def", "tensors"]
+
+# DALI has no bfloat16: float32 leaves the graph, and the iterator casts.
+_DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
+_IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
+
+# What may be fed for each image: its type and dimensions.
+_INPUTS = {
+    "start": (types.INT32, 1),
+    "shape": (types.INT32, 1),
+    "roi_start": (types.FLOAT, 1),
+    "roi_end": (types.FLOAT, 1),
+    "mirror": (types.INT32, 0),
+    "mirror_y": (types.INT32, 0),
+    "size": (types.FLOAT, 1),
+    "draws": (types.FLOAT, 1),
+}
+
+# The user's part of the graph: a function of uint8 images (height, width, 3), cropped and resized but not flipped yet,
+# and of GRAPH_DRAWS random numbers in [0, 1) for each, float32, that are a pure function of seed, epoch and sample.
+# It returns such images, made by DALI's operators on the same device.
+Operators = Callable[[Any, Any], Any]
+GRAPH_DRAWS = 16
+
+
+def operators(
+    forms: Sequence[Form],
+    stored: Stored,
+    feed: Callable[[], tuple[Any, ...]],
+    graph: Operators | None = None,
+    decoder: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Any, ...]:
+    """The graph, for the device of the pipeline that is being defined: outputs are images, then masks of each view.
+
+    feed: gives the encoded images of a batch and its masks; then for each view what `input_names` tells.
+    """
+    names = [input_names(form, graph) for form in forms]
+    kinds = [(types.UINT8, 3 if stored.raw else 1, "HWC" if stored.raw else "")]
+    kinds += [(types.UINT8, 1, "")] * len(stored.mask_fills)
+    kinds += [(*_INPUTS[name], "") for view in names for name in view]
+    dtypes, ndims, layouts = zip(*kinds, strict=True)
+    inputs = iter(
+        fn.external_source(
+            feed,
+            num_outputs=len(kinds),
+            batch=True,
+            no_copy=True,
+            layout=list(layouts),
+            dtype=list(dtypes),
+            ndim=list(ndims),
+        )
+    )
+    images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
+    views = [{name: next(inputs) for name in view} for view in names]
+    window_of = _windows(images, stored, decoder, whole=len(forms) > 1 or any(form.pads for form in forms))
+    shown = list(zip(forms, views, strict=True))
+    results = [_view(window_of(view["start"], view["shape"], form), form, view, graph) for form, view in shown]
+    for form, view in shown:
+        results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
+    return tuple(results)
+
+
+def input_names(form: Form, graph: Operators | None) -> list[str]:
+    """What a view is fed with, beside images: parts of its `Crops`, its size, and random numbers."""
+    names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
+    return names + ["mirror_y"] * form.flips_vertically + ["draws"] * (graph is not None)
+
+
+def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: bool) -> Callable[[Any, Any, Form], Any]:
+    """A function that gives the window of decoded pixels for (start, shape).
+
+    whole: the window is cut from the whole image, since several are, or since it reaches outside.
+    """
+    on_gpu = Pipeline.current().device_id is not None
+    if stored.raw:
+        pixels = images.gpu() if on_gpu else images
+    elif on_gpu:
+        pixels = fn.decoders.image(
+            images,
+            device="mixed",
+            preallocate_width_hint=stored.width,
+            preallocate_height_hint=stored.height,
+            # As libjpeg upsamples chroma on the CPU: without it, coloured edges differ between the devices.
+            jpeg_fancy_upsampling=True,
+            **decoder,
+        )
+    elif whole:
+        pixels = fn.decoders.image(images, device="cpu")
+    else:
+        return lambda start, shape, form: fn.decoders.image_slice(images, start, shape, device="cpu", **_IN_PIXELS)
+    return lambda start, shape, form: fn.slice(pixels, start, shape, **_IN_PIXELS, **_padding(form, [form.fill] * 3))
+
+
+def _padding(form: Form, fill: list[int]) -> dict[str, Any]:
+    return {"out_of_bounds_policy": "pad", "fill_values": fill} if form.pads else {}
+
+
+def _view(window: Any, form: Form, view: Mapping[str, Any], graph: Operators | None) -> Any:
+    image = fn.resize(
+        window,
+        size=view["size"],
+        roi_start=view["roi_start"],
+        roi_end=view["roi_end"],
+        interp_type=types.INTERP_LINEAR if form.interpolation == "bilinear" else types.INTERP_CUBIC,
+        antialias=True,
+    )
+    if graph is not None:
+        image = graph(image, view["draws"])
+    if form.flips_vertically:
+        image = fn.flip(image, horizontal=0, vertical=view["mirror_y"])
+    plain = form.is_plain
+    as_is = form.dtype == "uint8" or not plain
+    return fn.crop_mirror_normalize(
+        image,
+        mirror=view["mirror"],
+        mean=[0.0] if as_is else [255 * value for value in form.mean],
+        std=[1.0] if as_is else [255 * value for value in form.std],
+        dtype=_DTYPES[form.dtype] if plain else types.UINT8,
+        output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
+    )
+
+
+def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
+    """(height, width), on the device; cut, resized to the nearest class and flipped as the image is."""
+    start, shape = view["start"], view["shape"]
+    if form.pads:
+        whole = fn.decoders.image(mask, device="cpu", output_type=types.GRAY)
+        window = fn.slice(whole, start, shape, **_IN_PIXELS, **_padding(form, [fill]))
+    else:
+        window = fn.decoders.image_slice(mask, start, shape, device="cpu", output_type=types.GRAY, **_IN_PIXELS)
+    resized = fn.resize(
+        window,
+        size=view["size"],
+        roi_start=view["roi_start"],
+        roi_end=view["roi_end"],
+        interp_type=types.INTERP_NN,
+        antialias=False,
+    )
+    flipped = fn.flip(resized, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
+    classes = fn.squeeze(flipped, axes=[2])
+    return classes.gpu() if Pipeline.current().device_id is not None else classes

@@ -1,0 +1,64 @@
+"""Masks: the class of each pixel of an image, as gray PNG."""
+
+import io
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+from gpuload.augment import View
+from gpuload.decode.interface import Request
+from gpuload.types import U8
+
+OTHER_SIZE = "it is not of its image's size"
+
+# The first chunk of a PNG, after its signature and length: its type, width and height (W3C PNG, 11.2.1).
+_HEADER, _HEADER_BYTES = struct.Struct(">4sII"), slice(12, 24)
+
+
+def find_other_sizes(request: Request, masks: Sequence[U8]) -> list[int]:
+    """Places of the masks that are not of their image's size. Only headers are read, where there is one."""
+    places = []
+    sizes = zip(request.widths.tolist(), request.heights.tolist(), strict=True)
+    for place, (data, size) in enumerate(zip(masks, sizes, strict=True)):
+        header = data[_HEADER_BYTES].tobytes()
+        if header.startswith(b"IHDR") and _HEADER.unpack(header)[1:] != size:
+            places.append(place)
+    return places
+
+
+def decode_mask(data: U8) -> U8:
+    """uint8 (height, width).
+
+    Raises:
+        OSError: Pillow does not make an image of it.
+    """
+    with Image.open(io.BytesIO(data.tobytes())) as image:
+        return np.array(image.convert("L") if image.mode != "L" else image)
+
+
+def show_mask(mask: U8, view: View, place: int, fill: int) -> U8:
+    """uint8 (height, width) of the output: cut, resized to the nearest class and flipped as image `place` is.
+
+    An output pixel takes the class at its middle, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's
+    nearest-exact do.
+    """
+    crops = view.crops
+    shown = []
+    for axis in range(2):
+        start, low = int(crops.start[place, axis]), float(crops.roi_start[place, axis])
+        region = float(crops.roi_end[place, axis]) - low
+        # Multiplied first: where a middle lies between two pixels, a rounded step would choose either.
+        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
+        shown.append(start + np.clip(at, 0, crops.shape[place, axis] - 1))
+    rows, columns = shown
+    height, width = mask.shape
+    result: U8 = mask[np.clip(rows, 0, height - 1)[:, None], np.clip(columns, 0, width - 1)]
+    result[(rows < 0) | (rows >= height)] = fill
+    result[:, (columns < 0) | (columns >= width)] = fill
+    if crops.mirror[place]:
+        result = result[:, ::-1]
+    if crops.mirror_y[place]:
+        result = result[::-1]
+    return result

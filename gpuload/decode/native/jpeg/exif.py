@@ -1,0 +1,44 @@
+"""Which way up an image is to be shown (Exif 2.3, 4.6.4: tag 0x0112 of the first directory of a TIFF header)."""
+
+from typing import Any
+
+import numpy as np
+
+from gpuload.decode.native.compiled import compiled
+
+UPRIGHT, UNKNOWN = 1, 0
+
+_LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the order of bytes
+_VERSION, _ORIENTATION, _SHORT = 42, 0x0112, 3
+
+
+@compiled
+def _number(file: Any, at: int, size: int, little: bool) -> int:
+    value = np.int64(0)
+    for place in range(size):
+        value = value << 8 | np.int64(file[at + (size - 1 - place if little else place)])
+    return int(value)
+
+
+@compiled
+def read_orientation(file: Any, begin: int, end: int) -> int:
+    """1 to 8 as the standard counts them, of the Exif data in file[begin:end], which begin with their TIFF header.
+
+    file: pointer to uint8. UNKNOWN where they do not tell, or where they are not what they should be.
+    """
+    if end - begin < 8 or file[begin] != file[begin + 1] or (file[begin] != _LITTLE and file[begin] != _BIG):
+        return UNKNOWN
+    little = file[begin] == _LITTLE
+    at = begin + _number(file, begin + 4, 4, little)
+    if _number(file, begin + 2, 2, little) != _VERSION or at + 2 > end:
+        return UNKNOWN
+    entries = _number(file, at, 2, little)
+    for entry in range(entries):
+        tag = at + 2 + 12 * entry
+        if tag + 12 > end:
+            return UNKNOWN
+        if _number(file, tag, 2, little) == _ORIENTATION:
+            is_short = _number(file, tag + 2, 2, little) == _SHORT and _number(file, tag + 4, 4, little) == 1
+            value = _number(file, tag + 8, 2, little)
+            return value if is_short and 1 <= value <= 8 else UNKNOWN
+    return UNKNOWN

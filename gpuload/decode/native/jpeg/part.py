@@ -1,0 +1,110 @@
+"""Which part of an image is decoded, and how it lies in memory meanwhile."""
+
+from typing import NamedTuple
+
+from gpuload.decode.native.compiled import compiled
+from gpuload.decode.native.jpeg.frame import Frame
+from gpuload.types import I64
+
+_PAD = 32  # bytes before and after each row of a plane
+_KEPT_UNITS = 2  # rows of units in a plane: chroma is interpolated between the last one and this one
+
+
+class Plane(NamedTuple):
+    """The levels of a component, as many rows of the part as are needed at a time: row y is in slot y % rows.
+
+    address: of the first one of slot 0. stride: bytes from slot to slot. rows: how many, 2^k. size: of a block's side,
+    8, 4, 2 or 1. top, left: what of the component's own pixels stands first. height, width: of the component.
+    """
+
+    address: int
+    stride: int
+    rows: int
+    size: int
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Part(NamedTuple):
+    """A part of an image at 1/factor of its size.
+
+    A unit is a block of chroma and the blocks of luma that it belongs to. first_row..end_row-1 and
+    first_column..end_column-1: the units that are decoded. top, left, height, width: the pixels that are shown.
+    across, down: pixels for each one of chroma.
+    """
+
+    first_row: int
+    first_column: int
+    end_row: int
+    end_column: int
+    top: int
+    left: int
+    height: int
+    width: int
+    across: int
+    down: int
+    luma: Plane
+    blue: Plane
+    red: Plane
+
+
+@compiled
+def _plane(frame: Frame, address: int, size: int, across: int, down: int, units: tuple[int, int, int]) -> Plane:
+    """Of a component with this many blocks of `size` in a unit. units: first row, first column, columns."""
+    first_row, first_column, columns = units
+    tall, wide = 8 * frame.down, 8 * frame.across
+    return Plane(
+        address + _PAD,
+        columns * across * size + 2 * _PAD,
+        _KEPT_UNITS * down * size,
+        size,
+        first_row * down * size,
+        first_column * across * size,
+        -(-frame.height * down * size // tall),
+        -(-frame.width * across * size // wide),
+    )
+
+
+@compiled
+def make_part(frame: Frame, window: I64, factor: int, address: int) -> Part:
+    """The part that a window needs. address: of memory for its planes."""
+    tall, wide = 8 * frame.down, 8 * frame.across
+    # At least one pixel, and from where chroma that is half as wide has a level.
+    top = min(max(window[0], 0), frame.height - 1) // factor
+    left = min(max(window[1], 0), frame.width - 1) // factor & ~1
+    bottom = max(-(-min(window[2], frame.height) // factor), top + 1)
+    right = max(-(-min(window[3], frame.width) // factor), left + 1)
+    edge = 2 * factor  # a level of chroma
+    first_row, first_column = max(top * factor - edge, 0) // tall, max(left * factor - edge, 0) // wide
+    end_row = min(-(-(bottom * factor + edge) // tall), frame.rows)
+    end_column = min(-(-(right * factor + edge) // wide), frame.columns)
+    size = 8 // factor
+    # Chroma is decoded at twice the size, where that takes the place of widening it.
+    other = 2 * size if frame.across == 2 and frame.down == 2 and size < 8 else size
+    units = first_row, first_column, end_column - first_column
+    luma = _plane(frame, address, size, frame.across, frame.down, units)
+    blue = _plane(frame, address + luma.rows * luma.stride, other, 1, 1, units)
+    red = _plane(frame, blue.address - _PAD + blue.rows * blue.stride, other, 1, 1, units)
+    return Part(
+        first_row,
+        first_column,
+        end_row,
+        end_column,
+        top,
+        left,
+        bottom - top,
+        right - left,
+        frame.across * size // other,
+        frame.down * size // other,
+        luma,
+        blue,
+        red,
+    )
+
+
+def plane_bytes(widths: I64) -> int:
+    """At most, for planes of parts of these widths in pixels: whole units of 16×16, and two pixels around them."""
+    widest = int(widths.max(initial=0)) + 40 + 2 * _PAD
+    return 3 * (_KEPT_UNITS * 16 + 1) * widest

@@ -1,0 +1,110 @@
+"""The last step of an image, in torch on the device: transforms, normalisation, erasing."""
+
+from collections.abc import Iterator
+from typing import Any, Generic
+
+import numpy as np
+import torch
+
+from gpuload.augment import Form, View
+from gpuload.decode.interface import Decoded, Decoder, R
+from gpuload.transforms.apply import apply_steps, erase, warp_masks
+
+# NumPy and DALI have no bfloat16: float32 until the batch is handed over.
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
+
+
+class Finish:
+    """Turns uint8 images into the values of the batch, as a `Form` says.
+
+    linear: whether, but for transforms and erasing, the values are (level - mean) * factor. mean, factor: float32 (3,).
+    """
+
+    def __init__(self, form: Form, device: str) -> None:
+        self._form = form
+        self._half = form.dtype == "float16"
+        as_is = form.dtype == "uint8"
+        self.linear = as_is or (form.normalize == "constants" and not self._half)
+        self.mean = np.zeros(3, np.float32) if as_is else np.array(form.mean, np.float32) * 255
+        self.factor = np.ones(3, np.float32) if as_is else 1 / (np.array(form.std, np.float32) * 255)
+        self._mean = torch.tensor(form.mean, device=device).view(3, 1, 1) * 255
+        self._factor = 1 / (torch.tensor(form.std, device=device).view(3, 1, 1) * 255)
+
+    def is_linear(self, view: View) -> bool:
+        """Whether all that is left to do to its pixels is one subtraction and one multiplication, and erasing."""
+        return view.steps is None and self.linear
+
+    def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
+        """images: uint8 (n, 3, height, width). out: the same shape, of the batch's dtype. view: of those n."""
+        if view.steps is not None:
+            images = apply_steps(images, view.steps)
+        if self._form.dtype == "uint8":
+            out.copy_(images)
+        elif self._form.normalize == "image":
+            out.copy_(_standardise(images))
+        elif self._half:
+            out.copy_(images.float().sub_(self._mean).mul_(self._factor))
+        else:
+            out.copy_(images).sub_(self._mean).mul_(self._factor)
+        self.erase(out, view)
+
+    def erase(self, out: torch.Tensor, view: View) -> None:
+        """Erases what the view erases of values that are there already."""
+        if view.erased is not None:
+            as_is = self._form.dtype == "uint8"
+            erase(out, view.erased.in_levels(self._form.mean, self._form.std) if as_is else view.erased)
+
+
+def _standardise(images: torch.Tensor) -> torch.Tensor:
+    """TensorFlow's `per_image_standardization`: (x - mean) / max(std, 1 / sqrt(values in the image))."""
+    values = images.float().flatten(1)
+    std, mean = torch.std_mean(values, dim=1, correction=0, keepdim=True)
+    return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
+
+
+class FinishingDecoder(Generic[R]):
+    """Finishes the batches of a decoder that hands over plain uint8 (N, 3, height, width) of these views."""
+
+    def __init__(
+        self, decoder: Decoder[R], forms: tuple[Form, ...], mask_fills: tuple[int, ...], device_id: int | None
+    ) -> None:
+        self._decoder, self._mask_fills = decoder, mask_fills
+        self._forms = forms
+        device = "cpu" if device_id is None else f"cuda:{device_id}"
+        self._finishes = [None if form.is_plain else Finish(form, device) for form in forms]
+
+    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
+        """As `gpuload.decode.interface.Decoder`."""
+        for request, decoded in self._decoder.decode(requests):
+            images = tuple(
+                pixels if finish is None else self._finish(finish, form, pixels, view)
+                for finish, form, pixels, view in zip(
+                    self._finishes, self._forms, decoded.images, request.views, strict=True
+                )
+            )
+            yield request, Decoded(images, tuple(map(self._warp, decoded.masks, request.views)), decoded.seconds)
+
+    def close(self) -> None:
+        """Stops the threads and frees the memory; batches handed out stay valid."""
+        self._decoder.close()
+
+    @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
+    def _finish(self, finish: Finish, form: Form, pixels: Any, view: View) -> torch.Tensor:
+        images = torch.utils.dlpack.from_dlpack(pixels)
+        count, _, height, width = images.shape
+        if form.layout == "NCHW":
+            out = batch = torch.empty((count, 3, height, width), dtype=DTYPES[form.dtype], device=images.device)
+        else:
+            out = torch.empty((count, height, width, 3), dtype=DTYPES[form.dtype], device=images.device)
+            batch = out.permute(0, 3, 1, 2)
+        finish(images, batch, view)
+        return out
+
+    @torch.no_grad()
+    def _warp(self, masks: tuple[Any, ...], view: View) -> tuple[Any, ...]:
+        if view.steps is None:
+            return masks
+        return tuple(
+            warp_masks(torch.utils.dlpack.from_dlpack(mask), view.steps, fill)
+            for mask, fill in zip(masks, self._mask_fills, strict=True)
+        )

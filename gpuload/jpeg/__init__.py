@@ -1,6 +1,0 @@
-"""Baseline JPEGs to RGB, compiled: whole or in part, at 1/1 to 1/8 of the size, many a call without Python's lock."""
-
-from gpuload.jpeg.decode import decode, load_compiled, room_for
-from gpuload.jpeg.work import Work
-
-__all__ = ["Work", "decode", "load_compiled", "room_for"]

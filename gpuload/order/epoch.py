@@ -1,0 +1,102 @@
+"""Which sample comes when: numbers only.
+
+The order of an epoch is a pure function of (shard sizes, seed, epoch, window). It knows nothing of ranks, batch sizes
+or devices; those only cut it. So any process can compute any part of it, and a run that is resumed with other ranks
+and batch sizes sees exactly the rest.
+
+    shards, permuted         5 2 | 0 4 | 1 3        by (seed, epoch)
+    windows of 2 shards      ─────────────────
+    samples of a window      all permuted together, by (seed, epoch, window's number)
+
+The golden orders in the tests are part of the disk format (`gpuload.disk.manifest.VERSION`): a state_dict counts on
+them.
+"""
+
+import numpy as np
+
+from gpuload.draws import make_key, permutation
+from gpuload.types import I64
+
+# What a key is for: the first word after (seed, epoch), so that none of them shares random numbers.
+SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH = 0, 1, 2, 3, 4, 5
+
+
+class EpochOrder:
+    """The order of one epoch: `order[start:stop]` are the sample numbers at those positions.
+
+    shard_sizes: int64 (shards,), samples in each shard.
+    window: number of shards whose samples are mixed with one another; windows are cut evenly, so the last one is
+        not smaller than the others by more than a shard.
+    shuffle: False gives stored order.
+
+    Costs O(shards) to make and O(samples of a window) for a slice, whatever the size of the data set.
+    """
+
+    def __init__(self, shard_sizes: I64, *, seed: int, epoch: int, window: int, shuffle: bool = True) -> None:
+        self._seed, self._epoch, self._shuffle = seed, epoch, shuffle
+        filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; they would thin out the windows
+        count = len(filled)
+        self._shards = filled[permutation(make_key(seed, epoch, SHARDS), count)] if shuffle else filled
+        self._first_samples = np.concatenate([[0], np.cumsum(shard_sizes)])
+        windows = -(-count // window)
+        self._window_bounds = np.arange(windows + 1) * count // max(windows, 1)
+        samples_before = np.concatenate([[0], np.cumsum(np.asarray(shard_sizes)[self._shards])])
+        self.window_starts: I64 = samples_before[self._window_bounds]
+        self._computed: dict[int, I64] = {}
+
+    def __len__(self) -> int:
+        return int(self.window_starts[-1])
+
+    def __getitem__(self, positions: slice) -> I64:
+        """int64: the samples at positions start..stop-1 of the epoch."""
+        start, stop, _ = positions.indices(len(self))
+        parts = []
+        window = self.window_at(start)
+        while start < stop:
+            first, end = self.window_starts[window : window + 2].tolist()
+            parts.append(self._window_samples(window)[start - first : min(stop, end) - first])
+            start, window = end, window + 1
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def window_at(self, position: int) -> int:
+        """Number of the window in which a position lies."""
+        return int(np.searchsorted(self.window_starts, position, side="right")) - 1
+
+    def window_shards(self, window: int) -> I64:
+        """The shards of a window; empty past the last."""
+        return (
+            self._shards[slice(*self._window_bounds[window : window + 2])]
+            if window < len(self._window_bounds) - 1
+            else self._shards[:0]
+        )
+
+    def _window_samples(self, window: int) -> I64:
+        """The samples of a window in their order. The last two are kept: a batch may reach from one into the next."""
+        if window not in self._computed:
+            while len(self._computed) > 1:
+                del self._computed[next(iter(self._computed))]
+            self._computed[window] = self._compute_window(window)
+        return self._computed[window]
+
+    def _compute_window(self, window: int) -> I64:
+        shards = self.window_shards(window)
+        samples = np.concatenate([np.arange(self._first_samples[s], self._first_samples[s + 1]) for s in shards])
+        if not self._shuffle:
+            return samples
+        return samples[permutation(make_key(self._seed, self._epoch, SAMPLES, window), len(samples))]
+
+
+def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
+    """Batches that every rank gets out of `samples`: 7 samples in batches of 2 are 3 with drop_last, else 4."""
+    return samples // global_batch_size if drop_last else -(-samples // global_batch_size)
+
+
+def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous cut.
+
+    The first ranks take the rest: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). A rank can get none of a last,
+    short batch.
+    """
+    share, rest = divmod(stop - start, world_size)
+    first = start + rank * share + min(rank, rest)
+    return first, first + share + (rank < rest)

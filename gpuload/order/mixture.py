@@ -1,0 +1,66 @@
+"""Several data sets as one, each with its share."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Data sets and their shares (which sum to 1), to give to `DaliIterator` as `data`. Made by `mix`.
+
+    Each is gone through pass after pass in its own order; the next sample comes from one of them by (seed, position).
+    An epoch is as long as all of them together, and goes on where the last one stopped.
+    """
+
+    datasets: tuple[Dataset, ...]
+    shares: tuple[float, ...]
+
+    def __len__(self) -> int:
+        """Samples in an epoch: those of all data sets together."""
+        return sum(map(len, self.datasets))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Name of each class by its number, the same in all of them."""
+        return self.datasets[0].classes
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when one of the data sets, their sequence or a share does."""
+        content = [[dataset.fingerprint for dataset in self.datasets], self.shares]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """The folders, for messages."""
+        return " + ".join(str(dataset.folder) for dataset in self.datasets)
+
+
+def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
+    """Data sets and their weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
+
+    Of any 4,096 samples that start at a multiple of 4,096, each data set gives exactly its share, rounded to whole
+    samples.
+
+    Raises:
+        ArgumentError: no data sets, a weight that is not above 0, or other classes in one of them.
+    """
+    if not parts:
+        raise ArgumentError("mix: expected at least one (data set, weight)")
+    datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
+    weights = [float(weight) for _, weight in parts]
+    if not all(weight > 0 for weight in weights):
+        raise ArgumentError(f"mix: weights {weights}, expected each above 0")
+    for dataset in datasets[1:]:
+        if dataset.classes != datasets[0].classes:
+            raise ArgumentError(
+                f"mix: {dataset.folder} has other classes than {datasets[0].folder} ({dataset.classes} and "
+                f"{datasets[0].classes}), so their labels mean different things. Pack them with the same class folders"
+            )
+    return Mixture(datasets, tuple(weight / sum(weights) for weight in weights))

@@ -1,0 +1,68 @@
+"""How far a run is, as plain numbers to save and to go on from."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import StateError
+from gpuload.order.mixture import Mixture
+
+VERSION = 1
+
+
+class Position(NamedTuple):
+    """How far all ranks together are.
+
+    begin: where in the stream this epoch began. samples: how many of it were handed out since.
+    """
+
+    epoch: int
+    begin: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the meaning of a position depends on, and so what must not change when a run goes on."""
+
+    data: Dataset | Mixture
+    seed: int
+    shuffle: bool
+    window: int
+
+    def state_dict(self, position: Position) -> dict[str, Any]:
+        """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
+        return {
+            "version": VERSION,
+            **position._asdict(),
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "window": self.window,
+            "fingerprint": self.data.fingerprint,
+            "dataset_samples": len(self.data),
+        }
+
+    def load(self, state: dict[str, Any]) -> Position:
+        """The position that a state tells.
+
+        Raises:
+            StateError: the state is of another data set, or of a run with another seed, shuffle or window.
+        """
+        if state.get("version") != VERSION:
+            raise StateError(
+                f"state_dict: is of version {state.get('version')!r}, this gpuload reads {VERSION}. "
+                "Was it made by another loader?"
+            )
+        if state["fingerprint"] != self.data.fingerprint:
+            raise StateError(
+                f"state_dict: is of another data set ({state['dataset_samples']:,} samples, fingerprint "
+                f"{state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
+                f"{self.data.fingerprint}. Train on the set it was made with, or start afresh"
+            )
+        for name in ("seed", "shuffle", "window"):
+            if state[name] != getattr(self, name):
+                raise StateError(
+                    f"state_dict: was made with {name}={state[name]}, this loader has {name}={getattr(self, name)}. "
+                    f"The order would differ: construct it with {name}={state[name]}"
+                )
+        return Position(*(int(state[name]) for name in Position._fields))

@@ -1,0 +1,127 @@
+"""Puts the fields of a batch together, as they were asked for."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from gpuload.augment.schedule import Schedule
+from gpuload.batchwise import (
+    BatchForm,
+    BatchTransform,
+    CutMix,
+    FieldBatch,
+    MixUp,
+    RandomChoice,
+    apply_transforms,
+    check_transforms,
+)
+from gpuload.decode.interface import Decoded
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError
+from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.numbers import BoundNumbers
+from gpuload.output.arrays import Arrays
+from gpuload.read.batches import Batch
+from gpuload.transforms import affine_of
+
+_COMPUTED = ("index", "dataset")  # no columns of the index: the batch knows them
+
+
+class Collate:
+    """Turns decoded batches into tuples, or dicts, of the user's arrays.
+
+    columns, members: what the fields need of index and shards. masks, mask_fills: the masks that are to be decoded.
+    has_images: whether images are.
+
+    Raises:
+        ArgumentError: a field that was not packed, or that a batch transform cannot do with.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[str | FieldSpec],
+        datasets: Sequence[Dataset],
+        schedule: Schedule,
+        transforms: Sequence[BatchTransform],
+        *,
+        output_dict: bool,
+    ) -> None:
+        self._transforms, self._output_dict = tuple(transforms), output_dict
+        self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
+        names = [field if isinstance(field, str) else field.name for field in fields]
+        if len(set(names)) < len(names):
+            raise ArgumentError(f"fields={tuple(names)!r}: a field is there twice")
+        bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in added]
+        self._bound = [field for field in bound if not isinstance(field, PixelField)]
+        masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
+        self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
+        self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
+        self.columns = tuple(
+            {column: None for field in self._bound for column in field.columns if column not in _COMPUTED}
+        )
+        self.members = tuple({member: None for field in self._bound for member in field.members})
+        self._is_single, self._classes = schedule.is_single, datasets[0].classes
+        if transforms and not schedule.is_single:
+            raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
+        mixers = [transform for transform in transforms if isinstance(transform, MixUp | CutMix | RandomChoice)]
+        if mixers and any(field.name == "label" and not isinstance(field, BoundNumbers) for field in self._bound):
+            raise ArgumentError(
+                f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
+            )
+        for augment in schedule.all_augments():
+            form = BatchForm(
+                tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes
+            )
+            check_transforms(self._transforms, form)
+        self._asked = tuple(field.name for field in bound)
+        self.names = (*names, *sorted(added - set(names)))
+
+    @property
+    def _num_classes(self) -> int | None:
+        return None if self._classes is None else len(self._classes)
+
+    def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays) -> Any:
+        """The fields of a batch, in the order asked for, then those that batch transforms add."""
+        rows = Rows(
+            {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources},
+            batch.encoded.members,
+            [view.crops for view in batch.views],
+            [view.size for view in batch.views],
+            [None if view.steps is None else affine_of(view.steps, *view.size) for view in batch.views],
+        )
+        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
+        make = arrays.staging() if self._transforms else arrays
+        with arrays.stream() if self._transforms else nullcontext():
+            fields = {name: _each(make.numbers, value) for name, value in values.items()}
+            if self.has_images:
+                fields["image"] = self._views([make.images(pixels) for pixels in decoded.images])
+            for number, name in enumerate(self.masks):
+                fields[name] = self._views([make.numbers(masks[number]) for masks in decoded.masks])
+            if self._transforms:
+                fields = {name: fields[name] for name in self._asked}  # in the order asked for
+                apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws))
+                for name in self.names:
+                    if name not in fields:
+                        raise ArgumentError(f"batch_transforms: took away the field {name!r}, which was asked for")
+                fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
+        if self._output_dict:
+            return {name: fields[name] for name in self.names}
+        return tuple(fields[name] for name in self.names)
+
+    def _views(self, made: list[Any]) -> Any:
+        return made[0] if self._is_single else tuple(made)
+
+    def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
+        """Images, and parts of them that transforms have added, are of the batch's dtype; all else is as it is."""
+        is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
+        return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def _each(make: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure with each array made anew; lists, of text, stay as they are."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, tuple):
+        made = [_each(make, part) for part in value]
+        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+    return make(value)

@@ -1,0 +1,87 @@
+"""Pixels in and out of Pillow: an image as people see it, arrays as images, images as `.npy`."""
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageCms, ImageOps
+
+from gpuload.errors import DecodeError
+from gpuload.packing.image.placement import Placement
+
+_SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+def as_shown(image: Image.Image) -> Image.Image:
+    """The first frame, upright, in mode "RGB" or "L": over white where it is transparent, 16 bits scaled to 8.
+
+    Raises:
+        DecodeError: its pixels are numbers without a range (32 bits or floating point).
+    """
+    sixteen_bits = image.mode in _SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGB", "L"):
+        if "transparency" not in image.info:
+            return image
+    elif sixteen_bits:
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32_767) // 65_535).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        kind = "32-bit whole numbers" if image.mode == "I" else "floating-point numbers"
+        raise DecodeError(f"its pixels are {kind}, whose range nobody says; convert it to 8 or 16 bits")
+    elif image.mode == "1":
+        return image.convert("L")
+    elif image.mode == "LAB":
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        return ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB") or image
+    if image.has_transparency_data:
+        gray = image.mode in ("LA", "La", "L")
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+        return image.convert("L" if gray else "RGB")
+    return image.convert("RGB")
+
+
+def from_array(pixels: npt.NDArray[np.generic]) -> Image.Image:
+    """An image out of uint8 (H, W), (H, W, 1) or (H, W, 3).
+
+    Raises:
+        DecodeError: the array is something else.
+    """
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
+        raise DecodeError(
+            f"an array of {pixels.dtype} {pixels.shape} is no image: wanted uint8 (height, width) or (height, width, 3)"
+        )
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def move(image: Image.Image, to: Placement, filter: Image.Resampling) -> Image.Image:
+    """An image of any size on the canvas where `to` places it; black (0) around it."""
+    if image.size != to.resized:
+        image = image.resize(to.resized, filter, reducing_gap=2.0)
+    if to.canvas == to.resized and to.corner == (0, 0):
+        return image
+    if min(to.corner) >= 0:
+        canvas = Image.new(image.mode, to.canvas)
+        canvas.paste(image, to.corner)
+        return canvas
+    left, top = -to.corner[0], -to.corner[1]
+    return image.crop((left, top, left + to.canvas[0], top + to.canvas[1]))
+
+
+def is_gray(image: Image.Image) -> bool:
+    """Whether no pixel has a colour: at about 64x64 pixels its channels differ by at most 8 of 255."""
+    if image.mode == "L":
+        return True
+    small = image.reduce((max(1, image.width // 64), max(1, image.height // 64))).convert("RGB")
+    return int(np.ptp(np.asarray(small), axis=2).max()) <= 8
+
+
+def npy_header(array: npt.NDArray[np.generic]) -> bytes:
+    """What stands before the elements of a C-ordered array in a `.npy` file of format 1.0."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    return file.getvalue()

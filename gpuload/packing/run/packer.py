@@ -1,0 +1,261 @@
+"""Packs a source into shards: list, plan, workers, and at the end what describes the whole."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpuload.disk import Manifest
+from gpuload.errors import OutputError, SourceError
+from gpuload.packing.image.check import KEPT
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run.lost_workers import Deaths
+from gpuload.packing.run.output import Output
+from gpuload.packing.run.prepare import choose_resizer, identity, lay_out
+from gpuload.packing.run.shard import ShardJob, finished_shard, modules_for, pack_shard
+from gpuload.packing.run.shard_report import PackedShard
+from gpuload.packing.run.split_files import finish_split, rejected_of
+from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
+from gpuload.packing.run.worker_position import read_note
+from gpuload.packing.run.workers import Workers
+from gpuload.sources.listing import Rejection, Source, some_of
+
+__all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: images and bytes read, of how many."""
+
+    images: int
+    bytes: int
+    total_images: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What a run of the packer made: a manifest for each split, and what it left out.
+
+    kinds: images that were kept or stored anew, by kind. rejected: what was left out, in order of the listing.
+    """
+
+    manifests: dict[str, Manifest]
+    kinds: Counter[str]
+    rejected: tuple[Rejection, ...]
+    notes: tuple[str, ...]
+    elapsed_s: float
+
+    @property
+    def images(self) -> int:
+        return sum(manifest.samples for manifest in self.manifests.values())
+
+
+class Engine(Protocol):
+    """What carries shards to processes: `Workers`, or the like on a cluster."""
+
+    def start(self) -> None: ...
+
+    def run(
+        self,
+        tasks: Iterable[ShardJob],
+        done: Callable[[ShardJob, PackedShard], None],
+        died: Callable[[ShardJob, int], ShardJob],
+        watch: Callable[[list[ShardJob]], None],
+    ) -> None: ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def pack(
+    source: Source,
+    out: str | Path,
+    options: PackOptions = PackOptions(),  # noqa: B008 -- frozen
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> PackReport:
+    """Packs every image of a source into a folder for each split, such as `out/train`.
+
+    It starts worker processes that import the caller's main module: call it under `if __name__ == "__main__"`.
+    `watch` is called a few times a second.
+
+    Raises:
+        SourceError: the source holds no image that can be read, or more than `options.max_rejected` cannot be.
+        OutputError: `out` is in use or cannot be written. Unless a shard was finished, nothing is left in it; else a
+            run with `options.resume` goes on.
+        ArgumentError: a split would have no sample, or a run is resumed with other settings.
+    """
+    started = time.monotonic()
+    with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
+        if output.finished:
+            return _finished(output, time.monotonic() - started)
+        try:
+            with _engine(source, options) as engine:
+                engine.start()
+                state = RunState.read(output.scratch) if output.resumed else None
+                before = state.settings.get("--resizer") if state else None
+                options = replace(options, encoding=choose_resizer(options.encoding, before))
+                settings = identity(source, options)
+                if state is None:
+                    output.forget_scratch()
+                    source.prepare(output.scratch)
+                    state = lay_out(source, options, output, settings)
+                else:
+                    output.keep = True
+                    state.check_same(settings, output.final)
+                    source.prepare(output.scratch)
+                run = _Run(source, state, options, output, watch)
+                run.pack_shards(engine)
+            run.check_rejected()
+            manifests = {split.name: run.finish(split) for split in state.splits if split.shards}
+        except OSError as error:
+            raise OutputError(
+                f"{output.path}: cannot be written ({error.strerror or error}). "
+                f"Free some space{_go_on(output)}, or choose another folder"
+            ) from None
+        except OutputError as error:
+            raise OutputError(f"{error}{_go_on(output)}") from None
+        manifests = {name: manifests.get(name) or Manifest.read(at) for name, at in output.packed_splits().items()}
+        rejected = tuple(run.all_rejected())
+    order = {split.name: number for number, split in enumerate(state.splits)}
+    manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
+    return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
+
+
+def _go_on(output: Output) -> str:
+    return "; what is finished is kept: go on with --resume" if output.keep else ""
+
+
+def _engine(source: Source, options: PackOptions) -> Engine:
+    if options.engine == "ray":
+        from gpuload.packing.run.ray_engine import RayWorkers
+
+        return RayWorkers(options.workers, options.address)
+    need_main = type(source).__module__ == "__main__"
+    return Workers[ShardJob, PackedShard](options.worker_count, pack_shard, need_main, modules_for(options.encoding))
+
+
+class _Run:
+    """One run: hands shards to workers and collects what they report."""
+
+    def __init__(
+        self,
+        source: Source,
+        state: RunState,
+        options: PackOptions,
+        output: Output,
+        watch: Callable[[Progress], None],
+    ) -> None:
+        self.state = state
+        self.options = options
+        self.output = output
+        self.watch = watch
+        self.kinds: Counter[str] = Counter()
+        self.packed: dict[str, dict[int, PackedShard]] = {split.name: {} for split in state.splits}
+        self._done_images = 0
+        self._done_bytes = 0
+        folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
+        self.jobs = {
+            split.name: [
+                ShardJob(
+                    source=source,
+                    fields=state.fields,
+                    plan=output.scratch / f"{split.name}.plan",
+                    number=number,
+                    folder=folders[split.name],
+                    scratch=output.scratch,
+                    time_limit_s=options.time_limit_s,
+                    known_bad={},
+                    encoding=options.encoding,
+                    first_shard=split.first_shard,
+                    first_row=state.first_row,
+                )
+                for number in range(split.shards)
+            ]
+            for split in state.splits
+        }
+
+    def pack_shards(self, engine: Engine) -> None:
+        """Packs the shards of all splits that an earlier run did not finish."""
+        waiting = []
+        for job in (job for jobs in self.jobs.values() for job in jobs):
+            if self.output.resumed and (packed := finished_shard(job)) is not None:
+                self._done(job, packed)
+            else:
+                waiting.append(job)
+        try:
+            engine.run(waiting, self._done, Deaths(), self._look)
+        finally:
+            # A worker may have finished a shard of which this process has not heard when it is stopped.
+            self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
+
+    def _done(self, job: ShardJob, packed: PackedShard) -> None:
+        self.output.keep = True
+        self.packed[job.folder.name][job.number] = packed
+        self.kinds += packed.kinds
+        self._done_images += sum(packed.kinds.values()) + len(packed.rejected)
+        self._done_bytes += packed.read_bytes
+
+    def _look(self, jobs: list[ShardJob]) -> None:
+        notes = [read_note(job.note_path) for job in jobs]
+        images = self._done_images + sum(max(position, 0) for position, _ in notes)
+        read_bytes = self._done_bytes + sum(read for _, read in notes)
+        self.watch(Progress(images, read_bytes, self.state.samples, self.state.bytes))
+
+    def check_rejected(self) -> None:
+        """Raises SourceError where nothing is left of a split, or more than `max_rejected` of all was rejected."""
+        for split in self.state.splits:
+            rejected = rejected_of(self.state, split, self._shards(split))
+            if split.shards and not any(shard.info for shard in self._shards(split)):
+                self.output.keep = False
+                reasons = Counter(rejection.reason for rejection in rejected)
+                raise SourceError(
+                    f"no readable image for {split.name!r}: all {len(rejected):,} were rejected ({_counted(reasons)}), "
+                    f"such as {some_of([rejection.source for rejection in rejected])}. Is this the right folder?"
+                )
+        faults = [rejection for rejection in self.all_rejected() if not rejection.asked]
+        listed = self.state.samples + len([entry for _, entry in self.state.rejected if not entry.asked])
+        if len(faults) > self.options.max_rejected * listed:
+            reasons = Counter(rejection.reason for rejection in faults)
+            raise SourceError(
+                f"{len(faults):,} of {listed:,} images were rejected, more than --max-rejected "
+                f"{self.options.max_rejected:.4g} ({_counted(reasons)}), such as "
+                f"{some_of([rejection.source for rejection in faults])}. Mend them and pack again, or go on with "
+                "--resume and a higher --max-rejected"
+            )
+
+    def finish(self, split: PlannedSplit) -> Manifest:
+        return finish_split(self.state, split, self.jobs[split.name], self._shards(split), self.options)
+
+    def notes(self) -> list[str]:
+        """What was found while packing, and that nobody asked for."""
+        shards = [shard for split in self.packed.values() for shard in split.values()]
+        lost, cut = sum(shard.boxes_lost for shard in shards), sum(shard.boxes_cut for shard in shards)
+        found = [f"boxes that are empty or lie outside of their images: {lost:,}, left out"] if lost else []
+        return found + ([f"boxes that reach over an edge of their images: {cut:,}, cut there"] if cut else [])
+
+    def _shards(self, split: PlannedSplit) -> list[PackedShard]:
+        return [packed for _, packed in sorted(self.packed[split.name].items())]
+
+    def all_rejected(self) -> list[Rejection]:
+        return [entry for split in self.state.splits for entry in rejected_of(self.state, split, self._shards(split))]
+
+
+def _finished(output: Output, elapsed_s: float) -> PackReport:
+    """The report of a run that came to its end before, and that is resumed all the same."""
+    output.keep = True
+    manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
+    lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
+    rejected = tuple(Rejection(**json.loads(line)) for line in lines)
+    kinds: Counter[str] = Counter()
+    for manifest in manifests.values():
+        kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
+    return PackReport(manifests, kinds, rejected, ("the set was finished already",), elapsed_s)
+
+
+def _counted(reasons: Counter[str]) -> str:
+    return ", ".join(f"{count:,} × {reason}" for reason, count in reasons.most_common(3))

@@ -1,0 +1,158 @@
+"""Before anything is packed: what there is, what it is like, and which sample goes where, put on the disk."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, MissingPackageError, SourceError
+from gpuload.fields.field import IMAGE, Field
+from gpuload.packing.options import Encoding, PackOptions, Resizer
+from gpuload.packing.run.append import fit_listing
+from gpuload.packing.run.dedup import HashJob, first_of, hash_images, write_candidates
+from gpuload.packing.run.output import Output
+from gpuload.packing.run.plan import MEASURED, ROW, make_plan, write_plan
+from gpuload.packing.run.state import PlannedSplit, RunState, keep_base
+from gpuload.packing.run.workers import Workers
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
+
+_TORCH_NEEDS = ("simplejpeg", "torch")
+
+
+def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encoding:
+    """The encoding with "auto" decided: as `before`, by a run that is resumed, else by what is installed.
+
+    Raises:
+        MissingPackageError: it is to be torch, which is not installed.
+    """
+    missing = " and ".join(name for name in _TORCH_NEEDS if find_spec(name) is None)
+    resizer = encoding.resizer
+    if resizer == "auto":
+        resizer = before or ("torch" if encoding.makes_jpegs_smaller and not missing else "pillow")
+    if resizer == "torch" and missing:
+        who = "--resume: the run that was broken off had --resizer torch, which" if before else "--resizer torch"
+        raise MissingPackageError(f"{who} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
+    return replace(encoding, resizer=resizer)
+
+
+# Names of the columns that every index, listing and plan has, and of what every batch has.
+_TAKEN = ("key", "source", "width", "height", "index", "dataset", NAME, BYTES, WHERE, ROW, MEASURED)
+
+
+def check_names(fields: Sequence[Field]) -> None:
+    """Raises SourceError where two fields, or a field and the index, would have columns of the same name."""
+    owner = dict.fromkeys(_TAKEN, "every set has one of its own")
+    for field in (IMAGE, *fields):
+        columns = {field.name, field.offset_column, field.bytes_column, *field.value_columns}
+        for name in sorted(columns & set(owner)):
+            of = "" if name == field.name else f" needs a column {name!r}, and"
+            raise SourceError(f"field {field.name!r}:{of or ' the name is taken:'} {owner[name]}. Rename the field")
+        owner |= dict.fromkeys(columns, f"field {field.name!r} has it already")
+
+
+def identity(source: Source, options: PackOptions) -> dict[str, Any]:
+    """What decides which bytes come out, in what a person would call it."""
+    encoding = options.encoding
+    return {
+        "the source": source.identity,
+        "splits": [list(pair) for pair in options.shares],
+        "--seed": options.seed,
+        "shuffle": options.shuffle,
+        "--maxcount": options.maxcount,
+        "--maxsize": options.maxsize,
+        "--dedup": options.dedup,
+        "--append": options.append,
+        "measure": options.measure,
+        **{f"--{name.replace('_', '-')}": value for name, value in vars(encoding).items()},
+    }
+
+
+def lay_out(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
+    """Lists, decides what goes where, and puts it on the disk."""
+    listing = source.list_samples()
+    check_names(listing.fields)
+    base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
+    first_row = 0
+    if base:
+        listing = fit_listing(listing, base.items(), options.encoding)
+        first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
+    samples, names = listing.samples, listing.samples.column(NAME)
+    firsts = left_out = None
+    if options.dedup != "no" or len(options.shares) > 1:
+        firsts = _find_copies(source, options, output, listing)
+    copies = np.flatnonzero(firsts != np.arange(len(listing))) if firsts is not None else np.array([], np.int64)
+    notes = list(listing.notes)
+    if len(copies) and options.dedup != "no":
+        done = " and are left out" if options.dedup == "drop" else "; --dedup drop leaves them out"
+        notes.append(f"{len(copies):,} images have the same bytes as others{done}")
+    if options.dedup == "drop":
+        left_out = np.zeros(len(listing), bool)
+        left_out[copies] = True
+    splits = make_plan(
+        listing,
+        shares=options.shares,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        maxcount=options.maxcount,
+        maxsize=options.maxsize,
+        measure=options.measure,
+        first_of=firsts,
+        left_out=left_out,
+    )
+    planned: list[PlannedSplit] = []
+    split_of: dict[int, str] = {}
+    for split in splits:
+        if not len(split.rows) and not (split.name in base or options.append):
+            share = f"--val {options.val}" if options.val else "--splits"
+            raise ArgumentError(
+                f"{share} of {len(listing):,} images leaves none for {split.name!r}. Change {share.split()[0]}, or "
+                "leave it out"
+            )
+        old = base.get(split.name)
+        first_shard = 0
+        if old is not None:
+            first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in old.shards)
+            keep_base(output.scratch, output.path / split.name)
+        write_plan(output.scratch / f"{split.name}.plan", split, samples)
+        planned.append(PlannedSplit(split.name, len(split.ends), len(split.rows), first_shard))
+        split_of.update(dict.fromkeys(np.intersect1d(split.rows, copies).tolist(), split.name))
+    same = []
+    for row, first in zip(copies.tolist(), firsts[copies].tolist() if firsts is not None else [], strict=True):
+        same.append((names[row].as_py(), names[first].as_py(), split_of.get(row, "")))
+    rejected = [(planned[0].name, rejection) for rejection in listing.rejected]
+    if options.dedup == "drop":
+        for name, first, _ in same:
+            rejected.append((planned[0].name, Rejection(name, f"has the same bytes as {first!r}", True)))
+    state = RunState(
+        settings=settings,
+        fields=listing.fields,
+        classes=listing.classes,
+        notes=tuple(notes),
+        rejected=tuple(rejected),
+        duplicates=tuple(same),
+        splits=tuple(planned),
+        samples=len(listing),
+        bytes=int(np.sum(samples.column(BYTES).to_numpy())),
+        first_row=first_row,
+    )
+    state.write(output.scratch)
+    return state
+
+
+def _find_copies(source: Source, options: PackOptions, output: Output, listing: Listing) -> "np.ndarray[Any, Any]":
+    """int64 (N,): the first sample with the same bytes, by reading all that could have a copy."""
+    hashes: list[tuple[int, bytes]] = []
+    jobs = write_candidates(output.scratch, listing.samples, source)
+    if jobs:
+        count = min(options.worker_count, len(jobs))
+        with Workers[HashJob, list[tuple[int, bytes]]](count, hash_images) as workers:
+            workers.run(
+                jobs,
+                lambda _, found: hashes.extend(found),
+                lambda job, _: replace(job, skipped=True),
+                lambda _: None,
+            )
+    return first_of(len(listing), hashes)

@@ -1,0 +1,271 @@
+"""One shard, packed by one process: reads its samples, checks them, writes the tar, its index and its rows."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuload.disk import ShardInfo
+from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.tar import Member, TarWriter
+from gpuload.errors import DecodeError, OutputError
+from gpuload.fields.field import IMAGE, Field, index_schema
+from gpuload.packing.image.check import NotWantedError, StoredImage, check_image
+from gpuload.packing.members import store_field
+from gpuload.packing.options import Encoding
+from gpuload.packing.run.plan import MEASURED, ROW, read_plan
+from gpuload.packing.run.shard_file import ShardFile
+from gpuload.packing.run.shard_report import PackedShard
+from gpuload.packing.run.worker_position import NOWHERE, Note
+from gpuload.sources.listing import NAME, WHERE, Source
+
+_NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What a worker is told: batch `number` of the plan becomes a shard in `folder`, rows and notes go to `scratch`.
+
+    fields: those besides the image. known_bad: samples (by position in the shard) that brought a worker down, and why.
+    time_limit_s: for reading and checking one image; the process dies by SIGALRM when it is over.
+    first_shard, first_row: added to the numbers of shards and samples, when shards are added to a set.
+    """
+
+    source: Source
+    fields: tuple[Field, ...]
+    plan: Path
+    number: int
+    folder: Path
+    scratch: Path
+    time_limit_s: float
+    known_bad: Mapping[int, str]
+    encoding: Encoding
+    first_shard: int = 0
+    first_row: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"shard-{self.first_shard + self.number:06d}.tar"
+
+    @property
+    def note_path(self) -> Path:
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.note"
+
+    @property
+    def rows_path(self) -> Path:
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.rows"
+
+    @property
+    def done_path(self) -> Path:
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.done"
+
+
+def pack_shard(job: ShardJob) -> PackedShard:
+    """Packs one shard. Its tar and `.idx` get their final names when they are whole and on the disk.
+
+    The last file that it writes, `done_path`, says that the shard is finished: a later run keeps it.
+
+    Raises:
+        OutputError: the disk is full, or cannot be written.
+    """
+    path = job.folder / job.name
+    if job.encoding.resizer == "torch":
+        from gpuload.packing.image.shrink import (
+            use_one_thread,  # it imports torch: now, and not in the time of an image
+        )
+
+        use_one_thread()
+    # A name of this process's own: one that outlives its killed packer must not write into what the next one begins.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    info = None
+    try:
+        with ShardFile(temporary) as file, Note(job.note_path) as note:
+            packed = _Packing(job, file)
+            packed.run(note)
+            packed.tar.finish()
+            file.finish()
+        if packed.members:
+            write_whole(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
+            write_whole(job.rows_path, packed.index_rows())
+            temporary.replace(path)
+            info = ShardInfo(job.name, len(packed.members), packed.tar.size, file.sha256)
+        else:
+            temporary.unlink()
+        result = packed.result(info)
+        write_whole(job.done_path, result.to_json().encode())
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error}). Free some space, or choose another output folder"
+        ) from None
+    return result
+
+
+def modules_for(encoding: Encoding) -> tuple[str, ...]:
+    """What `pack_shard` may import for this encoding besides this module."""
+    return ("gpuload.packing.image.shrink",) if encoding.makes_jpegs_smaller and encoding.resizer != "pillow" else ()
+
+
+def finished_shard(job: ShardJob) -> PackedShard | None:
+    """What an earlier run made of this shard, if it finished it and the files are still there."""
+    try:
+        packed = PackedShard.from_json(job.done_path.read_text())
+        if packed.info is not None:
+            sizes = [(job.folder / packed.info.name).stat().st_size, job.rows_path.stat().st_size]
+            if sizes[0] != packed.info.bytes or not dali_index_path(job.folder / packed.info.name).exists():
+                return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return packed
+
+
+def sample_key(number: int, name: str) -> str:
+    """A key for any name: its number in the listing makes it unique, a piece of its stem makes it readable.
+
+    >>> sample_key(7, "cats/Élan vital.v2.JPG")
+    '00000007-lan-vital-v2'
+    """
+    stem = name.rpartition("/")[2].rpartition(".")[0]
+    slug = _NO_SLUG.sub("-", stem).strip("-")[:40].rstrip("-")
+    return f"{number:08d}-{slug}" if slug else f"{number:08d}"
+
+
+class _Packing:
+    """A shard in the making."""
+
+    def __init__(self, job: ShardJob, file: ShardFile) -> None:
+        self.job = job
+        self.samples = read_plan(job.plan, job.number)
+        self.schema = index_schema((IMAGE, *job.fields))
+        self.columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
+        self.members: list[list[Member]] = []
+        self.file = file
+        self.tar = TarWriter(file)
+        self.rejected: list[tuple[int, str, str, bool]] = []
+        self.kinds: Counter[str] = Counter()
+        self.extensions: set[str] = set()
+        self.histogram = np.zeros(768, np.int64)
+        self.measured = 0
+        self.read_bytes = 0
+        self.boxes_lost = self.boxes_cut = 0
+
+    def run(self, note: Note) -> None:
+        """Every sample of the shard in turn."""
+        parent = os.getppid()
+        columns = self.samples.to_pydict()
+        wheres = columns.get(WHERE) or [""] * len(columns[ROW])
+        names = [name for field in self.job.fields for name in (field.name, *field.value_columns) if name in columns]
+        for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
+            if os.getppid() != parent:
+                os._exit(1)  # the packer is gone; nobody would finish what is begun here
+            note.write(position, self.read_bytes)
+            values = {column: columns[column][position] for column in names}
+            try:
+                if reason := self.job.known_bad.get(position):
+                    raise DecodeError(reason)
+                image, stored = self._read(row, name, wheres[position], columns[MEASURED][position], values)
+            except (DecodeError, NotWantedError) as error:
+                self.rejected.append((row, name, str(error), isinstance(error, NotWantedError)))
+            else:
+                self._add(sample_key(self.job.first_row + row, name), name, image, stored)
+                for boxes in (values[field.name] for field in self.job.fields if field.kind == "boxes"):
+                    lost, cut = image.placement.count_astray(np.array(boxes, np.float32))
+                    self.boxes_lost += lost
+                    self.boxes_cut += cut
+        note.write(NOWHERE, self.read_bytes)
+
+    def _read(
+        self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
+    ) -> tuple[StoredImage, list[tuple[Field, bytes, int, dict[str, Any]]]]:
+        """The image and, for each other field, its member, the bytes before its first element, and index columns."""
+        # The default action of SIGALRM ends the process, also where C code would never come back to Python.
+        signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
+        try:
+            data = self.job.source.read(row, name, where)
+            self.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            image = check_image(data, measured, self.job.encoding)
+            stored = []
+            for field in self.job.fields:
+                value: Any
+                if field.stays_in_shard:
+                    value = self.job.source.read_field(field, row, values[field.name])
+                else:
+                    value = {column: values[column] for column in field.value_columns}
+                stored.append((field, *store_field(field, value, image.placement)))
+        except OSError as error:
+            raise DecodeError(f"cannot be read: {error.strerror or error}") from None
+        except MemoryError:
+            raise DecodeError("does not fit into memory") from None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return image, stored
+
+    def _add(
+        self, key: str, name: str, image: StoredImage, stored: list[tuple[Field, bytes, int, dict[str, Any]]]
+    ) -> None:
+        record: dict[str, Any] = {"key": key, "source": name, "width": image.width, "height": image.height}
+        members = []
+        for field, content, header, values in [(IMAGE, image.data, image.header, {}), *stored]:
+            extension = image.member if field is IMAGE else field.member
+            member = self.tar.append(f"{key}.{extension}", content)
+            record[field.offset_column], record[field.bytes_column] = member.offset + header, member.size - header
+            record.update(values)
+            members.append(member)
+        self.file.flush()
+        self.members.append(members)
+        for column, value in record.items():
+            self.columns[column].append(value)
+        self.kinds[image.kind] += 1
+        self.extensions.add(image.member)
+        if image.histogram is not None:
+            self.histogram += image.histogram
+            self.measured += 1
+
+    def index_rows(self) -> bytes:
+        """The rows of the index, as an Arrow file of one batch."""
+        batch = pa.record_batch([self.columns[name] for name in self.schema.names], schema=self.schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    def result(self, info: ShardInfo | None) -> PackedShard:
+        def largest(column: str) -> int:
+            return int(max(self.columns[column], default=0))
+
+        return PackedShard(
+            info=info,
+            rejected=tuple(self.rejected),
+            kinds=self.kinds,
+            extensions=tuple(sorted(self.extensions)),
+            width=largest("width"),
+            height=largest("height"),
+            image_bytes=largest(IMAGE.bytes_column),
+            histogram=self.histogram,
+            measured=self.measured,
+            read_bytes=self.read_bytes,
+            boxes_lost=self.boxes_lost,
+            boxes_cut=self.boxes_cut,
+        )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file that has its final name only when it is whole and on the disk."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """`write_whole` for what JSON can hold."""
+    write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

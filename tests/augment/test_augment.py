@@ -1,0 +1,130 @@
+"""Crops and flips: the distribution against torchvision's, and what an Augment refuses."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.augment.crops import Crops
+
+
+def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Crops:
+    sizes = np.full((2, count), [[width], [height]], np.int32)
+    return augment.draw(seed, epoch, np.arange(count), *sizes).crops
+
+
+def largest_gap(first: np.ndarray, second: np.ndarray) -> float:
+    """Kolmogorov–Smirnov distance of two samples."""
+    values = np.union1d(first, second)
+    below = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "options"),
+    [
+        (500, 375, {}),
+        (375, 500, {"scale": (0.5, 1.0)}),
+        (64, 64, {"ratio": (0.5, 2.0)}),
+        (300, 40, {}),  # so wide that many draws end in the fallback
+        (40, 400, {"scale": (0.9, 1.0)}),  # all of them do
+    ],
+)
+def test_random_crops_are_distributed_as_torchvisions(
+    transforms: ModuleType, width: int, height: int, options: dict[str, Any]
+) -> None:
+    count = 10_000
+    torch.manual_seed(0)
+    image = torch.empty((3, height, width), device="meta")
+    reference = transforms.RandomResizedCrop(224, **options)
+    params = [reference.make_params([image]) for _ in range(count)]
+    expected = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in params])
+    crops = draw(Augment(224, **options), count, width, height)
+    found = np.concatenate([crops.start, crops.shape], axis=1)
+    assert (crops.roi_start == 0).all() and (crops.roi_end == crops.shape).all()
+    # Two samples of 10,000 from one distribution are further apart than 0.0276 once in 1,000 draws.
+    for column in range(4):
+        assert largest_gap(expected[:, column], found[:, column]) < 0.0276
+    assert largest_gap(expected[:, 2] * expected[:, 3], found[:, 2] * found[:, 3]) < 0.0276
+
+
+def test_place_size_and_flip_are_independent() -> None:
+    crops = draw(Augment(8), 20_000, 1000, 1000)
+    height, width = crops.shape.T
+    top, left = (crops.start / np.maximum(1000 - crops.shape, 1)).T
+    together = np.corrcoef([top, left, height * width, width / height, crops.mirror])
+    # A correlation of independent draws has a standard error of 0.007; ten pairs, so allow four of them.
+    assert np.abs(together - np.eye(5)).max() < 0.028
+
+
+@given(st.integers(1, 900), st.integers(1, 900), st.integers(0, 2**62), st.sampled_from(["random", "center", "none"]))
+def test_crops_lie_in_the_image(width: int, height: int, seed: int, crop: Any) -> None:
+    crops = draw(Augment((20, 31), crop=crop), 8, width, height, seed=seed)
+    assert (crops.start >= 0).all() and (crops.shape >= 1).all()
+    assert (crops.start + crops.shape <= [height, width]).all()
+    assert (crops.roi_start >= 0).all() and (crops.roi_end <= crops.shape + 1e-3).all()
+    assert (crops.roi_end > crops.roi_start).all()
+
+
+@given(st.integers(0, 2**62), st.integers(0, 1000), st.permutations(range(12)))
+def test_a_sample_is_cropped_alike_in_any_company(seed: int, epoch: int, samples: list[int]) -> None:
+    widths, heights = np.arange(40, 52, dtype=np.int32), np.arange(90, 78, -1, dtype=np.int32)
+    together = Augment(8).draw(seed, epoch, np.arange(12), widths, heights)
+    chosen = np.array(samples[:5])
+    apart = Augment(8).draw(seed, epoch, chosen, widths[chosen], heights[chosen])
+    for some, all_ in zip(apart.crops, together.crops, strict=True):
+        np.testing.assert_array_equal(some, all_[chosen])
+
+
+def test_seed_and_epoch_change_the_crops() -> None:
+    drawn = {
+        draw(Augment(8), 4, 500, 375, seed=s, epoch=e).start.tobytes() for s, e in [(0, 0), (0, 1), (1, 0), (1, 1)]
+    }
+    assert len(drawn) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 0.5),
+        ({"crop": "center"}, 0),
+        ({"crop": "none"}, 0),
+        ({"flip": 0.2}, 0.2),
+        ({"flip": 0}, 0),
+        ({"flip": 1}, 1),
+    ],
+)
+def test_share_of_flips(options: dict[str, Any], expected: float) -> None:
+    mirror = draw(Augment(8, **options), 20_000, 50, 50).mirror
+    assert set(mirror.tolist()) <= {0, 1}
+    assert abs(mirror.mean() - expected) < (0.015 if 0 < expected < 1 else 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 0}, r"size=0\): expected a positive side"),
+        ({"size": (8, 8, 3)}, r"size=\(8, 8, 3\)\): expected a positive side"),
+        ({"crop": "centre"}, r"crop='centre'\): expected one of 'random', 'center', 'none'"),
+        ({"dtype": "float64"}, r"dtype='float64'\): expected one of 'float32', 'float16', 'bfloat16', 'uint8'"),
+        ({"layout": "NHWC"}, r"layout='NHWC'\): expected one of 'NCHW', 'channels_last'"),
+        ({"scale": (0, 1)}, r"scale=\(0, 1\)\): expected 0 < low <= high <= 1"),
+        ({"scale": (0.5, 0.2)}, r"scale=\(0.5, 0.2\)"),
+        ({"ratio": (2, 1)}, r"ratio=\(2, 1\)\): expected 0 < low <= high"),
+        ({"flip": 1.5}, r"flip=1.5\): expected a probability in 0..1"),
+        ({"resize": 256}, r"resize=256\): is for crop='center' only; crop is 'random'"),
+        ({"crop": "center", "resize": 200}, r"resize=200\): the shorter side must be at least size, 224"),
+        ({"mean": (0.5, 0.5)}, r"mean=\(0.5, 0.5\).*expected three values each"),
+        ({"std": (0.2, 0.2, 0)}, r"std above 0"),
+        ({"mean": (123.7, 116.3, 103.5)}, r"expected values for pixels in 0..1. Divide yours by 255"),
+    ],
+)
+def test_impossible_augments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        Augment(**{"size": 224, **options})

@@ -1,0 +1,172 @@
+"""Presets give torchvision's own pixels: of JPEGs, decoded, cropped, resized and normalised, on both decoders.
+
+How far they are apart, in levels of 255 (mean; 99.9th percentile; largest), over 12 JPEGs of 0.06 to 1.5 megapixels at
+size 224 (2026-11; torchvision 0.28 on Pillow 13, DALI 2.4, torch 2.13):
+
+                    native           dali
+    eval, bilinear   0.0005; 0; 1    0.16; 1; 1
+    eval, bicubic    0.0026; 1; 2    0.17; 1; 1
+    train, bilinear  0.0023; 1; 1    0.16; 1; 1
+    train, bicubic   0.0028; 1; 2    0.17; 1; 1
+
+Pillow and torch round to whole levels between the two passes of a resize, DALI does not.
+"""
+
+import importlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, smooth_image
+from PIL import Image
+
+import gpuload
+from gpuload import Augment
+
+SIZES = [(375, 250), (250, 375), (300, 300), (640, 200), (120, 500), (700, 600)]
+MEAN = {"native": 0.02, "dali": 0.25}
+
+
+@pytest.fixture(scope="module")
+def jpegs() -> list[bytes]:
+    rng = np.random.default_rng(11)
+    return [encode(smooth_image(rng, *size), quality=90) for size in SIZES]
+
+
+@pytest.fixture(scope="module")
+def pictures(jpegs: list[bytes]) -> list[Image.Image]:
+    return [Image.open(io.BytesIO(jpeg)) for jpeg in jpegs]
+
+
+@pytest.fixture(scope="module")
+def folder(jpegs: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("presets")
+    samples = [{"image": jpeg, "label": number % 2} for number, jpeg in enumerate(jpegs)]
+    gpuload.pack(samples, out, workers=1, shuffle=False)
+    return out / "train"
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def batch(folder: Path, decoder: str, augment: Augment) -> torch.Tensor:
+    """All images, in stored order."""
+    options: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}
+    with gpuload.DaliIterator(folder, len(SIZES), augment=augment, **options) as loader:
+        [(images, _)] = loader
+    assert len(images) == len(SIZES)
+    return images
+
+
+def check_levels(images: torch.Tensor, std: Any, mean: float, expected: Callable[[int], torch.Tensor]) -> None:
+    """Normalised images against those expected: `mean` levels of 255 apart, or less, and 2 at most."""
+    for number, image in enumerate(images):
+        other = expected(number)
+        assert image.shape == other.shape and image.dtype == other.dtype == torch.float32
+        gap = (image - other).abs() * 255 * torch.tensor(std).view(3, 1, 1)
+        assert gap.mean() < mean and gap.max() < 2.01
+
+
+@pytest.mark.parametrize("mode", ["BILINEAR", "BICUBIC"])
+def test_evaluation_is_what_weights_transforms_do(
+    folder: Path, pictures: list[Image.Image], transforms: ModuleType, decoder: str, mode: str
+) -> None:
+    presets = importlib.import_module("torchvision.transforms._presets")
+    interpolation = importlib.import_module("torchvision.transforms").InterpolationMode[mode]
+    preset = presets.ImageClassification(crop_size=224, resize_size=256, interpolation=interpolation)
+    own = Augment.imagenet_eval(224, interpolation=mode.lower())
+    for augment in (Augment.torchvision(preset), own):
+        images = batch(folder, decoder, augment)
+        check_levels(images, augment.std, MEAN[decoder], lambda number: preset(pictures[number]))
+
+
+@pytest.mark.parametrize("mode", ["BILINEAR", "BICUBIC"])
+def test_the_same_crops_give_the_same_training_images(
+    folder: Path, pictures: list[Image.Image], transforms: ModuleType, decoder: str, mode: str
+) -> None:
+    functional = transforms.functional
+    interpolation = importlib.import_module("torchvision.transforms").InterpolationMode[mode]
+    augment = Augment.imagenet_train(224, interpolation=mode.lower(), vertical_flip=0.5)
+    widths, heights = np.array(SIZES, np.int32).T
+    crops = augment.draw(0, 0, np.arange(len(SIZES)), widths, heights).crops
+    assert 0 < crops.mirror.sum() < len(SIZES) and 0 < crops.mirror_y.sum() < len(SIZES)
+
+    def expected(number: int) -> torch.Tensor:
+        top, left, height, width = *crops.start[number].tolist(), *crops.shape[number].tolist()
+        image = functional.resized_crop(pictures[number], top, left, height, width, [224, 224], interpolation)
+        image = functional.horizontal_flip(image) if crops.mirror[number] else image
+        image = functional.vertical_flip(image) if crops.mirror_y[number] else image
+        return functional.normalize(
+            functional.to_dtype(functional.to_image(image), scale=True), augment.mean, augment.std
+        )
+
+    check_levels(batch(folder, decoder, augment), augment.std, MEAN[decoder], expected)
+
+
+def test_a_whole_recipe_gives_torchvisions_pixels(
+    folder: Path, pictures: list[Image.Image], transforms: ModuleType, decoder: str
+) -> None:
+    """Nothing in it is random, so that torchvision's own run of it is what must come out."""
+    recipe = transforms.Compose(
+        [
+            transforms.Resize((120, 150)),
+            transforms.RandomHorizontalFlip(1.0),
+            transforms.RandomAdjustSharpness(0, p=1.0),
+            transforms.ColorJitter(brightness=(0.8, 0.8)),
+            transforms.RandomApply([transforms.RandomInvert(p=1.0), transforms.GaussianBlur(5, 1.0)], p=1.0),
+            transforms.ToImage(),
+            transforms.ToDtype(torch.float32, scale=True),
+            transforms.Normalize((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)),
+        ]
+    )
+    images = batch(folder, decoder, Augment.torchvision(recipe))
+    check_levels(images, (0.2, 0.25, 0.3), 0.25, lambda number: recipe(pictures[number]))
+
+
+def test_inceptions_evaluation_is_the_middle(folder: Path, pictures: list[Image.Image], decoder: str) -> None:
+    augment = Augment.inception(150, train=False)
+
+    def expected(number: int) -> torch.Tensor:
+        width, height = pictures[number].size
+        left, top = int((width - width * 0.875) / 2), int((height - height * 0.875) / 2)
+        middle = pictures[number].crop((left, top, width - left, height - top))
+        pixels = np.array(middle.resize((150, 150), Image.Resampling.BILINEAR))
+        return torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1
+
+    check_levels(batch(folder, decoder, augment), augment.std, 0.25, expected)
+
+
+def test_inceptions_training_distorts_colours_and_reaches_from_minus_1_to_1(folder: Path, decoder: str) -> None:
+    images = batch(folder, decoder, Augment.inception(80, train=True))
+    plain = batch(folder, decoder, Augment.inception(80, train=True, transforms=()))
+    assert images.shape == (len(SIZES), 3, 80, 80)
+    assert -1 <= images.min() < -0.5 and 0.5 < images.max() <= 1
+    assert not (images == plain).flatten(1).all(dim=1).any()
+    # The same crops: what is bright in one is bright in the other, but for the hue.
+    for one, other in zip(images.mean(dim=1).flatten(1), plain.mean(dim=1).flatten(1), strict=True):
+        assert torch.corrcoef(torch.stack([one, other]))[0, 1] > 0.7
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        (Augment.imagenet_train(), Augment(224, crop="random")),
+        (Augment.imagenet_train(64, dtype="uint8", flip=0.1), Augment(64, dtype="uint8", flip=0.1)),
+        (Augment.imagenet_eval(), Augment(224, crop="center", resize=256)),
+        (Augment.imagenet_eval(112, resize=120), Augment(112, crop="center", resize=120)),
+        (Augment.inception(train=False, fraction=0.5).fraction, 0.5),
+        (Augment.inception(train=True, scale=(0.1, 1.0)).scale, (0.1, 1.0)),
+    ],
+)
+def test_presets_can_be_changed(preset: Any, expected: Any) -> None:
+    def values(one: Any) -> Any:
+        return {**vars(one), "resize": one.resize_px} if isinstance(one, Augment) else one
+
+    assert values(preset) == values(expected)

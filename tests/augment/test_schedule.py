@@ -1,0 +1,163 @@
+"""Several views of each sample, and what changes from epoch to epoch, on both decoders."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gpuload
+from gpuload import Augment
+from gpuload.augment.schedule import Schedule
+from gpuload.decode.dali import decoder as pipeline
+from gpuload.transforms import RandomGrayscale, RandomInvert
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.DaliIterator:
+    usual = {"fields": ("image", "index"), "device": "cpu", "num_threads": 1, "window": 3}
+    return gpuload.DaliIterator(packed, 16, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+
+
+def sized(size: Any, **options: Any) -> Augment:
+    return Augment(size, **{"dtype": "uint8", **options})
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two epochs are equal, bit for bit."""
+    pairs = list(zip(first, second, strict=True))
+    return len(pairs) > 0 and all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one with each DALI pipeline that is built."""
+    built: list[Any] = []
+    real = pipeline.pipeline_def
+
+    def counted(operators: Any) -> Any:
+        def make(*args: Any, **options: Any) -> Any:
+            built.append(operators)
+            return real(operators)(*args, **options)
+
+        return make
+
+    monkeypatch.setattr(pipeline, "pipeline_def", counted)
+    return built
+
+
+def test_sizes_change_from_their_epoch_on_and_nothing_is_built_anew(
+    packed: Path, decoder: str, builds: list[Any]
+) -> None:
+    with load(packed, decoder, {3: sized((20, 28)), 0: sized(16), 1: sized(24, crop="center", resize=30)}) as loader:
+        epochs = [list(loader) for _ in range(5)]
+        loader.set_epoch(0)
+        again = list(loader)
+    assert len(builds) == (decoder == "dali")
+    shapes = [{tuple(images.shape[2:]) for images, _ in epoch} for epoch in epochs]
+    assert shapes == [{(16, 16)}, {(24, 24)}, {(24, 24)}, {(20, 28)}, {(20, 28)}]
+    assert same(again, epochs[0])
+    for number, augment in ((1, sized(24, crop="center", resize=30)), (4, sized((20, 28)))):
+        with load(packed, decoder, augment) as plain:
+            plain.set_epoch(number)
+            assert same(plain, epochs[number])
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+def test_a_run_resumed_inside_a_later_epoch_has_its_size(packed: Path, decoder: str, steps: int | None) -> None:
+    augment = {0: sized(16), 2: sized(24), 3: sized(12)}
+    with load(packed, decoder, augment, steps_per_epoch=steps) as loader:
+        for _ in range(2):
+            assert {images.shape[-1] for images, _ in loader} == {16}
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = list(batches)
+        following = list(loader)
+    with load(packed, decoder, augment, steps_per_epoch=steps) as resumed:
+        resumed.load_state_dict(state)
+        assert same(list(resumed), rest) and same(list(resumed), following)
+    assert len(rest) == (6 if steps is None else steps) - 1
+    assert [{images.shape[-1] for images, _ in epoch} for epoch in (rest, following)] == [{24}, {12}]
+
+
+def test_flips_and_transforms_may_begin_later(packed: Path, decoder: str, builds: list[Any]) -> None:
+    changed = sized(16, vertical_flip=1.0, flip=0, transforms=[RandomInvert(p=1.0)])
+    with load(packed, decoder, {0: sized(16, flip=0), 1: changed}) as loader:
+        first, second = list(loader), list(loader)
+    assert len(builds) == (decoder == "dali")
+    with load(packed, decoder, sized(16, flip=0)) as plain:
+        assert same(plain, first)
+        assert same([(255 - images.flip(2), index) for images, index in plain], second)
+
+
+def test_views_are_a_tuple_and_the_first_does_not_depend_on_the_others(packed: Path, decoder: str) -> None:
+    first, second = sized((16, 20)), sized(12, crop="center", resize=14, transforms=[RandomGrayscale(p=1.0)])
+    with load(packed, decoder, [first, second, first]) as several, load(packed, decoder, first) as alone:
+        batches, expected = list(several), list(alone)
+    assert len(batches) == 6 and type(batches[0][0]) is tuple
+    assert same([(views[0], index) for views, index in batches], expected)
+    for views, _ in batches:
+        assert [tuple(view.shape) for view in views] == [(16, 3, 16, 20), (16, 3, 12, 12), (16, 3, 16, 20)]
+        assert (views[1][:, 0] == views[1][:, 1]).all()
+        assert not (views[0] == views[2]).flatten(1).all(dim=1).any()
+    with load(packed, decoder, [second]) as one, load(packed, decoder, second) as plain:
+        assert same(one, plain)  # one in a list is one
+
+
+def test_views_by_epoch_as_numpy_arrays_and_in_a_dict(packed: Path, decoder: str) -> None:
+    augment = {0: [sized(16), sized(8)], 1: [sized(20), sized(10)]}
+    with load(packed, decoder, augment, output="numpy", output_dict=True) as loader:
+        for size in (16, 20):
+            for batch in loader:
+                assert list(batch) == ["image", "index"] and type(batch["image"]) is tuple
+                assert [view.shape for view in batch["image"]] == [(16, 3, size, size), (16, 3, size // 2, size // 2)]
+                assert all(type(view) is np.ndarray for view in batch["image"])
+
+
+def test_views_of_different_normalisation(packed: Path, decoder: str) -> None:
+    views = [Augment(16), Augment(16, mean=(0, 0, 0), std=(1, 1, 1)), Augment(16, normalize="image")]
+    with load(packed, decoder, views) as loader:
+        images, _ = next(iter(loader))
+    assert images[0].min() < -1 and images[1].min() >= 0 and images[1].max() <= 1
+    assert images[2].flatten(1).mean(dim=1).abs().max() < 1e-4
+
+
+def test_at_looks_up_the_epoch() -> None:
+    one, two, three = (sized(size) for size in (8, 9, 10))
+    schedule = Schedule({7: three, 0: one, 2: two})
+    assert [schedule.at(epoch)[0] for epoch in (0, 1, 2, 6, 7, 1000)] == [one, one, two, two, three, three]
+    assert schedule.all_augments() == [one, two, three] and schedule.first == one
+
+
+@pytest.mark.parametrize(
+    ("augment", "message"),
+    [
+        ({1: sized(8), 3: sized(9)}, r"has epochs \[1, 3\], but none for epoch 0, the first"),
+        ({}, r"has epochs \[\], but none for epoch 0"),
+        ({0: sized(8), -1: sized(9)}, "epoch -1; expected whole numbers from 0 on"),
+        ({0: sized(8), "1": sized(9)}, "epoch '1'; expected whole numbers from 0 on"),
+        ([], r"augment=\[\]: expected at least one Augment"),
+        ({0: [], 1: []}, r"augment=\[\]: expected at least one Augment"),
+        (224, "augment: 224; expected a gpuload.Augment, several, or a dict of them by epoch"),
+        ([sized(8), 224], "augment: 224; expected a gpuload.Augment"),
+        ({0: sized(8), 1: [sized(8), sized(8)]}, "epoch 1 makes 2 views, epoch 0 1"),
+        ({0: sized(8), 1: Augment(8)}, "epochs 0 and 1 differ in dtype .'uint8' and 'float32'.*construct another"),
+        ({0: Augment(8), 4: Augment(8, mean=(0, 0, 0))}, "epochs 0 and 4 differ in mean"),
+        (
+            {0: sized(8), 1: sized(8, crop="pad_or_crop")},
+            r"epochs 0 and 1 differ in crop='pad_or_crop' \(False and True\)",
+        ),
+        ({0: sized(8), 1: sized(8, interpolation="bicubic")}, "differ in interpolation"),
+        ([sized(8), Augment(8)], "its views differ in dtype or layout"),
+        ([sized(8), sized(8, layout="channels_last")], "its views differ in dtype or layout"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(packed: Path, augment: Any, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(packed, "auto", augment)

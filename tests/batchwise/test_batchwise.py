@@ -1,0 +1,347 @@
+"""MixUp, CutMix, RandomChoice and CenterHole: against torchvision, against plain NumPy, and on CuPy where there is a GPU."""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gpuload
+from gpuload.batchwise import (
+    BatchForm,
+    CenterHole,
+    CutMix,
+    FieldBatch,
+    MixUp,
+    RandomChoice,
+    apply_transforms,
+    blend,
+    check_transforms,
+)
+from gpuload.batchwise.blend import Mix, symmetric_beta
+from gpuload.draws import make_key, uniform
+
+CLASSES = 5
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
+def xp(request: pytest.FixtureRequest) -> Any:
+    """The array module."""
+    if request.param == "cupy" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return importlib.import_module(request.param)
+
+
+@pytest.fixture(params=[1, 3, 64])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that are mixed at a time: what a GPU does in blocks is arithmetic that NumPy can do, too."""
+    monkeypatch.setattr(blend, "_BLOCK", {"numpy": request.param, "cupy": request.param})
+
+
+def draws_of(samples: np.ndarray, seed: int = 0) -> Callable[[int], np.ndarray]:
+    return lambda number: uniform(make_key(seed, number), samples)
+
+
+def make_batch(xp: Any, count: int = 7, dtype: str = "float32", size: tuple[int, int] = (12, 17)) -> FieldBatch:
+    rng = np.random.default_rng(count)
+    values = rng.uniform(0, 255, (count, 3, *size)) if dtype == "uint8" else rng.normal(size=(count, 3, *size))
+    fields = {"image": xp.asarray(values.astype(dtype)), "label": xp.asarray(np.arange(count) % CLASSES)}
+    return FieldBatch(fields, CLASSES, draws_of(np.arange(count)))
+
+
+def host(array: Any) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else array
+
+
+def mixed(images: np.ndarray, mix: Mix) -> np.ndarray:
+    """float64: what mixing is, pixel by pixel."""
+    share = np.ones((len(images), 1, *images.shape[2:]))
+    for place, (top, left, bottom, right) in enumerate(mix.box.tolist()):
+        share[place, 0, top:bottom, left:right] = mix.in_box[place]
+    return share * images + (1 - share) * np.roll(images, 1, axis=0)
+
+
+def soft(labels: np.ndarray, share: np.ndarray) -> np.ndarray:
+    one_hot = np.eye(CLASSES)[labels]
+    return share[:, None] * one_hot + (1 - share[:, None]) * np.roll(one_hot, 1, axis=0)
+
+
+MIXERS = (
+    MixUp(alpha=1.0),
+    MixUp(alpha=0.2, p=0.5),
+    CutMix(),
+    CutMix(p=0.5),
+    RandomChoice([MixUp(alpha=1.0), CutMix(p=0.5)], p=[0.6, 0.6]),
+)
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("transform", MIXERS, ids=str)
+def test_images_and_labels_are_mixed_as_planned(xp: Any, transform: Any, dtype: str) -> None:
+    batch = make_batch(xp, dtype=dtype)
+    images, labels = host(batch.fields["image"]).copy(), host(batch.fields["label"]).copy()
+    mix = transform.plan(batch.draws, 12, 17)
+    expected = mixed(images.astype(np.float64), mix)
+    memory = batch.fields["image"]
+    transform(batch)
+    assert batch.fields["image"] is memory and memory.dtype == dtype  # in place
+    found = host(memory)
+    if dtype == "uint8":
+        assert np.abs(found - expected).max() <= 0.5 + 1e-4
+    else:
+        np.testing.assert_allclose(found, expected, atol=2e-6 if dtype == "float32" else 3e-3)
+    assert not np.array_equal(found, images)
+    assert batch.fields["label"].dtype == np.float32
+    np.testing.assert_allclose(host(batch.fields["label"]), soft(labels, mix.label), atol=1e-6)
+
+
+@pytest.mark.parametrize("transform", MIXERS, ids=str)
+def test_boxes_lie_in_the_image_and_labels_are_shared_as_pixels_are(transform: Any) -> None:
+    rng = np.random.default_rng(0)
+    for seed, (count, height, width) in enumerate(rng.integers(1, 20, (50, 3)).tolist()):
+        mix = transform.plan(draws_of(np.arange(count), seed), height, width)
+        assert (mix.box >= 0).all() and (mix.box[:, [0, 2]] <= height).all() and (mix.box[:, [1, 3]] <= width).all()
+        assert (mix.box[:, :2] <= mix.box[:, 2:]).all()
+        area = np.prod(mix.box[:, 2:] - mix.box[:, :2], axis=1) / (height * width)
+        np.testing.assert_allclose(mix.label, 1 - area * (1 - mix.in_box), atol=1e-12)
+
+
+def same_for_all(batch: FieldBatch) -> FieldBatch:
+    """As torchvision draws: once a batch."""
+    return FieldBatch(batch.fields, None, lambda number: np.full(7, uniform(make_key(3, number), np.arange(1))[0]))
+
+
+def test_mixup_is_torchvisions(transforms: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, ours = same_for_all(make_batch(np)), MixUp(alpha=1.0, num_classes=CLASSES)
+    share = ours.plan(batch.draws, 12, 17).label[0]
+    theirs = transforms.MixUp(num_classes=CLASSES)
+    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(share))
+    images, labels = theirs(torch.tensor(batch.fields["image"]), torch.tensor(batch.fields["label"]))
+    ours(batch)
+    np.testing.assert_allclose(batch.fields["image"], images, atol=1e-6)
+    np.testing.assert_allclose(batch.fields["label"], labels, atol=1e-6)
+    assert 0.01 < share < 0.99  # else this would not see a blend
+
+
+@pytest.mark.parametrize("size", [(12, 17), (1, 1), (31, 8)])
+def test_cutmix_is_torchvisions(transforms: ModuleType, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    for seed in range(20):
+        batch = make_batch(np, size=size)
+        draws = [np.full(7, uniform(make_key(seed, number), np.arange(1))[0]) for number in range(5)]
+        batch = FieldBatch(batch.fields, None, lambda number, draws=draws: draws[number])
+        middle = iter([int(draws[4][0] * size[1]), int(draws[3][0] * size[0])])
+        theirs = transforms.CutMix(num_classes=CLASSES)
+        share = symmetric_beta(1.0, draws[1], draws[2])[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(theirs._dist, "sample", lambda shape, share=share: torch.tensor(share))
+            patch.setattr(torch, "randint", lambda high, size, middle=middle: torch.tensor([next(middle)]))
+            images, labels = theirs(torch.tensor(batch.fields["image"]), torch.tensor(batch.fields["label"]))
+        CutMix(num_classes=CLASSES)(batch)
+        np.testing.assert_array_equal(batch.fields["image"], images)
+        np.testing.assert_allclose(batch.fields["label"], labels, atol=1e-6)
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    """Kolmogorov's and Smirnov's, of two samples."""
+    both = np.concatenate([first, second])
+    below = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+# Of 20,000 and 20,000, a distance above 1.63 * sqrt(2 / 20000) has a probability of 1 %.
+DRAWN, FAR = 20_000, 1.63 * np.sqrt(2 / 20_000)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.5, 1.0, 3.0, 200.0])
+def test_shares_are_beta_distributed(alpha: float) -> None:
+    draws = draws_of(np.arange(DRAWN))
+    found = symmetric_beta(alpha, draws(1), draws(2))
+    assert ((found >= 0) & (found <= 1)).all()
+    for other, far in ((alpha, False), (1.2 * alpha + 0.02, True)):
+        theirs = np.random.default_rng(0).beta(other, other, DRAWN)
+        # Ours are multiples of 2**-53: a share of 1e-70, likely for a small alpha, is 0.
+        assert (distance(found.round(12), theirs.round(12)) > FAR) == far
+
+
+@pytest.mark.parametrize("first", [0.0, 1 - 2.0**-53])
+@pytest.mark.parametrize("second", [0.0, 0.25, 0.5, 1 - 2.0**-53])
+def test_the_ends_of_the_draws_give_shares_too(first: float, second: float) -> None:
+    for alpha in (1e-3, 0.2, 1.0, 1e3):
+        [share] = symmetric_beta(alpha, np.array([first]), np.array([second]))
+        assert 0 <= share <= 1
+
+
+def test_boxes_are_distributed_as_torchvisions(transforms: ModuleType) -> None:
+    torch.manual_seed(0)
+    image = torch.empty(1, 3, 40, 60)
+    theirs = [transforms.CutMix().make_params([image]) for _ in range(4000)]
+    mix = CutMix().plan(draws_of(np.arange(DRAWN)), 40, 60)
+    far = 1.63 * np.sqrt(1 / 4000 + 1 / DRAWN)
+    assert distance(mix.label, np.array([one["lam_adjusted"] for one in theirs])) < far
+    for edge, place in enumerate((1, 0, 3, 2)):  # theirs are x1, y1, x2, y2
+        assert distance(mix.box[:, edge], np.array([one["box"][place] for one in theirs])) < far
+
+
+@pytest.mark.parametrize("transform", MIXERS, ids=str)
+def test_draws_belong_to_the_sample_not_to_its_place(transform: Any) -> None:
+    samples = np.array([5, 900, 7, 12, 3])
+    whole, part = (transform.plan(draws_of(chosen), 24, 24) for chosen in (samples, samples[[3, 1]]))
+    for one, other in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(one[[3, 1]], other)
+    other_seed = transform.plan(draws_of(samples, seed=1), 24, 24)
+    assert any(not np.array_equal(one, other) for one, other in zip(whole, other_seed, strict=True))
+
+
+def test_p_is_the_share_of_samples_that_are_mixed() -> None:
+    for transform in (MixUp(p=0.3), CutMix(p=0.3)):
+        mix = transform.plan(draws_of(np.arange(5000)), 200, 200)
+        assert np.mean(mix.label < 1) == pytest.approx(0.3, abs=0.02)
+    assert (MixUp(p=0).plan(draws_of(np.arange(50)), 9, 9).label == 1).all()
+
+
+def test_random_choice_draws_for_each_sample() -> None:
+    for p, expected in ((None, 0.5), ([3, 1], 0.75), ([0, 1], 0.0)):
+        mix = RandomChoice([MixUp(), CutMix()], p).plan(draws_of(np.arange(5000)), 50, 50)
+        whole = (mix.box == [0, 0, 50, 50]).all(axis=1) & (mix.in_box > 0)
+        assert np.mean(whole) == pytest.approx(expected, abs=0.02)
+    # Each has draws of its own, which are not those of the choice.
+    alone, choice = (one.plan(draws_of(np.arange(500)), 50, 50) for one in (MixUp(), RandomChoice([MixUp()])))
+    assert abs(np.corrcoef(alone.label, choice.label)[0, 1]) < 0.2
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("transform", MIXERS, ids=str)
+def test_batches_of_one_and_of_none(xp: Any, transform: Any) -> None:
+    alone = make_batch(xp, 1)
+    image = host(alone.fields["image"]).copy()
+    transform(alone)  # its partner is the sample itself
+    np.testing.assert_allclose(host(alone.fields["image"]), image, atol=1e-6)
+    np.testing.assert_allclose(host(alone.fields["label"]), [[1, 0, 0, 0, 0]], atol=1e-6)
+    empty = make_batch(xp, 0)
+    transform(empty)
+    CenterHole(4)(empty)
+    assert [empty.fields[name].shape for name in empty.fields] == [(0, 3, 12, 17), (0, CLASSES), (0, 3, 4, 4)]
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("transform", [*MIXERS, CenterHole((3, 4))], ids=str)
+def test_memory_layout_does_not_matter(xp: Any, transform: Any) -> None:
+    straight, turned = make_batch(xp), make_batch(xp)
+    turned.fields["image"] = xp.ascontiguousarray(turned.fields["image"].transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    strides = turned.fields["image"].strides
+    transform(straight)
+    transform(turned)
+    assert turned.fields["image"].strides == strides
+    np.testing.assert_array_equal(host(turned.fields["image"]), host(straight.fields["image"]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_center_hole(xp: Any, dtype: str) -> None:
+    batch = make_batch(xp, dtype=dtype, size=(9, 12))
+    image = host(batch.fields["image"]).copy()
+    apply_transforms([CenterHole((4, 6), fill=3, target="hidden")], batch)
+    np.testing.assert_array_equal(host(batch.fields["hidden"]), image[:, :, 2:6, 3:9])
+    image[:, :, 2:6, 3:9] = 3
+    np.testing.assert_array_equal(host(batch.fields["image"]), image)
+    assert list(batch.fields) == ["image", "label", "hidden"]
+
+
+def test_transforms_follow_one_another_and_draw_apart() -> None:
+    seen = []
+
+    def first(batch: FieldBatch) -> None:
+        seen.append(batch.draws(0))
+        batch.fields["twice"] = 2 * batch.fields["label"]
+
+    first.adds = ("twice",)  # type: ignore[attr-defined]
+
+    def second(batch: FieldBatch) -> None:
+        seen.append(batch.draws(0))
+        assert "twice" in batch.fields
+
+    batch = make_batch(np)
+    form = BatchForm(("image", "label"), (12, 17), "float32", CLASSES)
+    assert check_transforms([first, second, MixUp(), CenterHole(2)], form) == ("twice", "middle")
+    apply_transforms([first, second], batch)
+    np.testing.assert_array_equal(batch.fields["twice"], 2 * batch.fields["label"])
+    assert not (seen[0] == seen[1]).any()
+
+
+def test_a_field_that_was_added_can_be_used_by_the_next() -> None:
+    def label(batch: FieldBatch) -> None: ...
+
+    label.adds = ("label",)  # type: ignore[attr-defined]
+    assert check_transforms([label, MixUp()], FORM._replace(fields=("image",))) == ("label",)
+
+
+def test_a_transform_that_does_not_add_what_it_says() -> None:
+    class Lazy:
+        adds = ("depth",)
+
+        def __call__(self, batch: FieldBatch) -> None: ...
+
+    with pytest.raises(gpuload.ArgumentError, match=r"Lazy.* did not set the field 'depth', which its adds names"):
+        apply_transforms([Lazy()], make_batch(np))
+
+
+FORM = BatchForm(("image", "label"), (24, 32), "float32", 10)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "form", "message"),
+    [
+        ([MixUp()], FORM._replace(fields=("image", "key")), r"MixUp\(.*\): needs the field 'label'; fields are 'image', 'key'"),
+        ([CutMix()], FORM._replace(fields=("label",)), "needs the field 'image'; fields are 'label'"),
+        ([CenterHole()], FORM._replace(fields=("label",)), r"CenterHole\(size=32.*\): needs the field 'image'"),
+        ([MixUp()], FORM._replace(num_classes=None), "the data set does not tell how many classes it has. Give num_classes"),
+        ([CutMix(num_classes=9)], FORM, r"the data set has 10 classes; give as many, or leave it away"),
+        ([MixUp(), CutMix()], FORM, r"MixUp\(.*\) and CutMix\(.*\) would mix the labels twice. Use RandomChoice"),
+        ([CenterHole(25)], FORM, r"the hole is larger than the image, 24×32 pixels \(height×width\)"),
+        ([CenterHole((8, 33))], FORM, "the hole is larger than the image, 24×32"),
+        ([CenterHole(8, fill=-1)], FORM._replace(dtype="uint8"), "fill must be a whole number in 0..255"),
+        ([CenterHole(8, fill=0.5)], FORM._replace(dtype="uint8"), "fill must be a whole number in 0..255"),
+        ([CenterHole(8), CenterHole(4)], FORM, "adds the field 'middle', which is there already"),
+        ([CenterHole(8, target="label")], FORM, "adds the field 'label', which is there already"),
+        (["MixUp"], FORM, "batch_transforms: 'MixUp' is no function of a batch"),
+    ],
+)  # fmt: skip
+def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: BatchForm, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        check_transforms(transforms, form)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MixUp(alpha=0), r"MixUp\(alpha=0, .*\): expected alpha above 0"),
+        (lambda: CutMix(alpha=float("inf")), r"CutMix\(alpha=inf.*\): expected alpha above 0"),
+        (lambda: MixUp(p=1.5), "expected p, a probability, in 0..1"),
+        (lambda: CutMix(num_classes=0), "expected num_classes of at least 1"),
+        (lambda: RandomChoice([]), "expected one or more of MixUp and CutMix"),
+        (lambda: RandomChoice([CenterHole()]), "expected one or more of MixUp and CutMix"),
+        (lambda: RandomChoice([MixUp(), CutMix()], [1]), "expected a probability for each of the 2 transforms"),
+        (lambda: RandomChoice([MixUp()], [0]), "expected a probability for each of the 1 transforms"),
+        (lambda: RandomChoice([MixUp(num_classes=3), CutMix()]), "num_classes differ; give all the same"),
+        (lambda: CenterHole(0), r"CenterHole\(size=0\): expected a positive side in pixels, or two"),
+    ],
+)
+def test_arguments_that_cannot_be(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        make()
+
+
+def test_batches_that_cannot_be_mixed(xp: Any) -> None:
+    batch = make_batch(xp)
+    MixUp()(batch)
+    with pytest.raises(gpuload.ArgumentError, match=r"CutMix.*: the labels are soft already, of shape \(7, 5\)"):
+        CutMix()(batch)
+    unknown = FieldBatch(make_batch(xp).fields, None, batch.draws)
+    with pytest.raises(gpuload.ArgumentError, match="a label is 4; give num_classes of at least one more"):
+        MixUp(num_classes=4)(unknown)
+    assert check_transforms([MixUp(num_classes=12)], FORM) == ()
+    MixUp(num_classes=12)(unknown)
+    assert unknown.fields["label"].shape == (7, 12)

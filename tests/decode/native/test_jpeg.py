@@ -1,0 +1,320 @@
+"""The JPEG decoder: libjpeg-turbo's pixels, bit for bit, or none."""
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from images import encode, smooth_image
+from PIL import Image
+
+from gpuload.decode.native import jpeg
+
+SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+# On both sides of one and two units of 8 and 16 pixels, and so narrow that libjpeg does not interpolate chroma.
+SIZES = [(1, 1), (3, 17), (5, 33), (8, 8), (19, 7), (63, 65), (64, 64), (201, 100), (500, 375)]  # width, height
+FACTORS = (1, 2, 4, 8)
+SEGMENTS_END = b"\xff\xda"
+
+
+def make(size: tuple[int, int], seed: int = 0, **options: Any) -> bytes:
+    return encode(smooth_image(np.random.default_rng(seed), *size), **options)
+
+
+def decode(
+    data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1, upright: bool = True
+) -> tuple[np.ndarray, tuple[int, int]] | None:
+    """What is wanted of one image of (width, height), and the place of its first pixel; None if it is left to others."""
+    width, height = size
+    file = np.frombuffer(data, np.uint8)
+    windows = np.array([window or (0, 0, height, width)], np.int64)
+    factors = np.array([factor], np.int64)
+    rooms, spare_bytes = jpeg.room_for(windows, factors)
+    room = int(rooms.sum()) + spare_bytes
+    memory = np.full(room + 64, 171, np.uint8)  # the last bytes are not the decoder's
+    pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
+    before = pictures.copy()
+    spans = np.array([[file.ctypes.data, len(file)]], np.int64)
+    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    assert (memory[room:] == 171).all()
+    address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
+    if address == 0:
+        assert (pictures == before).all()
+        return None
+    assert shown_factor == factor and stride == 3 * columns and top % factor == left % factor == 0
+    pixels = memory[address - memory.ctypes.data :][: rows * stride].reshape(rows, columns, 3)
+    return pixels, (top // factor, left // factor)
+
+
+def reference(data: bytes, size: tuple[int, int], factor: int = 1) -> np.ndarray:
+    if factor == 1:
+        return simplejpeg.decode_jpeg(data)
+    width, height = size
+    return simplejpeg.decode_jpeg(
+        data, min_width=-(-width // factor), min_height=-(-height // factor), min_factor=factor
+    )
+
+
+def check(data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1) -> None:
+    """The pixels of the window, and perhaps a few around it, are the library's."""
+    found = decode(data, size, window, factor)
+    assert found is not None
+    pixels, (top, left) = found
+    bottom, right = top + pixels.shape[0], left + pixels.shape[1]
+    whole = reference(data, size, factor)
+    np.testing.assert_array_equal(pixels, whole[top:bottom, left:right])
+    if window is None:
+        assert pixels.shape == whole.shape
+    else:
+        assert top * factor <= window[0] and left * factor <= window[1]
+        assert bottom * factor >= window[2] and right * factor >= window[3]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_whole_images_at_each_scale(size: tuple[int, int], subsampling: str) -> None:
+    for quality in (30, 75, 95, 100):
+        data = make(size, quality=quality, subsampling=SUBSAMPLINGS[subsampling])
+        for factor in FACTORS:
+            check(data, size, factor=factor)
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("factor", FACTORS)
+def test_any_part_of_an_image(subsampling: str, factor: int) -> None:
+    rng = np.random.default_rng(factor)
+    for size in SIZES[2:]:
+        data = make(size, subsampling=SUBSAMPLINGS[subsampling])
+        for _ in range(12):
+            top, bottom = np.sort(rng.choice(size[1] + 1, 2, replace=False)).tolist()
+            left, right = np.sort(rng.choice(size[0] + 1, 2, replace=False)).tolist()
+            check(data, size, (top, left, bottom, right), factor)
+
+
+@pytest.mark.parametrize("window", [(50, 60, 50, 60), (80, 90, 20, 10), (-9, -9, -3, -3), (400, 500, 900, 990)])
+def test_a_window_of_nothing_gives_a_pixel_at_least(window: tuple[int, int, int, int]) -> None:
+    """Such windows are not asked for; but nothing else may be written over."""
+    found = decode(make((100, 120)), (100, 120), window)
+    assert found is not None and min(found[0].shape) >= 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"optimize": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 2}, {"comment": b"x" * 60_000}],
+    ids=lambda options: next(iter(options)),
+)
+def test_codes_of_its_own_restart_markers_and_long_segments(options: dict[str, Any]) -> None:
+    size = (500, 375)
+    for subsampling in SUBSAMPLINGS.values():
+        data = make(size, subsampling=subsampling, **options)
+        check(data, size)
+        check(data, size, (100, 50, 300, 410))
+
+
+def test_noise_whose_codes_are_long_and_whose_bytes_are_stuffed() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (300, 310, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "JPEG", quality=100, subsampling=0)
+    assert file.getvalue().count(b"\xff\x00") > 100
+    check(file.getvalue(), (310, 300))
+    check(file.getvalue(), (310, 300), (31, 5, 290, 290))
+
+
+def test_gray_images() -> None:
+    data = encode(smooth_image(np.random.default_rng(0), 77, 100).convert("L"))
+    check(data, (77, 100))
+    check(data, (77, 100), (11, 13, 50, 60), 2)
+
+
+def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> None:
+    """What a thread keeps of one image must not show in the next."""
+    size, rng = (70, 50), np.random.default_rng(0)
+    options: list[dict[str, Any]] = [
+        {"optimize": True},
+        {"quality": 30},
+        {"quality": 95, "subsampling": 0},
+        {"restart_marker_blocks": 2},
+        {"progressive": True},
+    ]
+    files = [make(size, number, **options[int(rng.integers(len(options)))]) for number in range(60)]
+    arrays = [np.frombuffer(data, np.uint8) for data in files]
+    spans = np.array([(file.ctypes.data, len(file)) for file in arrays], np.int64)
+    windows = np.tile(np.array([0, 0, 50, 70], np.int64), (len(files), 1))
+    factors = np.ones(len(files), np.int64)
+    rooms, spare_bytes = jpeg.room_for(windows, factors)
+    memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
+    pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
+        is_progressive = b"\xff\xc2" in data
+        assert (address == 0) == is_progressive
+        if not is_progressive:
+            pixels = memory[address - memory.ctypes.data :][: 3 * rows * columns].reshape(rows, columns, 3)
+            np.testing.assert_array_equal(pixels, reference(data, size))
+
+
+def _without(data: bytes, marker: int) -> bytes:
+    """The file without its segments of this kind."""
+    kept, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        kept += b"" if data[at + 1] == marker else data[at:end]
+        at = end
+    return kept + data[at:]
+
+
+@pytest.mark.parametrize("marker", [0xC4, 0xDB])
+def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
+    data = make((40, 30))
+    files = [np.frombuffer(data, np.uint8), np.frombuffer(_without(data, marker), np.uint8)]
+    spans = np.array([(file.ctypes.data, len(file)) for file in files], np.int64)
+    windows, factors = np.tile(np.array([0, 0, 30, 40], np.int64), (2, 1)), np.ones(2, np.int64)
+    rooms, spare_bytes = jpeg.room_for(windows, factors)
+    memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
+    pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    assert (pictures[:, 0] != 0).tolist() == [True, False]
+
+
+def _with_adobe(transform: int) -> bytes:
+    """Without a JFIF segment, and with one of Adobe's."""
+    data = make((40, 30))
+    length = int.from_bytes(data[4:6])
+    assert data[2:4] == b"\xff\xe0"
+    return data[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform]) + data[4 + length :]
+
+
+def test_colours_are_told_as_libjpeg_tells_them() -> None:
+    check(_with_adobe(1), (40, 30))  # YCbCr
+    assert decode(_with_adobe(0), (40, 30)) is None  # RGB, which is not decoded here
+    plain = make((40, 30))
+    check(plain[:2] + plain[4 + int.from_bytes(plain[4:6]) :], (40, 30))  # by its components' names
+
+
+def _with_wide_scales() -> bytes:
+    """The same image, its quantisation tables in numbers of 16 bits."""
+    data = make((40, 30))
+    at = data.index(b"\xff\xdb\x00\x43")
+    table = data[at + 5 : at + 69]
+    segment = bytes([data[at + 4] | 16]) + b"".join(bytes([0, number]) for number in table)
+    return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2) + segment + data[at + 69 :]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        make((40, 30), progressive=True),
+        _with_wide_scales(),
+        encode(smooth_image(np.random.default_rng(0), 40, 30).convert("CMYK")),
+        simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="440"),
+        simplejpeg.encode_jpeg(np.zeros((30, 40, 3), np.uint8), colorsubsampling="411"),
+        encode(smooth_image(np.random.default_rng(0), 40, 30), "PNG"),
+        make((41, 30)),
+        make((40, 31)),
+        make((40, 30))[:-2],
+        make((40, 30))[:-2] + b"\xff\xd8",
+        make((40, 30))[:-40],
+        make((40, 30))[:300],
+        b"\xff\xd8",
+        b"",
+    ],
+    ids=[
+        "progressive",
+        "wide scales",
+        "CMYK",
+        "4:4:0",
+        "4:1:1",
+        "PNG",
+        "wider",
+        "higher",
+        "no end",
+        "other end",
+        "cut",
+        "header",
+        "start",
+        "empty",
+    ],
+)
+def test_what_is_left_to_others(data: bytes) -> None:
+    """Other kinds, another size than the index says, and faults."""
+    assert decode(data, (40, 30)) is None
+
+
+def test_a_part_of_a_file_that_was_cut_is_not_taken_for_one_of_a_whole() -> None:
+    data = make((200, 200))
+    part = (0, 0, 20, 20)
+    assert decode(data, (200, 200), part) is not None
+    assert decode(data[: len(data) * 3 // 4], (200, 200), part) is None
+
+
+def _with_exif(exif: bytes, before: bytes = b"") -> bytes:
+    data = make((40, 30))
+    segment = b"Exif\0\0" + exif
+    return data[:2] + before + b"\xff\xe1" + (len(segment) + 2).to_bytes(2) + segment + data[2:]
+
+
+def _exif(order: str, orientation: int, kind: int = 3, tag: int = 0x0112) -> bytes:
+    """A TIFF header with two entries, the second of which tells the orientation."""
+    start = b"II" if order == "<" else b"MM"
+    entries = struct.pack(f"{order}HHII", 0x0100, 4, 1, 40) + struct.pack(f"{order}HHIHH", tag, kind, 1, orientation, 0)
+    return start + struct.pack(f"{order}HIH", 42, 8, 2) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_only_what_is_upright_is_decoded_unless_all_are_known_to_be(order: str) -> None:
+    for orientation in range(10):
+        data = _with_exif(_exif(order, orientation))
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.getexif()[0x0112] == orientation  # so that the test is about what others read, too
+        assert (decode(data, (40, 30), upright=False) is not None) == (orientation == 1)
+        check(data, (40, 30))
+    assert decode(make((40, 30)), (40, 30), upright=False) is not None
+
+
+def test_exif_data_that_do_not_tell_are_left_to_others() -> None:
+    whole = _exif("<", 1)
+    xmp = b"\xff\xe1\x00\x08xmp:::"
+    cut = [whole[:length] for length in range(len(whole) - 4)]
+    for data in [*cut, _exif("<", 1, kind=4), _exif("<", 1, tag=0x0113), b"II" + whole[2:4][::-1] + whole[4:]]:
+        assert decode(_with_exif(data), (40, 30), upright=False) is None
+    assert decode(_with_exif(whole, before=xmp), (40, 30), upright=False) is None
+
+
+def _spoil(rng: np.random.Generator, data: bytes) -> bytes:
+    spoilt, place = bytearray(data), int(rng.integers(2, len(data) - 2))
+    match rng.integers(4):
+        case 0:
+            spoilt[place] = rng.integers(256)
+        case 1:
+            spoilt[place] ^= 1 << int(rng.integers(8))
+        case 2:
+            del spoilt[place : place + int(rng.integers(1, 20))]
+        case 3:
+            spoilt[place:place] = rng.bytes(int(rng.integers(1, 20)))
+    return bytes(spoilt)
+
+
+def test_spoilt_files_give_the_library_s_pixels_or_none() -> None:
+    rng = np.random.default_rng(0)
+    size = (70, 65)
+    whole = [
+        make(size, quality=quality, subsampling=subsampling, **options)
+        for quality in (75, 95)
+        for subsampling in SUBSAMPLINGS.values()
+        for options in ({}, {"optimize": True}, {"restart_marker_blocks": 3})
+    ]
+    decoded = refused = others = 0
+    for number in range(3000):
+        data = _spoil(rng, whole[number % len(whole)])
+        decode(data, size, (10, 10, 30, 40))  # reads and writes nothing that is not its own
+        found = decode(data, size)
+        if found is None:
+            refused += 1
+            continue
+        decoded += 1
+        # Coefficients beyond 16 bits, which no image has, are cut off in the library's vectors and not in ours.
+        others += not np.array_equal(found[0], reference(data, size))
+    assert decoded > 300 and refused > 300
+    assert others <= decoded // 100

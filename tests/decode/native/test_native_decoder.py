@@ -1,0 +1,222 @@
+"""The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
+
+import ctypes
+import importlib
+import io
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import smooth_image
+from loaders import load
+from PIL import Image, ImageOps
+from requests_of import make_request
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.interface import BatchDecodeError, Stored
+from gpuload.decode.native import cuts as resizing
+from gpuload.decode.native import decoder as native
+
+UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
+
+
+def jpeg(image: Image.Image, **options: Any) -> np.ndarray:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92, **options)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def decode(
+    augment: Augment, images: list[np.ndarray], sizes: list[tuple[int, int]], upright: bool = True
+) -> np.ndarray:
+    request = make_request(augment, images, sizes)
+    decoder: Any = native.NativeDecoder(
+        [augment.form], Stored(plain=upright), batch_size=len(images), num_threads=2, prefetch=1
+    )
+    [(_, decoded)] = decoder.decode(iter([request]))
+    decoder.close()
+    return np.array(decoded.images[0])
+
+
+def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
+    for augment in (Augment(48, dtype="uint8"), Augment(32, crop="center", dtype="uint8")):
+        fast, dali = (
+            np.concatenate([images for _, images, _ in load(packed, 16, augment=augment, decoder=d, output="numpy")])
+            for d in ("native", "dali")
+        )
+        difference = np.abs(fast.astype(int) - dali)
+        # Rounding, and at the edges of a crop chroma that DALI upsamples without its neighbours.
+        assert difference.mean() < 0.3
+        assert np.percentile(difference, 99.9) <= 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("crop", ["none", "random"])
+def test_exif_rotated_jpegs_of_others_are_shown_upright(orientation: int, crop: Any) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = jpeg(smooth_image(np.random.default_rng(1), 90, 60), exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data.tobytes())))
+    augment = Augment((30, 40), crop=crop, flip=0, **UINT8_HWC)
+    found = decode(augment, [data], [upright.size], upright=False)[0]
+    crops = make_request(augment, [data], [upright.size]).views[0].crops
+    (top, left), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
+    box = (left, top, left + width, top + height)
+    expected = np.asarray(upright.crop(box).resize((40, 30), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(found - expected).max() <= 3
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "progressive"])
+def test_kinds_of_images(mode: str, format: str) -> None:
+    image = smooth_image(np.random.default_rng(2), 80, 50).convert(mode)
+    if (mode, format) == ("CMYK", "PNG"):
+        image = image.convert("P")  # there is no such PNG; a palette is as odd
+    file = io.BytesIO()
+    image.save(file, "PNG" if format == "PNG" else "JPEG", progressive=format == "progressive")
+    expected = Image.open(io.BytesIO(file.getvalue())).convert("RGB").resize((40, 25), Image.Resampling.BILINEAR)
+    augment = Augment((25, 40), crop="none", **UINT8_HWC)
+    found = decode(augment, [np.frombuffer(file.getvalue(), np.uint8)], [(80, 50)], upright=mode != "CMYK")[0]
+    assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
+
+
+@pytest.mark.parametrize("crop", ["none", "random", "center"])
+def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch, crop: Any) -> None:
+    """Sizes that 8 does not divide, so that the scale is not quite 1/2, 1/4 or 1/8."""
+    rng = np.random.default_rng(3)
+    sizes = [(1203, 901), (997, 1500), (701, 703)]
+    images = [jpeg(smooth_image(rng, *size)) for size in sizes]
+    augment = Augment(36, crop=crop, flip=0, scale=(0.5, 1), **UINT8_HWC)
+    reduced = decode(augment, images, sizes).astype(int)
+    monkeypatch.setattr(resizing, "REDUCING_GAP", 1e9)
+    whole = decode(augment, images, sizes).astype(int)
+    assert (reduced != whole).any()
+    # These colours are harsher than a photo's, on which it is 0.14 (gpuload/decode/native/decoder.py). Half a pixel's shift makes 4.
+    assert np.abs(reduced - whole).mean() < 1
+    assert np.abs(reduced - whole).max() <= 8
+
+
+def test_memory_is_used_again_once_nobody_holds_it(packed: Path) -> None:
+    loader = load(packed, 8, decoder="native", augment=Augment(64), drop_last=True)
+    places = {images.data_ptr() for _ in range(3) for _, images, _ in loader}
+    assert len(places) <= 2 + 3 + 1  # 36 batches out of prefetch + 3 arrays, and the one that the loop holds
+    held = [images[:2, :, 1:].permute(0, 2, 3, 1) for _, images, _ in loader]  # views, of every batch
+    copies = [view.clone() for view in held]
+    for _ in range(2):
+        for _, images, _ in loader:
+            images.zero_()
+    assert all(torch.equal(view, copy) for view, copy in zip(held, copies, strict=True))
+
+
+def test_torch_keeps_its_threads(packed: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        loader = load(packed, 8, decoder="native", num_threads=3)
+        next(iter(loader))
+        assert torch.get_num_threads() == 2
+        [inside] = {loader._decoder._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        assert inside == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> None:
+    image = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
+    augment, begun = Augment(16), []
+
+    def requests(count: int) -> Any:
+        for number in range(count):
+            begun.append(threading.current_thread().name)
+            yield make_request(augment, [image], [(90, 60)], seed=number)
+        raise gpuload.ShardError("the shard is gone")
+
+    decoder: Any = native.NativeDecoder([augment.form], Stored(plain=True), batch_size=1, num_threads=2, prefetch=2)
+    wanted = requests(3)
+    batches = decoder.decode(wanted)
+    seen = [np.array(next(batches)[1].images[0]) for _ in range(3)]
+    assert len({array.tobytes() for array in seen}) == 3
+    with pytest.raises(gpuload.ShardError, match="the shard is gone"):
+        next(batches)
+    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-begin"}
+
+    def slow() -> Any:
+        for number, request in enumerate(requests(50)):
+            time.sleep(0.3 * (number > 0))
+            yield request
+
+    former = slow()
+    next(decoder.decode(former))
+    next(decoder.decode(requests(50)))  # waits until nobody is at the former's requests
+    former.close()  # else ValueError: generator already executing
+    decoder.close()
+
+
+def test_an_image_larger_than_its_index_says_keeps_its_own_pixels() -> None:
+    """It has no room in the memory that it shares with the next image."""
+    rng = np.random.default_rng(6)
+    larger, next_one = jpeg(smooth_image(rng, 90, 60)), jpeg(smooth_image(rng, 45, 30))
+    augment = Augment((30, 45), crop="none", flip=0, **UINT8_HWC)
+    found = decode(augment, [larger, *[next_one] * 15], [(45, 30)] * 16).astype(int)
+    for image, data in zip(found, (larger, *[next_one] * 15), strict=True):
+        assert np.abs(image - np.asarray(Image.open(io.BytesIO(data.tobytes())))[:30, :45]).max() <= 3
+
+
+def test_a_truncated_jpeg_is_no_image() -> None:
+    data = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
+    with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
+        decode(Augment(16), [data, data[: len(data) // 2]], [(90, 60)] * 2)
+    assert caught.value.places == [1]
+
+
+def test_what_cannot_be_combined(packed: Path) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=r"decoder='native', device='cuda': it runs on the CPU"):
+        load(packed, decoder="native", device="cuda")
+    with pytest.raises(gpuload.ArgumentError, match=r"decoder='nvjpeg': expected one of 'auto', 'dali', 'native'"):
+        load(packed, decoder="nvjpeg")
+
+
+def test_auto_is_the_faster_decoder_that_is_installed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(packed, decoder="auto").decoder == "native"
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    assert load(packed, decoder="auto").decoder == "native"
+    monkeypatch.undo()
+    for package in ("simplejpeg", "numba"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            assert load(packed, decoder="auto").decoder == "dali"
+
+
+def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -> None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("there is a driver")
+    code = (
+        "import sys, gpuload\n"
+        f"print(gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12)).decoder, 'nvidia.dali' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["native", "False"]
+
+
+@pytest.mark.parametrize("package", ["numba", "simplejpeg"])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("native", "decoding", "compiled", "pointers", "jpeg", "jpeg.decode", "resampling", "resizing"):
+        monkeypatch.delitem(sys.modules, f"gpuload.{module}", raising=False)
+    with pytest.raises(
+        gpuload.MissingPackageError, match=f"{package} is not installed. `pip install 'gpuload\\[cpu\\]'"
+    ):
+        importlib.import_module("gpuload.decode.native.decoder")

@@ -1,0 +1,179 @@
+"""Both decoders: pixels against Pillow's and torchvision's, order, and images that do not decode."""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from images import smooth_image
+from PIL import Image
+from requests_of import Request, make_request
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.dali.decoder import DaliDecoder
+from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
+from gpuload.decode.native.decoder import NativeDecoder
+from gpuload.types import U8
+
+
+def encode(image: Image.Image, **options: Any) -> U8:
+    """As PNG, unless told otherwise: no loss, so that only what comes after decoding can differ."""
+    file = io.BytesIO()
+    image.save(file, **{"format": "PNG", **options})
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def request(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> Request:
+    return make_request(augment, [encode(image) for image in images], [image.size for image in images], seed=seed)
+
+
+Open = Callable[..., Decoder[Request]]
+
+
+@pytest.fixture(params=["dali", "native"])
+def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
+    opened: list[Decoder[Request]] = []
+
+    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2, num_threads: int = 2) -> Decoder[Request]:
+        options: Any = {
+            "batch_size": batch_size,
+            "num_threads": num_threads,
+            "prefetch": prefetch,
+        }
+        if request.param == "native":
+            opened.append(NativeDecoder([augment.form], Stored(plain=True), **options))
+        else:
+            opened.append(DaliDecoder([augment.form], Stored(), device_id=None, **options))
+        return opened[-1]
+
+    yield open_
+    for decoder in opened:
+        decoder.close()
+
+
+def decode(open_decoder: Open, augment: Augment, wanted: Request) -> np.ndarray:
+    """The batch, of the augment's dtype and layout."""
+    [(_, decoded)] = open_decoder(augment, len(wanted.images)).decode(iter([wanted]))
+    return np.array(decoded.images[0])
+
+
+@pytest.fixture(scope="module")
+def images() -> list[Image.Image]:
+    rng = np.random.default_rng(5)
+    return [smooth_image(rng, w, h) for w, h in [(60, 40), (128, 128), (33, 200), (301, 97), (40, 41)]]
+
+
+def apart(first: np.ndarray, second: np.ndarray) -> tuple[float, int]:
+    """Mean and largest absolute difference."""
+    difference = np.abs(first.astype(int) - second.astype(int))
+    return float(difference.mean()), int(difference.max())
+
+
+UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
+# Pillow and torch round to uint8 between their two passes, DALI does not: up to 2 levels, 0.2 on average.
+MEAN, LARGEST = 0.3, 2
+
+
+def test_random_crop_is_pillows_crop_and_resize(open_decoder: Open, images: list[Image.Image]) -> None:
+    augment = Augment((48, 56), **UINT8_HWC)
+    wanted = request(augment, images)
+    found = decode(open_decoder, augment, wanted)
+    crops = wanted.views[0].crops
+    flips = 0
+    for image, start, shape, mirror, pixels in zip(images, crops.start, crops.shape, crops.mirror, found, strict=True):
+        (top, left), (height, width) = start.tolist(), shape.tolist()
+        expected = image.crop((left, top, left + width, top + height)).resize((56, 48), Image.Resampling.BILINEAR)
+        if mirror:
+            expected = expected.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            flips += 1
+        mean, largest = apart(pixels, np.asarray(expected))
+        assert mean < MEAN and largest <= LARGEST
+    assert 0 < flips < len(images)
+
+
+@pytest.mark.parametrize(("size", "resize"), [(32, 36), (32, 32), (50, 57), ((24, 40), 44), (224, 256)])
+def test_center_crop_is_torchvisions(
+    open_decoder: Open, transforms: ModuleType, images: list[Image.Image], size: Any, resize: int
+) -> None:
+    augment = Augment(size, crop="center", resize=resize, **UINT8_HWC)
+    reference = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(size)])
+    found = decode(open_decoder, augment, request(augment, images))
+    for image, pixels in zip(images, found, strict=True):
+        mean, largest = apart(pixels, np.asarray(reference(image)))
+        assert mean < MEAN and largest <= LARGEST
+
+
+def test_default_center_crop_resizes_224_to_256() -> None:
+    assert (Augment(224).resize_px, Augment(112).resize_px, Augment((224, 96)).resize_px) == (256, 128, 256)
+
+
+def test_no_crop_stretches_the_whole_image(open_decoder: Open, images: list[Image.Image]) -> None:
+    augment = Augment((20, 30), crop="none", **UINT8_HWC)
+    found = decode(open_decoder, augment, request(augment, images))
+    for image, pixels in zip(images, found, strict=True):
+        mean, largest = apart(pixels, np.asarray(image.resize((30, 20), Image.Resampling.BILINEAR)))
+        assert mean < MEAN and largest <= LARGEST
+
+
+def test_normalisation_and_layout(open_decoder: Open, images: list[Image.Image]) -> None:
+    raw = decode(open_decoder, Augment(24, **UINT8_HWC), request(Augment(24), images))
+    mean, std = np.array(Augment(24).mean), np.array(Augment(24).std)
+    expected = ((raw / 255 - mean) / std).transpose(0, 3, 1, 2)
+    # The resized pixels are rounded to uint8 in both, so only float rounding is left: float16 has 11 bits.
+    np.testing.assert_allclose(decode(open_decoder, Augment(24), request(Augment(24), images)), expected, atol=1e-5)
+    half = decode(open_decoder, Augment(24, dtype="float16"), request(Augment(24), images))
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, expected, atol=2e-3)
+
+
+def test_batches_of_any_size_come_in_order_whatever_the_prefetch(open_decoder: Open, images: list[Image.Image]) -> None:
+    augment = Augment(16, **UINT8_HWC)
+    wanted = [request(augment, images[:n], seed=n) for n in (5, 5, 3, 1, 4)]
+    for prefetch in (1, 2, 7):
+        found = list(open_decoder(augment, 5, prefetch).decode(iter(wanted)))
+        assert [one for one, _ in found] == wanted
+        assert [np.asarray(decoded.images[0]).shape[0] for _, decoded in found] == [5, 5, 3, 1, 4]
+
+
+def test_a_call_that_is_left_early_does_not_leak_into_the_next(open_decoder: Open, images: list[Image.Image]) -> None:
+    augment = Augment(16, **UINT8_HWC)
+    first, second = ([request(augment, images, seed=s) for s in seeds] for seeds in ([1, 2, 3, 4], [5, 6]))
+    one = open_decoder(augment, 5)
+    assert next(one.decode(iter(first)))[0] is first[0]
+    assert [request for request, _ in one.decode(iter(second))] == second
+
+
+def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(
+    open_decoder: Open, images: list[Image.Image]
+) -> None:
+    augment = Augment(16, **UINT8_HWC)
+    good = request(augment, images)
+    jpeg = encode(images[1], format="JPEG")
+    for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
+        broken = replace(good, images=[good.images[0], bad, good.images[2], bad, good.images[4]])
+        one = open_decoder(augment, 5)
+        found = []
+        with pytest.raises(BatchDecodeError, match="2 of 5 images do not decode") as caught:
+            for wanted, _ in one.decode(iter([good, good, broken, good])):
+                found.append(wanted)
+        assert found == [good, good]
+        assert caught.value.places == [1, 3] and caught.value.request is broken
+        assert [wanted for wanted, _ in one.decode(iter([good]))] == [good]
+
+
+def test_an_error_of_the_source_comes_through(open_decoder: Open, images: list[Image.Image]) -> None:
+    augment = Augment(16, **UINT8_HWC)
+    good = request(augment, images)
+
+    def source() -> Any:
+        yield good
+        raise gpuload.ShardError("gone")
+
+    one = open_decoder(augment, 5)
+    with pytest.raises(gpuload.ShardError, match="gone"):
+        list(one.decode(source()))
+    assert len(list(one.decode(iter([good, good])))) == 2

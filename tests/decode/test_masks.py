@@ -1,0 +1,145 @@
+"""Masks that do not fit or do not decode, and where an output pixel takes its class from."""
+
+import io
+import math
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from painted import pack_painted
+from PIL import Image
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.masks import decode_mask, show_mask
+
+BROKEN = 7  # of eight samples to a batch, unshuffled, the first batch's last
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"), count=14)
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def png(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("1", (width, height), 1).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def replace_member(painted: Path, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
+    """A copy of the set in which bytes stand in place of one sample's field, and that sample's key.
+
+    The packer refuses such samples, so that it is done in the shard; what follows the end of a PNG does not count.
+    """
+
+    def replace(field: str, data: bytes, sample: int = BROKEN) -> tuple[Path, str]:
+        copy = Path(shutil.copytree(painted, tmp_path / f"{field}{len(data)}"))
+        dataset = gpuload.Dataset(copy)
+        shard = int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1
+        row = dataset.rows(shard).slice(sample - int(dataset.first_samples[shard]), 1).to_pylist()[0]
+        assert len(data) <= row[f"{field}_bytes"]
+        with dataset.shard_paths[shard].open("r+b") as file:
+            file.seek(row[f"{field}_offset"])
+            file.write(data.ljust(row[f"{field}_bytes"], b"\0"))
+        return copy, rf"shard-00000{shard}.tar: .*'{row['key']}'"
+
+    return replace
+
+
+def load(folder: Path, decoder: str, augment: Any, fields: Any = ("index", "mask")) -> gpuload.DaliIterator:
+    options: dict[str, Any] = {"device": "cpu", "num_threads": 1, "shuffle": False, "drop_last": False}
+    return gpuload.DaliIterator(folder, 4, augment=augment, fields=fields, decoder=decoder, **options)
+
+
+@pytest.mark.parametrize("size", [(160, 150), (30, 20), (123, 117), (1, 1)])
+@pytest.mark.parametrize("crop", ["random", "pad_or_crop"])
+def test_a_mask_of_another_size_is_named(
+    replace_member: Callable[..., tuple[Path, str]], decoder: str, size: tuple[int, int], crop: Any
+) -> None:
+    folder, name = replace_member("mask", png(*size))
+    loader = load(folder, decoder, Augment(16, crop=crop), ("index", "image", "mask"))
+    seen = []
+    with pytest.raises(
+        gpuload.DecodeError, match=rf"{name} cannot be used: it is not of its image's size. Pack it again"
+    ) as caught:
+        for index, *_ in loader:
+            seen += index.tolist()
+    assert seen == [0, 1, 2, 3] and "\n" not in str(caught.value)
+    assert next(iter(loader))[0].tolist() == [0, 1, 2, 3]  # and the loader lives on
+    loader.close()
+    with load(folder, decoder, Augment(16, crop=crop), ("index", "image")) as unmasked:
+        assert sum(len(index) for index, _ in unmasked) == 14
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n" + bytes(40), png(100, 117)[:-20]])
+def test_a_broken_mask_is_named(replace_member: Callable[..., tuple[Path, str]], decoder: str, data: bytes) -> None:
+    folder, name = replace_member("mask", data)
+    with load(folder, decoder, Augment(16)) as loader:
+        batches = iter(loader)
+        assert next(batches)[0].tolist() == [0, 1, 2, 3]
+        with pytest.raises(
+            gpuload.DecodeError, match=rf"the mask of sample {name.split('.*')[1]} does not decode. Pack"
+        ):
+            next(batches)
+
+
+def test_a_corrupt_image_among_several_views_is_named(
+    replace_member: Callable[..., tuple[Path, str]], decoder: str
+) -> None:
+    folder, name = replace_member("image", b"\x89PNG\r\n\x1a\n")
+    views = [Augment(16), Augment(8, normalize="image"), Augment(200, crop="pad_or_crop")]
+    loader = load(folder, decoder, views, ("index", "image", "mask"))
+    batches = iter(loader)
+    assert next(batches)[0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(gpuload.DecodeError, match=rf"{name} does not decode. Pack its images again"):
+        next(batches)
+    index, images, masks = next(iter(loader))
+    assert index.tolist() == [0, 1, 2, 3] and len(images) == len(masks) == 3
+    loader.close()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["random", "center", "none", "pad_or_crop"]),
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(1, 30),
+    st.integers(0, 2**40),
+)
+def test_a_pixel_takes_the_class_at_its_middle(crop: Any, width: int, height: int, size: int, seed: int) -> None:
+    """Of region r, output pixel i of n has its middle at (2 i + 1) r / 2 n: in whole numbers where those of r are."""
+    mask = np.random.default_rng(seed).integers(0, 256, (height, width), np.uint8)
+    augment = Augment((size, size + 3), crop=crop, flip=0.5, vertical_flip=0.5)
+    view = augment.draw(seed, 0, np.arange(1), np.array([width], np.int32), np.array([height], np.int32))
+    found = show_mask(mask, view, 0, fill=9)
+    crops = view.crops
+    places = []
+    for axis, (start, shape, low, high) in enumerate(zip(*(part[0].tolist() for part in crops[:4]), strict=True)):
+        twice = [
+            Fraction(2 * i + 1) * (Fraction(high) - Fraction(low)) / view.size[axis] for i in range(view.size[axis])
+        ]
+        places.append([start + min(math.floor(Fraction(low) + middle / 2), shape - 1) for middle in twice])
+    around = np.pad(mask, 80, constant_values=9)
+    expected = around[80 + np.array(places[0])[:, None], 80 + np.array(places[1])]
+    expected = expected[:, ::-1] if crops.mirror[0] else expected
+    np.testing.assert_array_equal(found, expected[::-1] if crops.mirror_y[0] else expected)
+
+
+def test_a_mask_is_read_as_it_is() -> None:
+    numbers = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    file = io.BytesIO()
+    Image.fromarray(numbers).save(file, "PNG")
+    np.testing.assert_array_equal(decode_mask(np.frombuffer(file.getvalue(), np.uint8)), numbers)

@@ -1,0 +1,78 @@
+"""Sets of pixels as they are: the same pixels come out, cropped and resized as encoded ones."""
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.cli import main
+
+
+@pytest.fixture(scope="module")
+def raw(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("raw")
+    options = ["--encode", "raw", "--size", "24", "--fit", "stretch", "--maxcount", "20", "--workers", "1"]
+    assert main(["pack", str(photos), str(out), *options]) == 0
+    return out / "train"
+
+
+def stored(folder: Path) -> dict[str, np.ndarray]:
+    """By key, as tar and NumPy read them."""
+    pixels = {}
+    for shard in sorted(folder.glob("*.tar")):
+        with tarfile.open(shard) as archive:
+            for member in archive:
+                if member.name.endswith(".npy"):
+                    pixels[member.name[:-4]] = np.load(io.BytesIO(archive.extractfile(member).read()))
+    return pixels
+
+
+@pytest.mark.parametrize("decoder", ["dali", "native"])
+def test_pixels_come_out_as_they_were_packed(raw: Path, decoder: str) -> None:
+    expected = stored(raw)
+    augment = Augment(24, crop="none", dtype="uint8", layout="channels_last")
+    seen = 0
+    for images, keys in load(raw, 10, augment=augment, fields=("image", "key"), decoder=decoder, drop_last=False):
+        for image, key in zip(images.permute(0, 2, 3, 1).numpy(), keys, strict=True):
+            np.testing.assert_array_equal(image, expected[key])
+            seen += 1
+    assert seen == len(expected) == 97
+
+
+@pytest.mark.parametrize("crop", ["random", "center"])
+def test_decoders_agree_on_crops_of_pixels(raw: Path, crop: str) -> None:
+    augment = Augment(16, crop=crop, dtype="uint8")
+    rows = [drain([load(raw, 10, augment=augment, decoder=decoder)]) for decoder in ("dali", "native")]
+    assert [sample for sample, _ in rows[0]] == [sample for sample, _ in rows[1]]
+    pixels = [np.frombuffer(b"".join(data for _, data in row), np.uint8).astype(int) for row in rows]
+    assert np.abs(pixels[0] - pixels[1]).max() <= 2
+
+
+def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:
+    mixture = gpuload.mix([(raw, 1), (packed, 1)])
+    with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another pixels as they are.*decoder='native'"):
+        load(mixture, decoder="dali")
+    assert len(drain([load(mixture, 10, decoder="native")])) == 190
+
+
+@pytest.mark.parametrize("decoder", ["dali", "native"])
+def test_an_index_that_makes_images_larger_than_they_are_is_refused(raw: Path, tmp_path: Path, decoder: str) -> None:
+    """Pixels are read where they lie: a wrong height would read what is behind them."""
+    folder = Path(shutil.copytree(raw, tmp_path / "raw"))
+    reader = pa.ipc.open_file(folder / "index.arrow")
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    place = reader.schema.get_field_index("height")
+    with pa.ipc.new_file(folder / "other.arrow", reader.schema) as file:
+        for batch in batches:
+            taller = pa.array([24] * (len(batch) - 1) + [2400], pa.int32())
+            file.write(batch.set_column(place, reader.schema.field(place), taller))
+    (folder / "other.arrow").replace(folder / "index.arrow")
+    with pytest.raises(gpuload.ShardError, match=r"are 1,728 bytes, but height x width x 3 are 172,800. Index the"):
+        drain(load(folder, 10, augment=Augment(24), decoder=decoder))

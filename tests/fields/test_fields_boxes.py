@@ -1,0 +1,308 @@
+"""Boxes that follow their images: against painted images, against torchvision, and what must hold of any."""
+
+import importlib
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import gpuload
+from gpuload.fields import Boxes, PaddedBoxes, Rows
+from gpuload.fields.boxes import BoundBoxes, convert_boxes, move_boxes
+from gpuload.fields.field import Field
+
+FIELD = Field("boxes", "boxes", "boxes.json")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+class Crops(NamedTuple):
+    start: npt.NDArray[np.int32]
+    roi_start: npt.NDArray[np.float32]
+    roi_end: npt.NDArray[np.float32]
+    mirror: npt.NDArray[np.int32]
+    mirror_y: npt.NDArray[np.int32]
+
+
+def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:
+    """windows: (N, 4) top, left, bottom, right."""
+    windows = np.array(windows, np.float64).reshape(-1, 4)
+    start = np.floor(windows[:, :2]).astype(np.int32) - 1  # decoded with a margin, as center crops are
+    roi = [(windows[:, :2] - start).astype(np.float32), (windows[:, 2:] - start).astype(np.float32)]
+    flips = [np.broadcast_to(np.asarray(flip, np.int32), len(windows)) for flip in (mirror, mirror_y)]
+    return Crops(start, *roi, *flips)
+
+
+def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int], affine: Any = None) -> Rows:
+    types = FIELD.value_columns
+    columns = {
+        "boxes": pa.array([np.asarray(row, np.float32).reshape(-1, 4).tolist() for row in boxes], types["boxes"]),
+        "boxes_class": pa.array(labels, types["boxes_class"]),
+        "index": np.arange(len(boxes)),
+        "dataset": np.zeros(len(boxes), np.int64),
+    }
+    return Rows(columns, {}, [view], [size], [affine])
+
+
+def draw_boxes(rng: np.random.Generator, count: int, width: int, height: int, step: float = 1) -> np.ndarray:
+    """(count, 4) x0, y0, x1, y1 with sides of at least one step, at multiples of it."""
+    low = rng.integers(0, [int(width / step), int(height / step)], (count, 2))
+    high = rng.integers(low + 1, [int(width / step) + 1, int(height / step) + 1])
+    return np.concatenate([low, high], axis=1) * step
+
+
+def paint(box: np.ndarray, height: int, width: int) -> np.ndarray:
+    image = np.zeros((height, width), bool)
+    x0, y0, x1, y1 = box.astype(int)
+    image[y0:y1, x0:x1] = True
+    return image
+
+
+def crop_and_resize(image: np.ndarray, window: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """What lies in (top, left, bottom, right), by the nearest pixel; False outside of the image."""
+    spots = [
+        np.floor(window[axis] + (np.arange(size[axis]) + 0.5) * (window[2 + axis] - window[axis]) / size[axis])
+        for axis in (0, 1)
+    ]
+    padded = np.pad(image, 64)
+    return padded[np.ix_(*((spot + 64).astype(int) for spot in spots))]
+
+
+def bounds(painted: np.ndarray) -> np.ndarray:
+    """x0, y0, x1, y1 of what is True."""
+    y, x = np.nonzero(painted)
+    return np.array([x.min(), y.min(), x.max() + 1, y.max() + 1])
+
+
+@given(SEEDS)
+def test_as_in_painted_images(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    sides = rng.integers(1, 30, (count, 2))  # height, width
+    size = tuple(rng.integers(1, 50, 2).tolist())
+    low = rng.integers(-12, sides)  # may begin in the padding, and end there
+    windows = np.concatenate([low, rng.integers(low + 1, sides + 12)], axis=1)
+    mirror, mirror_y = rng.integers(0, 2, (2, count))
+    images = np.sort(rng.integers(0, count, 8))
+    boxes = np.concatenate([draw_boxes(rng, 1, sides[n, 1], sides[n, 0]) for n in images])
+
+    moved, visible = move_boxes(boxes, images, crops(windows, mirror, mirror_y), size)
+    for box, n, found, share in zip(boxes, images, moved, visible, strict=True):
+        painted = paint(box, *sides[n])
+        whole = np.pad(painted, 64)[windows[n, 0] + 64 : windows[n, 2] + 64, windows[n, 1] + 64 : windows[n, 3] + 64]
+        assert share == pytest.approx(whole.sum() / painted.sum())
+        shown = crop_and_resize(painted, windows[n], size)
+        shown = shown[:, ::-1] if mirror[n] else shown
+        shown = shown[::-1] if mirror_y[n] else shown
+        if shown.any():  # a pixel shows where its centre lies in the box
+            assert np.abs(bounds(shown) - found).max() <= 0.5 + 1e-4
+        elif share:
+            assert (found[2:] - found[:2]).min() <= 1 + 1e-4  # too thin for a centre
+
+
+@given(SEEDS)
+def test_turned_ones_as_in_painted_images(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    side = 64
+    box = draw_boxes(rng, 1, 12, 12)[0] * 2 + 20  # near the middle, so that no corner is turned out of the image
+    angle, shear = rng.uniform(-np.pi, np.pi), rng.uniform(-0.3, 0.3)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ [[1, shear], [0, 1]]
+    shift = np.array([side / 2, side / 2]) - turn @ np.array([side / 2, side / 2]) + rng.uniform(-4, 4, 2)
+    affine = np.concatenate([turn, shift[:, None]], axis=1)[None]
+    # Where each pixel of the turned image came from, painted four times as fine.
+    spots = (np.stack(np.meshgrid(*[np.arange(side * 4)] * 2), axis=-1) + 0.5) / 4
+    came = np.floor((spots - shift) @ np.linalg.inv(turn).T).astype(int) + 64
+    shown = np.pad(paint(box, side, side), 64)[came[..., 1], came[..., 0]]
+    found, visible = move_boxes(box[None], np.array([0]), crops([0, 0, side, side]), (side, side), affine)
+    assert np.abs(bounds(shown) / 4 - found[0]).max() <= 0.5
+    assert visible[0] == 1
+
+
+def test_affines_are_of_each_image_as_cropped_and_flipped() -> None:
+    # Images of 16 x 8. The first is flipped to the right, then moved 6 to the left and 2 down; the second enlarged.
+    affines = np.array([[[1, 0, -6], [0, 1, 2]], [[2, 0, 0], [0, 2, 0]]], np.float64)
+    boxes = np.array([[0, 0, 4, 4], [10, 0, 16, 8], [0, 0, 4, 4], [6, 2, 10, 6]], np.float64)
+    view = crops([[0, 0, 8, 16]] * 2, mirror=[1, 0])
+    moved, visible = move_boxes(boxes, np.array([0, 0, 1, 1]), view, (8, 16), affines)
+    assert moved.tolist() == [[6, 2, 10, 6], [0, 2, 0, 8], [0, 0, 8, 8], [12, 4, 16, 8]]
+    assert visible.tolist() == [1, 0, 1, 0.25]
+
+
+@given(SEEDS)
+def test_a_quarter_turn_keeps_the_area(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    boxes = draw_boxes(rng, 5, 20, 20)
+    quarter = np.array([[[0, -1, 20], [1, 0, 0]]], np.float64)  # (x, y) goes to (20 - y, x)
+    moved, visible = move_boxes(boxes, np.zeros(5, np.int64), crops([0, 0, 20, 20]), (20, 20), quarter)
+    x0, y0, x1, y1 = boxes.T
+    np.testing.assert_allclose(moved, np.stack([20 - y1, x0, 20 - y0, x1], axis=1), atol=1e-9)
+    np.testing.assert_allclose(visible, 1)
+
+
+@given(SEEDS)
+def test_identity_crops_leave_boxes_as_they_are(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    width, height = rng.integers(1, 3000, 2).tolist()
+    boxes = (rng.random((7, 2, 2)) * [width, height]).astype(np.float32)
+    boxes = np.sort(boxes, axis=1).reshape(7, 4)
+    assume((boxes[:, :2] < boxes[:, 2:]).all())
+    field = BoundBoxes(Boxes(min_visible=1.0), FIELD)
+    found = field.values(rows([boxes], [[*range(7)]], crops([0, 0, height, width]), (height, width)))
+    assert found.boxes[0].tolist() == boxes.tolist()
+    assert found.labels.tolist() == [[*range(7)]]
+    assert found.counts.tolist() == [7]
+
+
+@given(SEEDS)
+def test_flipping_twice_changes_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    boxes = draw_boxes(rng, 6, 40, 30, step=0.5)
+    images = np.array([0, 0, 0, 1, 2, 3])
+    flips = np.array([1, 0, 1, 0]), np.array([1, 1, 0, 0])
+    view = crops([[0, 0, 30, 40]] * 4, *flips)
+    once, _ = move_boxes(boxes, images, view, (30, 40))
+    twice, visible = move_boxes(once, images, view, (30, 40))
+    assert twice.tolist() == boxes.tolist() and visible.tolist() == [1] * 6
+    assert once[-1].tolist() == boxes[-1].tolist()
+    mirrored = boxes[3].copy()
+    mirrored[[1, 3]] = 30 - boxes[3, [3, 1]]
+    assert once[3].tolist() == mirrored.tolist()  # top to bottom alone
+
+
+@given(SEEDS, st.floats(0, 1))
+def test_what_remains_is_inside_and_visible_enough(seed: int, min_visible: float) -> None:
+    rng = np.random.default_rng(seed)
+    boxes = [draw_boxes(rng, int(rng.integers(0, 6)), 50, 40, step=0.25) for _ in range(5)]
+    low = rng.uniform(-10, 30, (5, 2))
+    view = crops(np.concatenate([low, low + rng.uniform(1, 30, (5, 2))], axis=1), rng.integers(0, 2, 5))
+    size = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
+    affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
+    labels = [[100 * n + place for place in range(len(row))] for n, row in enumerate(boxes)]
+    found = BoundBoxes(Boxes(min_visible=min_visible), FIELD).values(rows(boxes, labels, view, size, affine))
+    images = np.repeat(np.arange(5), [len(row) for row in boxes])
+    _, visible = move_boxes(np.concatenate(boxes), images, view, size, affine)
+    kept = (visible >= min_visible) & (visible > 0)
+    assert found.counts.tolist() == [int(kept[images == n].sum()) for n in range(5)]
+    assert found.boxes.shape == (5, found.counts.max(), 4)
+    assert found.labels[found.labels >= 0].tolist() == np.concatenate([[], *labels])[kept].tolist()
+    filled = np.arange(found.labels.shape[1]) < found.counts[:, None]
+    assert ((found.labels >= 0) == filled).all() and (found.boxes[~filled] == 0).all()
+    x0, y0, x1, y1 = found.boxes[filled].T
+    assert ((x0 >= 0) & (x0 <= x1) & (x1 <= size[1]) & (y0 >= 0) & (y0 <= y1) & (y1 <= size[0])).all()
+
+
+def test_the_share_at_which_a_box_goes() -> None:
+    boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10]]], [[1, 2, 3]]
+    view = crops([0, 8, 20, 28])  # a fifth of the first remains, 12 of 20 columns of the second, nothing of the third
+    for min_visible, expected in [(0, [1, 2]), (0.2, [1, 2]), (0.21, [2]), (0.6, [2]), (0.61, []), (1, [])]:
+        found = BoundBoxes(Boxes(min_visible=min_visible), FIELD).values(rows(boxes, labels, view, (20, 20)))
+        assert (found.labels.tolist(), found.counts.tolist()) == ([expected], [len(expected)])
+
+
+def test_a_box_without_area_is_left_out_without_a_warning() -> None:
+    found = BoundBoxes(Boxes(min_visible=0), FIELD).values(
+        rows([[[5, 5, 5, 9], [1, 1, 2, 2]]], [[7, 8]], crops([0, 0, 20, 20]), (20, 20))
+    )
+    assert found.labels.tolist() == [[8]]
+
+
+@pytest.mark.parametrize(("form", "normalized"), [(f, n) for f in ("xyxy", "xywh", "cxcywh") for n in (False, True)])
+def test_formats(form: Any, normalized: bool) -> None:
+    found = BoundBoxes(Boxes(format=form, normalized=normalized), FIELD).values(
+        rows([[[4, 6, 12, 16]], []], [[3], []], crops([[0, 0, 40, 32]] * 2), (80, 32))
+    )
+    expected = {"xyxy": [4, 12, 12, 32], "xywh": [4, 12, 8, 20], "cxcywh": [8, 22, 8, 20]}[form]
+    scale = [32, 80, 32, 80] if normalized else 1
+    np.testing.assert_allclose(found.boxes, [[expected / np.array(scale)], [[0] * 4]], rtol=1e-6)
+    assert [array.dtype for array in found] == [np.float32, np.int64, np.int64]
+
+
+def test_max_boxes_makes_every_batch_as_wide() -> None:
+    field = BoundBoxes(Boxes(max_boxes=2), FIELD)
+    box = [0, 0, 4, 4]
+    view = crops([[0, 0, 8, 8]] * 3)
+    found = field.values(rows([[box] * 3, [], [box]], [[5, 6, 7], [], [8]], view, (8, 8)))
+    assert found.labels.tolist() == [[5, 6], [-1, -1], [8, -1]]
+    assert found.counts.tolist() == [2, 0, 1]
+    assert field.values(rows([[]] * 3, [[]] * 3, view, (8, 8))).boxes.shape == (3, 2, 4)
+    assert field.values(rows([], [], crops([]), (8, 8))).boxes.shape == (0, 2, 4)
+
+
+@pytest.mark.parametrize(("count", "shape"), [(0, (0, 0, 4)), (3, (3, 0, 4))])
+@pytest.mark.parametrize("affine", [False, True])
+def test_batches_without_boxes(count: int, shape: tuple[int, ...], affine: bool) -> None:
+    turned = np.array([np.eye(2, 3)] * count).reshape(-1, 2, 3) if affine else None
+    found = BoundBoxes(Boxes(), FIELD).values(
+        rows([[]] * count, [[]] * count, crops([[0, 0, 8, 8]] * count), (8, 8), turned)
+    )
+    assert (found.boxes.shape, found.labels.shape, found.counts.tolist()) == (shape, shape[:2], [0] * count)
+
+
+def test_each_view_has_boxes_of_its_own() -> None:
+    one = rows([[[0, 0, 10, 10]]], [[3]], crops([0, 0, 10, 10]), (10, 10))
+    two = Rows(one.columns, {}, [*one.views, crops([0, 5, 10, 15])], [(10, 10), (20, 20)], [None, None])
+    found = BoundBoxes(Boxes(), FIELD).values(two)
+    assert type(found) is tuple
+    assert [view.boxes.tolist() for view in found] == [[[[0, 0, 10, 10]]], [[[0, 0, 10, 20]]]]
+    assert isinstance(BoundBoxes(Boxes(), FIELD).values(one), PaddedBoxes)
+
+
+@pytest.fixture(scope="session")
+def ops() -> ModuleType:
+    """torchvision.ops, also beside a CPU-only torch."""
+    importlib.import_module("torchvision_anywhere")
+    return importlib.import_module("torchvision.ops")
+
+
+@given(seed=SEEDS)
+def test_formats_are_torchvisions(ops: ModuleType, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    boxes = draw_boxes(rng, 9, 300, 200, step=0.25).astype(np.float32)
+    for form in ("xyxy", "xywh", "cxcywh"):
+        ours = torch.from_numpy(convert_boxes(boxes, form))
+        theirs = ops.box_convert(torch.from_numpy(boxes), "xyxy", form)
+        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(ops.box_convert(ours, form, "xyxy"), torch.from_numpy(boxes))
+
+
+@given(seed=SEEDS)
+def test_crop_resize_and_flips_are_torchvisions(transforms: ModuleType, seed: int) -> None:
+    tensors = importlib.import_module("torchvision.tv_tensors")
+    functional = transforms.functional
+    rng = np.random.default_rng(seed)
+    boxes = draw_boxes(rng, 5, 90, 70, step=0.125).astype(np.float32)
+    top, left, height, width = rng.integers(0, 40), rng.integers(0, 40), rng.integers(1, 31), rng.integers(1, 51)
+    mirror, mirror_y = rng.integers(0, 2, 2)
+    size = tuple(rng.integers(1, 300, 2).tolist())
+    expected = tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=(70, 90))
+    expected = functional.resized_crop(expected, int(top), int(left), int(height), int(width), size)
+    expected = functional.horizontal_flip(expected) if mirror else expected
+    expected = functional.vertical_flip(expected) if mirror_y else expected
+    expected = functional.clamp_bounding_boxes(expected)
+    found, visible = move_boxes(
+        boxes.astype(np.float64),
+        np.zeros(5, np.int64),
+        crops([top, left, top + height, left + width], mirror, mirror_y),
+        size,
+    )
+    shown = visible > 0
+    np.testing.assert_allclose(found[shown], expected.numpy()[shown], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "yxyx"}, r"Boxes\('boxes', format='yxyx'\): expected one of 'xyxy', 'xywh', 'cxcywh'"),
+        ({"min_visible": 1.5}, r"Boxes\('boxes', min_visible=1.5\): expected a share of the box's area, in 0..1"),
+        ({"min_visible": -0.1}, r"min_visible=-0.1\)"),
+        ({"max_boxes": 0}, r"Boxes\('boxes', max_boxes=0\): expected at least 1"),
+    ],
+)
+def test_impossible_boxes_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        Boxes(**options)

@@ -1,0 +1,199 @@
+"""Masks, boxes and targets follow whatever is done to their images, on both decoders."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from painted import FIELDS, Moves, check_boxes, check_masks, pack_painted
+
+import gpuload
+from gpuload import iterator
+from gpuload.read.batches import BatchReader
+from gpuload.transforms import RandAugment, RandomApply, RandomErasing, TrivialAugmentWide
+
+SIZE = (48, 56)
+GEOMETRY: dict[str, dict[str, Any]] = {
+    "random": {"crop": "random", "scale": (0.3, 1.0)},
+    "center": {"crop": "center", "resize": 64, "flip": 0.5},
+    "fraction": {"crop": "center", "fraction": 0.8, "vertical_flip": 0.5},
+    "none": {"crop": "none", "flip": 0.5, "vertical_flip": 0.5},
+    "bicubic": {"crop": "random", "scale": (0.3, 1.0), "interpolation": "bicubic"},
+    "cropped": {"crop": "pad_or_crop", "size": (90, 97), "flip": 0.5, "vertical_flip": 0.5},
+    "padded": {"crop": "pad_or_crop", "size": (141, 128), "flip": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"))
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def load(data: Any, decoder: str, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
+    usual = {"fields": FIELDS, "device": "cpu", "num_threads": 1, "drop_last": False, "window": 2}
+    return gpuload.DaliIterator(data, batch_size, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+
+
+def shown(**options: Any) -> gpuload.Augment:
+    return gpuload.Augment(**{"size": SIZE, "dtype": "uint8", **options})
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY)
+def test_masks_and_boxes_follow_their_images(painted: Path, decoder: str, geometry: str) -> None:
+    with load(painted, decoder, shown(**GEOMETRY[geometry])) as loader:
+        bounded = 0
+        for _ in range(2):
+            for images, masks, boxes, *_ in loader:
+                check_masks(images, masks)
+                bounded += check_boxes(images, boxes)
+    assert bounded > 60
+
+
+@pytest.mark.parametrize(
+    ("transform", "tight", "least"),
+    [
+        (TrivialAugmentWide(), "inside", 10),
+        (RandAugment(3, magnitude=12), "never", 30),
+        (RandomApply((RandAugment(1, magnitude=3), TrivialAugmentWide()), p=0.8), "never", 30),
+    ],
+    ids=["trivial", "rand", "apply"],
+)
+def test_they_follow_what_moves_pixels_after_the_resize(
+    painted: Path, decoder: str, transform: Any, tight: Any, least: int
+) -> None:
+    augment = shown(crop="random", scale=(0.5, 1.0), vertical_flip=0.5, transforms=[Moves(transform)])
+    still = shown(crop="random", scale=(0.5, 1.0), vertical_flip=0.5)
+    bounded = moved = 0
+    with load(painted, decoder, augment) as loader, load(painted, decoder, still) as before:
+        for (images, masks, boxes, *_), (_, unmoved, *_) in zip(loader, before, strict=True):
+            check_masks(images, masks)
+            bounded += check_boxes(images, boxes, tight)
+            moved += int((masks != unmoved).any(dim=(1, 2)).sum())
+    assert bounded > least and moved > 1
+
+
+def test_colours_do_not_change_where_pixels_go(painted: Path, decoder: str) -> None:
+    """With all of its changes a policy moves masks as with its moves alone."""
+    masks = []
+    for transform in (RandAugment(3), Moves(RandAugment(3))):
+        with load(painted, decoder, shown(transforms=[transform]), fields=("mask",)) as loader:
+            masks.append(torch.cat([mask for (mask,) in loader]))
+    assert torch.equal(*masks)
+
+
+def test_what_lies_outside_is_of_the_masks_own_class(painted: Path, decoder: str) -> None:
+    fields = ("image", gpuload.Mask("mask", fill=255))
+    for options in (GEOMETRY["padded"], {"transforms": [Moves(TrivialAugmentWide())]}):
+        with load(painted, decoder, shown(**options), fields=fields) as loader:
+            seen = 0
+            for images, masks in loader:
+                outside = masks == 255
+                assert (images.permute(0, 2, 3, 1)[outside] == 0).all()
+                # The painted classes begin with 1: what has no class is outside, whatever the fill.
+                assert not (masks == 0).any()
+                seen += int(outside.sum())
+        assert seen > 100
+
+
+def test_targets_turn_where_their_image_is_mirrored(painted: Path, decoder: str) -> None:
+    turned = total = 0
+    options: dict[str, Any] = {"crop": "random", "scale": (0.5, 1.0), "vertical_flip": 0.5}
+    with (
+        load(painted, decoder, shown(**options)) as loader,
+        load(painted, decoder, shown(**options, flip=0.0)) as straight,
+    ):
+        for (images, *_, angles, index, _), (unflipped, *_, plain, _, _) in zip(loader, straight, strict=True):
+            assert torch.equal(plain, index + 1.0) and torch.equal(angles.abs(), plain)
+            mirrored = (images.flip(3) == unflipped).flatten(1).all(dim=1)
+            as_it_was = (images == unflipped).flatten(1).all(dim=1)
+            assert (mirrored ^ as_it_was).all()
+            assert torch.equal(angles < 0, mirrored)
+            turned, total = turned + int(mirrored.sum()), total + len(images)
+    assert 3 <= turned <= total - 3 and total == 18
+
+
+def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
+    views = [
+        shown(scale=(0.4, 1.0)),
+        shown(size=40, crop="center", resize=44, vertical_flip=0.5, flip=0.5),
+        shown(scale=(0.5, 1.0), transforms=[Moves(TrivialAugmentWide())]),
+        shown(size=(130, 120), crop="pad_or_crop", flip=0.5),
+    ]
+    with load(painted, decoder, views, 9) as loader:
+        signs = []
+        for images, masks, boxes, angles, index, _ in loader:
+            for number in range(4):
+                assert images[number].shape[-2:] == views[number].output_size
+                check_masks(images[number], masks[number])
+                assert check_boxes(images[number], boxes[number], "inside" if number == 2 else "always") > 3
+                assert torch.equal(angles[number].abs(), index + 1.0)
+            signs.append(torch.stack(angles) < 0)
+    flipped = torch.cat(signs, dim=1)
+    assert all(1 < int(row.sum()) < 17 for row in flipped) and len({tuple(row.tolist()) for row in flipped}) == 4
+
+
+def rows(loaders: list[gpuload.DaliIterator], steps: int = 6) -> Iterator[tuple[Any, ...]]:
+    """What each sample has become, over all ranks in step; that it has followed its image is checked on the way."""
+    for _, batches in zip(range(steps), zip(*loaders, strict=True), strict=False):
+        for images, masks, boxes, angles, index, keys, sources in batches:
+            check_masks(images, masks)
+            check_boxes(images, boxes, "never")
+            for row, key in enumerate(keys):
+                pixels = images[row].numpy().tobytes(), masks[row].numpy().tobytes()
+                placed = boxes.boxes[row, : int(boxes.counts[row])].tolist()
+                yield int(sources[row]), int(index[row]), key, float(angles[row]), placed, *pixels
+
+
+def test_in_a_mixture_over_ranks_and_after_a_resume(
+    painted: Path, decoder: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = pack_painted(tmp_path_factory.mktemp("other"), count=7, side=120)
+    both = gpuload.mix([(str(painted), 0.6), (str(other), 0.4)])
+    augment = shown(scale=(0.4, 1.0), vertical_flip=0.3, transforms=[Moves(RandAugment(2))])
+
+    def world(size: int, batch_size: int) -> list[gpuload.DaliIterator]:
+        options = {"world_size": size, "steps_per_epoch": 6, "fields": (*FIELDS, "dataset")}
+        return [load(both, decoder, augment, batch_size, rank=rank, **options) for rank in range(size)]
+
+    whole = list(rows(world(1, 6)))
+    three = world(3, 2)
+    before = list(rows(three, 2))
+    two = world(2, 3)
+    for loader in two:
+        loader.load_state_dict(three[0].state_dict())
+    assert before + list(rows(two)) == whole
+    assert len(whole) == 36 and {row[0] for row in whole} == {0, 1}
+    assert {row[3] < 0 for row in whole} == {False, True}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_batches_read_at_once_are_those_read_one_by_one(
+    painted: Path, decoder: str, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data: Any = gpuload.mix([(painted, 0.5), (pack_painted(tmp_path, 11, 80), 0.5)]) if mixed else painted
+    augment = shown(crop="random", transforms=[TrivialAugmentWide(), RandomErasing(0.7)])
+    reads = []
+    real = BatchReader._read_adjoining
+
+    def spy(reader: BatchReader, parts: Any, augments: Any) -> Any:
+        reads.append(len(parts))
+        return real(reader, parts, augments)
+
+    monkeypatch.setattr(BatchReader, "_read_adjoining", spy)
+    with load(data, decoder, augment, 4) as loader:
+        together = [batch for _ in range(2) for batch in loader]
+    assert max(reads) >= 5
+    reads.clear()
+    monkeypatch.setattr(iterator, "_READ_AT_ONCE", 1)
+    with load(data, decoder, augment, 4) as loader:
+        singly = [batch for _ in range(2) for batch in loader]
+    assert max(reads) == 1
+    for ones, others in zip(together, singly, strict=True):
+        for one, other in zip(ones, others, strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else str(one) == str(other)

@@ -1,0 +1,183 @@
+"""Where time goes, what is not decoded, and settings that were tuned."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from painted import pack_painted
+
+import gpuload
+from gpuload import Augment
+from gpuload.ranks import find_ranks
+from gpuload.tuning import Tuning, describe_device, save_tuning
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def load(folder: Any, decoder: str, **options: Any) -> gpuload.DaliIterator:
+    usual = {"augment": Augment(12, dtype="uint8"), "device": "cpu", "num_threads": 1, "window": 3}
+    return gpuload.DaliIterator(folder, 8, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
+
+
+def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
+    with load(packed, decoder) as loader:
+        assert loader.timing is None
+        begun, waited, seen = time.perf_counter(), 0.0, []
+        for _ in loader:
+            timing = loader.timing
+            assert timing is not None and timing.read_s > 0 and timing.decode_s > 0 and timing.wait_s > 0
+            waited += timing.wait_s
+            seen.append(timing)
+        assert waited <= time.perf_counter() - begun
+        assert len(set(seen)) == 12 and loader.timing == seen[-1]
+    assert timing._fields == ("read_s", "decode_s", "wait_s")
+
+
+def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower bounds alone: a busy machine takes longer."""
+    stream_runs = gpuload.iterator.Stream.runs
+
+    def slow(stream: Any, start: int, stop: int) -> Any:
+        time.sleep(0.004 * (stop - start))
+        return stream_runs(stream, start, stop)
+
+    monkeypatch.setattr(gpuload.iterator.Stream, "runs", slow)
+    with load(packed, decoder, prefetch=1) as loader:
+        begun = time.perf_counter()
+        timings = [loader.timing for _ in loader]
+        elapsed = time.perf_counter() - begun
+    assert all(timing is not None and timing.read_s >= 0.02 for timing in timings)
+    waits = [timing.wait_s for timing in timings if timing is not None]
+    assert waits[0] >= 0.02 and sum(waits) > 0.5 * elapsed  # nothing else was done meanwhile
+
+
+def blank_images(folder: Path) -> None:
+    """Zeros in place of every encoded image."""
+    dataset = gpuload.Dataset(folder)
+    for shard, path in enumerate(dataset.shard_paths):
+        with path.open("r+b") as file:
+            for row in dataset.rows(shard).to_pylist():
+                file.seek(row["image_offset"])
+                file.write(b"\0" * row["image_bytes"])
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, tuple):
+        return all(same(a, b) for a, b in zip(first, second, strict=True))
+    return bool(first == second)
+
+
+def test_without_images_nothing_is_decoded_and_all_else_is_the_same(tmp_path: Path, decoder: str) -> None:
+    folder = pack_painted(tmp_path, count=21)
+    rest = ("label", "caption", gpuload.Boxes("boxes"), gpuload.Target("angle", negate_on_flip=True), "key", "index")
+    augment = Augment(32, vertical_flip=0.5)
+    with load(folder, decoder, fields=("image", *rest), augment=augment) as loader:
+        expected = [[batch[1:] for batch in loader] for _ in range(2)]
+    blank_images(folder)
+    with load(folder, decoder, fields=rest, augment=augment) as loader:
+        batches = iter(loader)
+        begun = [next(batches)]
+        state = loader.state_dict()
+        found = [begun + list(batches), list(loader)]
+        assert loader.timing is not None and loader.timing.decode_s == 0
+        loader.load_state_dict(state)
+        assert all(same(one, other) for one, other in zip(loader, expected[0][1:], strict=True))
+    for one, other in zip(found, expected, strict=True):
+        assert len(one) == len(other) == 2
+        assert all(same(a, b) for a, b in zip(one, other, strict=True))
+    with load(folder, decoder, fields=("image", *rest)) as loader, pytest.raises(gpuload.DecodeError, match="does not"):
+        next(iter(loader))
+
+
+def test_without_images_a_mask_alone_still_follows_its_crop(tmp_path: Path, decoder: str) -> None:
+    folder = pack_painted(tmp_path, count=9)
+    with (
+        load(folder, decoder, fields=("mask",)) as alone,
+        load(folder, decoder, fields=("image", "mask")) as both,
+    ):
+        for (masks,), (_, expected) in zip(alone, both, strict=True):
+            assert torch.equal(masks, expected)
+
+
+def test_a_rank_without_samples_has_empty_fields_of_each_kind(tmp_path: Path, decoder: str) -> None:
+    folder = pack_painted(tmp_path, count=9)
+    views = [Augment(16), Augment((12, 10), dtype="float32")]
+    fields = (
+        "image",
+        "mask",
+        "boxes",
+        gpuload.Target("angle", True),
+        gpuload.OneHot("label"),
+        "caption",
+        "key",
+        "dataset",
+    )
+    for augment in (views, views[0]):
+        ranks = [
+            load(folder, decoder, fields=fields, augment=augment, drop_last=False, rank=rank, world_size=4)
+            for rank in (0, 3)
+        ]
+        few = gpuload.Dataset(folder).subset(range(2))
+        ranks += [load(few, decoder, fields=fields, augment=augment, drop_last=False, rank=3, world_size=4)]
+        first = next(iter(ranks[0]))
+        *_, last = ranks[1]
+        *_, only = ranks[2]
+        assert len(last[-1]) == 2  # nine over four ranks
+        shapes = []
+        for batch in (first, only):
+            images, masks, boxes, angles, hot, captions, keys, sources = batch
+            parts = [images, masks, boxes, angles] if augment is views else [(images,), (masks,), (boxes,), (angles,)]
+            flat = [tensor for part in parts[:2] for tensor in part] + [tensor for view in parts[2] for tensor in view]
+            flat += [*parts[3], hot, sources]
+            shapes.append([(tensor.shape[2:], tensor.dtype, len(tensor)) for tensor in flat])
+            assert len(captions) == len(keys) == len(sources) and isinstance(captions, list)
+        assert [one[:2] for one in shapes[0]] == [one[:2] for one in shapes[1]]
+        assert {one[2] for one in shapes[1]} == {0}
+        for loader in ranks:
+            loader.close()
+
+
+def tuned(folder: Path, *tunings: Tuning) -> None:
+    save_tuning(folder, describe_device(None, find_ranks(None, None)), tunings)
+
+
+def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
+    """Threads and batches ahead that the decoder works with."""
+    inner: Any = loader._decoder
+    if loader.decoder == "native":
+        return inner._num_threads, inner._prefetch
+    return inner._settings["num_threads"], inner._settings["prefetch_queue_depth"]
+
+
+def test_tuned_settings_are_used_where_none_are_given(
+    tmp_path: Path, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = pack_painted(tmp_path, count=9)
+    other = "dali" if decoder == "native" else "native"
+    with load(folder, decoder, num_threads=None) as loader:
+        untuned = settings_of(loader)
+        assert untuned[1] == 2
+        before = [images.numpy().tobytes() for images, _ in loader]
+    tuned(folder, Tuning(other, 7, 9, None, 64, 100.0))
+    with load(folder, decoder, num_threads=None) as loader:
+        assert settings_of(loader) == untuned  # it is the other decoder's
+    tuned(folder, Tuning(decoder, 3, 5, 0.25, 64, 50.0))
+    with load(folder, decoder, num_threads=None) as loader:
+        assert settings_of(loader) == (3, 5) and loader.num_threads == 3
+        assert [images.numpy().tobytes() for images, _ in loader] == before
+        if decoder == "dali":
+            assert loader._decoder._decoder == {"hw_decoder_load": 0.25}  # type: ignore[attr-defined]
+    with load(folder, decoder, num_threads=1, prefetch=4) as loader:
+        assert settings_of(loader) == (1, 4)
+    with load(gpuload.mix([(str(folder), 1.0)]), decoder, num_threads=None, prefetch=1) as loader:
+        assert settings_of(loader) == (3, 1)
+    assert np.array_equal(gpuload.Dataset(folder).labels, np.arange(9) % 3)

@@ -1,0 +1,31 @@
+"""Loaders on small packed sets, and what an epoch of them gives."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gpuload
+
+AUGMENT = gpuload.Augment(12, dtype="uint8")
+FIELDS = ("index", "image", "label")
+DECODER = {"decoder": "auto"}
+
+
+def load(packed: Path, batch_size: int = 8, **options: Any) -> gpuload.DaliIterator:
+    usual = {"augment": AUGMENT, "device": "cpu", "num_threads": 1, "fields": FIELDS, **DECODER}
+    return gpuload.DaliIterator(packed, batch_size, **{**usual, **options})
+
+
+def world(packed: Path, size: int, batch_size: int, **options: Any) -> list[gpuload.DaliIterator]:
+    return [load(packed, batch_size, rank=rank, world_size=size, **options) for rank in range(size)]
+
+
+def drain(loaders: Sequence[gpuload.DaliIterator], steps: int | None = None) -> list[tuple[int, bytes]]:
+    """One epoch, or `steps` of it, over all ranks in step: (sample, pixels) in the global order."""
+    rows = []
+    for number, batches in enumerate(zip(*loaders, strict=True), start=1):
+        for index, images, _ in batches:
+            rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+        if number == steps:
+            break
+    return rows

@@ -1,0 +1,116 @@
+"""The order of an epoch, by properties over any sizes, seeds, windows and ranks, and by value."""
+
+import json
+import runpy
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpuload.order.epoch import EpochOrder, count_batches, rank_part
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+shard_sizes = st.lists(st.integers(1, 9), min_size=1, max_size=12).map(lambda sizes: np.array(sizes, np.int64))
+seeds = st.integers(0, 2**63)
+
+
+def make(sizes: np.ndarray, seed: int = 0, epoch: int = 0, window: int = 3, shuffle: bool = True) -> EpochOrder:
+    return EpochOrder(sizes, seed=seed, epoch=epoch, window=window, shuffle=shuffle)
+
+
+@given(shard_sizes, seeds, st.integers(0, 1000), st.integers(1, 15))
+def test_an_epoch_is_a_permutation_of_the_samples(sizes: np.ndarray, seed: int, epoch: int, window: int) -> None:
+    order = make(sizes, seed, epoch, window)
+    assert len(order) == sizes.sum()
+    assert sorted(order[:].tolist()) == list(range(sizes.sum()))
+
+
+@given(shard_sizes, seeds, st.integers(1, 15), st.data())
+def test_any_slice_is_the_slice_of_the_whole(sizes: np.ndarray, seed: int, window: int, data: st.DataObject) -> None:
+    whole = make(sizes, seed, 0, window)[:].tolist()
+    start = data.draw(st.integers(0, len(whole)))
+    stop = data.draw(st.integers(start, len(whole)))
+    assert make(sizes, seed, 0, window)[start:stop].tolist() == whole[start:stop]
+
+
+@given(shard_sizes, seeds, st.integers(0, 50), st.integers(0, 50))
+def test_seed_and_epoch_each_change_the_order(sizes: np.ndarray, seed: int, first: int, second: int) -> None:
+    assume(first != second and sizes.sum() >= 16)  # 16! orders: a chance meeting is out of the question
+    assert make(sizes, seed, first)[:].tolist() != make(sizes, seed, second)[:].tolist()
+    assert make(sizes, seed + 1, first)[:].tolist() != make(sizes, seed, first + 1)[:].tolist()
+
+
+@given(shard_sizes, seeds, st.integers(1, 15))
+def test_a_window_holds_whole_shards_and_no_others(sizes: np.ndarray, seed: int, window: int) -> None:
+    order = make(sizes, seed, 0, window)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    seen: list[int] = []
+    for number in range(len(order.window_starts) - 1):
+        shards = order.window_shards(number).tolist()
+        assert 1 <= len(shards) <= window
+        expected = sorted(s for shard in shards for s in range(starts[shard], starts[shard + 1]))
+        assert sorted(order[order.window_starts[number] : order.window_starts[number + 1]].tolist()) == expected
+        seen += shards
+    assert sorted(seen) == list(range(len(sizes)))
+    assert order.window_shards(len(order.window_starts) - 1).tolist() == []
+
+
+def test_windows_are_cut_evenly() -> None:
+    # 9 shards, windows of 8: 4 + 5, and not 8 + 1, whose last samples would hardly be mixed.
+    order = make(np.full(9, 10), window=8)
+    assert np.diff(order.window_starts).tolist() == [40, 50]
+
+
+def test_without_shuffle_the_order_is_the_stored_one() -> None:
+    assert make(np.array([3, 1, 4]), shuffle=False)[:].tolist() == list(range(8))
+
+
+def test_samples_land_anywhere_in_the_epoch() -> None:
+    """Over many epochs each sample's mean place is the middle: no shard or row is favoured."""
+    places = np.empty((400, 60))
+    for epoch in range(400):
+        places[epoch, make(np.full(6, 10), 7, epoch, window=2)[:]] = np.arange(60)
+    # The mean of 400 places spread over 0..59 is 29.5 with a standard error of 0.87; 60 samples, so allow 4.5 of them.
+    assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
+
+
+@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_ranks_share_each_batch_without_overlap(samples: int, batch: int, world: int, drop_last: bool) -> None:
+    step = batch * world
+    steps = count_batches(samples, step, drop_last)
+    covered: list[int] = []
+    for number in range(steps):
+        start, stop = number * step, min((number + 1) * step, samples)
+        parts = [rank_part(start, stop, rank, world) for rank in range(world)]
+        assert max(b - a for a, b in parts) <= batch
+        assert max(b - a for a, b in parts) - min(b - a for a, b in parts) <= 1
+        covered += [place for a, b in parts for place in range(a, b)]
+    assert covered == list(range(samples - samples % step if drop_last else samples))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "drop_last", "expected"),
+    [(7, 2, True, 3), (7, 2, False, 4), (6, 2, True, 3), (6, 2, False, 3), (1, 2, True, 0), (1, 2, False, 1)],
+)
+def test_count_batches(samples: int, batch: int, drop_last: bool, expected: int) -> None:
+    assert count_batches(samples, batch, drop_last) == expected
+
+
+def test_an_order_is_freed_at_once() -> None:
+    """Without waiting for the garbage collector, so that memory does not grow from epoch to epoch."""
+    order = make(np.full(6, 10))
+    assert len(order[0:60]) == 60
+    gone = weakref.ref(order)
+    del order
+    assert gone() is None
+
+
+def test_golden_orders() -> None:
+    """A change here breaks every state_dict that people have saved: see tests/golden/regenerate_order.py."""
+    golden = json.loads((GOLDEN / "order.json").read_text())
+    assert len(golden) == 5
+    assert runpy.run_path(str(GOLDEN / "regenerate_order.py"))["orders"]() == golden

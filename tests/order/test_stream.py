@@ -1,0 +1,219 @@
+"""Subsets, filters, virtual epochs and mixtures: which samples come, how often, and after any stop."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loaders import drain, load, world
+
+import gpuload
+from gpuload.order.stream import BLOCK, Stream, round_shares
+
+
+def seen(stream: Stream, start: int, stop: int) -> list[tuple[int, int, int]]:
+    """(data set, pass, sample) at positions start..stop-1."""
+    found: list[Any] = [None] * (stop - start)
+    for run in stream.runs(start, stop):
+        for place, sample in zip(run.places, run.order[run.start : run.stop], strict=True):
+            assert found[place] is None
+            found[place] = (run.source, run.epoch, int(sample))
+    assert None not in found
+    return found
+
+
+class Sized:
+    """All that a stream asks of a data set."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.shard_sizes = np.array(sizes)
+
+    def __len__(self) -> int:
+        return int(self.shard_sizes.sum())
+
+
+def make(parts: list[tuple[list[int], float]], seed: int = 0) -> Stream:
+    sets: Any = tuple(Sized(sizes) for sizes, _ in parts)
+    return Stream(sets, tuple(share for _, share in parts), seed=seed, window=2, shuffle=True)
+
+
+parts = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=3).map(
+    lambda sets: [(sizes, 1 / len(sets)) for sizes in sets]
+)
+
+
+@settings(max_examples=50)
+@given(parts, st.integers(0, 2**62), st.integers(0, 9000), st.integers(0, 300), st.integers(0, 300))
+def test_any_part_of_a_stream_is_part_of_the_whole(parts: Any, seed: int, start: int, one: int, two: int) -> None:
+    stream = make(parts, seed)
+    whole = seen(stream, start, start + one + two)
+    assert (
+        seen(make(parts, seed), start, start + one) + seen(make(parts, seed), start + one, start + one + two) == whole
+    )
+
+
+@settings(max_examples=30)
+@given(parts, st.integers(0, 2**62))
+def test_every_data_set_is_gone_through_pass_after_pass(parts: Any, seed: int) -> None:
+    rows = seen(make(parts, seed), 0, 700)
+    for source, (sizes, _) in enumerate(parts):
+        mine = [(epoch, sample) for where, epoch, sample in rows if where == source]
+        total = sum(sizes)
+        for epoch in range(len(mine) // total):
+            whole = mine[epoch * total : (epoch + 1) * total]
+            assert sorted(whole) == [(epoch, sample) for sample in range(total)]
+
+
+def test_shares_are_exact_in_every_block() -> None:
+    stream = make([([5], 0.7), ([7], 0.25), ([3], 0.05)])
+    expected = round_shares((0.7, 0.25, 0.05), BLOCK).tolist()
+    assert sum(expected) == BLOCK
+    for block in (0, 3):
+        counts = Counter(source for source, _, _ in seen(stream, block * BLOCK, (block + 1) * BLOCK))
+        assert [counts[source] for source in range(3)] == expected
+    # and near to them in any stretch: 500 draws of 0.7 have a standard deviation of 10
+    counts = Counter(source for source, _, _ in seen(stream, 1234, 1734))
+    assert abs(counts[0] - 350) < 50
+
+
+def test_mixtures_of_other_seeds_differ() -> None:
+    parts = [([50], 0.5), ([50], 0.5)]
+    assert seen(make(parts, 0), 0, 100) != seen(make(parts, 1), 0, 100)
+    first, second = ([s for source, _, s in seen(make(parts), 0, 90) if source == one][:30] for one in (0, 1))
+    assert first != second  # data sets of one size do not walk in step
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "expected"),
+    [
+        ((0.5, 0.25, 0.25), 5, [3, 1, 1]),
+        ((1.0,), 7, [7]),
+        ((1 / 3, 1 / 3, 1 / 3), 4, [2, 1, 1]),
+        ((0.9, 0.1), 10, [9, 1]),
+    ],
+)
+def test_round_shares(shares: tuple[float, ...], total: int, expected: list[int]) -> None:
+    assert round_shares(shares, total).tolist() == expected
+
+
+def test_a_subset_is_a_data_set_of_its_own(packed: Path) -> None:
+    whole = gpuload.Dataset(packed)
+    part = whole.subset([90, 3, 17, 18, 40])
+    assert len(part) == 5
+    assert part.labels.tolist() == whole.labels[[3, 17, 18, 40, 90]].tolist()
+    assert part.fingerprint not in (whole.fingerprint, whole.subset([3, 17, 18, 41, 90]).fingerprint)
+    assert repr(part) == f"Dataset('{packed}': 5 of 97 samples in 10 shards)"
+    assert len(whole) == 97 and len(whole.labels) == 97
+    nested = part.subset([False, True, False, False, True])
+    assert [sample for sample, _ in drain([load(nested, 1, shuffle=False)])] == [17, 90]
+    epochs = [[sample for sample, _ in drain([load(part, 2, drop_last=False, seed=s)])] for s in range(8)]
+    assert all(sorted(epoch) == [3, 17, 18, 40, 90] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_a_sample_is_cropped_alike_in_a_subset(packed: Path) -> None:
+    whole = dict(drain([load(packed, 8, drop_last=False)]))
+    part = drain([load(gpuload.Dataset(packed).subset(range(0, 97, 7)), 4, drop_last=False)])
+    assert len(part) == 14
+    assert all(whole[sample] == pixels for sample, pixels in part)
+
+
+def test_filter_by_any_column(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    bees = dataset.filter(pc.field("label") == dataset.classes.index("bee"))
+    assert len(bees) == (dataset.labels == 1).sum() and set(bees.labels.tolist()) == {1}
+    wide = bees.filter(pc.field("width") > pc.field("height"))
+    rows = [row for shard in range(10) for row in dataset.rows(shard).to_pylist()]
+    expected = [n for n, row in enumerate(rows) if row["label"] == 1 and row["width"] > row["height"]]
+    assert 0 < len(expected) < len(bees)
+    assert [sample for sample, _ in drain([load(wide, 4, shuffle=False)])] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.subset([]), "subset: selects no sample of .*train. Loosen the filter"),
+        (lambda d: d.subset([1, 97]), r"sample numbers 1..97, expected each at most once, in 0..96"),
+        (lambda d: d.subset([1, 1]), r"expected each at most once"),
+        (lambda d: d.subset([True]), r"the mask is of shape \(1,\), expected \(97,\)"),
+        (lambda d: d.filter(pc.field("label") > 99), "selects no sample"),
+        (lambda d: d.filter(pc.field("colour") == 1), r"filter: .*colour.*The columns are key, source, width"),
+        (lambda d: gpuload.mix([]), "mix: expected at least one"),
+        (lambda d: gpuload.mix([(d, 0)]), r"mix: weights \[0.0\], expected each above 0"),
+        (lambda d: load(gpuload.mix([(d, 1), (d, 1e-5)])), "expected each at least 1/4096. Raise the smallest weight"),
+    ],
+)
+def test_impossible_parts_are_refused(packed: Path, change: Any, message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        change(gpuload.Dataset(packed))
+
+
+def test_sets_of_other_classes_are_not_mixed(packed: Path, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    other = gpuload.Dataset(packed)
+    other.manifest = type(other.manifest)(**{**vars(other.manifest), "classes": ("ant", "cat", "bee")})
+    with pytest.raises(gpuload.ArgumentError, match=r"has other classes than .*Pack them with the same class folders"):
+        gpuload.mix([(dataset, 1), (other, 1)])
+
+
+def test_virtual_epochs_go_on_where_the_last_one_stopped(packed: Path) -> None:
+    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 3) for row in epoch]
+    loader = load(packed, 8, steps_per_epoch=7)
+    assert len(loader) == 7
+    rows = [row for epoch in drain_epochs(loader, 5) for row in epoch]
+    assert rows == passes[: 5 * 7 * 8]  # whole batches across the ends of passes at 97 and 194
+    loader.set_epoch(2)
+    assert drain([loader]) == passes[2 * 56 : 3 * 56]
+
+
+def drain_epochs(loader: gpuload.DaliIterator, count: int) -> list[list[tuple[int, bytes]]]:
+    return [drain([loader]) for _ in range(count)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 7])
+def test_virtual_epochs_resume_with_other_ranks(packed: Path, steps: int) -> None:
+    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 4) for row in epoch]
+    loader = load(packed, 8, steps_per_epoch=7)
+    drain([loader])
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["begin"], state["samples"]) == (1, 56, steps * 8)
+    loaders = world(packed, 2, 4, steps_per_epoch=7)
+    for one in loaders:
+        one.load_state_dict(state)
+    assert drain(loaders) == passes[56 + steps * 8 : 112]
+    assert drain(loaders) == passes[112:168]
+
+
+def test_a_mixture_is_loaded_in_its_shares_and_resumes(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    bees, others = dataset.filter(pc.field("label") == 1), dataset.filter(pc.field("label") != 1)
+    mixture = gpuload.mix([(bees, 3), (others, 1)])
+    assert len(mixture) == 97 and mixture.classes == ("ant", "bee", "cat")
+    fields = ("index", "image", "label", "dataset", "key")
+    loader = load(mixture, 8, steps_per_epoch=50, fields=fields)
+    batches = list(loader)
+    for index, _, labels, source, keys in batches:
+        assert labels.tolist() == dataset.labels[index].tolist()
+        assert source.tolist() == [0 if label == 1 else 1 for label in labels]
+        assert keys == dataset.keys(index)
+    share = np.concatenate([labels for _, _, labels, *_ in batches]).tolist().count(1) / 400
+    assert abs(share - 0.75) < 0.07
+
+    pixels = [[(int(i), x.numpy().tobytes()) for i, x in zip(b[0], b[1], strict=True)] for b in batches]
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    for _ in range(13):
+        next(iterator)
+    loaders = world(mixture, 2, 4, steps_per_epoch=50)
+    for one in loaders:
+        one.load_state_dict(loader.state_dict())
+    assert drain(loaders) == [row for batch in pixels[13:] for row in batch]
+    with pytest.raises(gpuload.StateError, match="is of another data set"):
+        load(gpuload.mix([(bees, 1), (others, 1)])).load_state_dict(loader.state_dict())

@@ -1,0 +1,241 @@
+"""Shards that others packed, indexed as they lie."""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import encode, photo
+from odd_images import XMP_ROTATED, exif
+from reading import rows_of
+
+from gpuload.cli import main
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
+from gpuload.packing.foreign.index import expand_shards, index_shards
+
+WDS2IDX = Path(sys.executable).with_name("wds2idx")
+JPG = encode(photo())
+
+
+def write_tar(path: Path, members: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=format) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def same_as_wds2idx(shard: Path, index: Path) -> bool:
+    if not WDS2IDX.exists():
+        pytest.skip("wds2idx comes with DALI, which is not installed")
+    other = index.with_name("wds2idx.txt")
+    subprocess.run([sys.executable, WDS2IDX, shard, other], check=True, stdout=subprocess.DEVNULL)
+    return index.read_text() == other.read_text() != ""
+
+
+def read_by_dali(shard: Path, index: Path, samples: int) -> list[bytes]:
+    fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import pipeline_def
+
+    @pipeline_def(batch_size=samples, num_threads=1, device_id=None)
+    def read():
+        return fn.readers.webdataset(paths=[str(shard)], index_paths=[str(index)], ext=["jpg"])
+
+    pipeline = read()
+    pipeline.build()
+    (images,) = pipeline.run()
+    return [np.asarray(image).tobytes() for image in images]
+
+
+def test_shards_by_webdataset(tmp_path: Path) -> None:
+    wds = pytest.importorskip("webdataset")
+    for number in range(2):
+        with wds.TarWriter(str(tmp_path / f"s-{number}.tar")) as sink:
+            for sample in range(3):
+                image = encode(photo(sample, 20 + sample, 10))
+                sink.write(
+                    {
+                        "__key__": f"{number}/{sample:03d}",
+                        "jpg": image,
+                        "cls": sample,
+                        "txt": f"n° {sample}",
+                        "json": {"a": sample},
+                    }
+                )
+    folder, manifest = index_shards([str(tmp_path / "s-{0..1}.tar")])
+    assert folder == tmp_path
+    assert [shard.name for shard in manifest.shards] == ["s-0.tar", "s-1.tar"]
+    assert [field.member for field in manifest.fields] == ["jpg", "cls", "txt", "json"]
+    assert manifest == Manifest.read(tmp_path)
+    rows = rows_of(tmp_path)
+    assert [(row["key"], row["label"], row["caption"]) for row in rows] == [
+        (f"{number}/{sample:03d}", sample, f"n° {sample}") for number in range(2) for sample in range(3)
+    ]
+    assert [json.loads(row["json"]) for row in rows] == [{"a": n} for n in (0, 1, 2, 0, 1, 2)]
+    assert [row["width"] for row in rows] == [20, 21, 22] * 2
+    assert [row["image"] for row in rows] == [encode(photo(n, 20 + n, 10)) for n in (0, 1, 2, 0, 1, 2)]
+    assert all(same_as_wds2idx(tmp_path / f"s-{n}.tar", tmp_path / f"s-{n}.idx") for n in range(2))
+
+
+@pytest.mark.parametrize("format", ["gnu", "pax", "ustar", "v7"])
+def test_shards_by_gnu_tar(tmp_path: Path, format: str) -> None:
+    """With long names, for which GNU and PAX archives have headers before the header."""
+    source = tmp_path / "in"
+    long = "n" * (60 if format == "v7" else 90) + "/" + "x" * (30 if format in ("v7", "ustar") else 120)
+    for name in ("a.jpg", "a.cls", ".hidden", "README", long + ".jpg", long + ".cls"):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"7\n" if name.endswith("cls") else JPG)
+    (source / "README").unlink()  # wds2idx takes a file without an extension for a sample of its own
+    shard = tmp_path / "t.tar"
+    subprocess.run(["tar", "--sort=name", f"--format={format}", "-cf", shard, "."], cwd=source, check=True)
+    index_shards([str(shard)])
+    rows = rows_of(tmp_path)
+    assert {row["key"] for row in rows} == {"./a", "./" + long}
+    assert [(row["image"], row["label"]) for row in rows] == [(JPG, 7)] * 2
+    # Of a GNU long name, wds2idx (DALI 2.4) takes the name's own block for the data; what DALI reads by ours is right.
+    assert format == "gnu" or same_as_wds2idx(shard, tmp_path / "t.idx")
+    assert read_by_dali(shard, tmp_path / "t.idx", 2) == [JPG, JPG]
+
+
+def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
+    fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import pipeline_def
+
+    images = {
+        "plain.jpg": JPG,
+        "turned.JPEG": encode(photo(), exif=exif(6)),
+        "mirrored.jpg": encode(photo(), exif=exif(2)),
+        "png.png": encode(photo(width=30, height=9), "PNG", exif=exif(6)),
+        "xmp.jpg": encode(photo(), xmp=XMP_ROTATED),
+    }
+    write_tar(tmp_path / "t.tar", images)
+    _, manifest = index_shards([str(tmp_path / "t.tar")])
+    assert manifest.fields[0].member == "jpg;JPEG;png"
+
+    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
+    def decode():
+        encoded = fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images.values()])
+        return fn.decoders.image(encoded, device="cpu")
+
+    pipeline = decode()
+    pipeline.build()
+    (decoded,) = pipeline.run()
+    assert [(row["height"], row["width"], 3) for row in rows_of(tmp_path)] == [
+        tuple(image.shape()) for image in decoded
+    ]
+    assert [(row["width"], row["height"]) for row in rows_of(tmp_path)] == [
+        (48, 32),
+        (32, 48),
+        (48, 32),
+        (9, 30),
+        (48, 32),
+    ]
+
+
+def test_into_another_folder(tmp_path: Path) -> None:
+    for name in ("x/0.tar", "y/0.tar"):
+        write_tar(tmp_path / "in" / name, {"k.jpg": JPG, "k.cls": b"1"})
+    (tmp_path / "classes.txt").write_text("ant\nbee\n")
+    out = tmp_path / "out" / "deep"
+    patterns = [str(tmp_path / "in" / "*" / "0.tar")]
+    with pytest.raises(ArgumentError, match=r"the shards lie in 2 folders .*say with --out where"):
+        index_shards(patterns)
+    _, manifest = index_shards(patterns, out, tmp_path / "classes.txt")
+    assert [shard.name for shard in manifest.shards] == ["../../in/x/0.tar", "../../in/y/0.tar"]
+    assert manifest.classes == ("ant", "bee")
+    assert [row["image"] for row in rows_of(out)] == [JPG, JPG]
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.idx")) == ["x/0.idx", "y/0.idx"]
+    assert not list((tmp_path / "in").rglob("*.idx"))
+
+
+def test_an_index_that_is_there(tmp_path: Path) -> None:
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG}))
+    index_shards([shard])
+    with pytest.raises(
+        OutputError,
+        match=r"holds index files already \('t.idx', 'index.arrow', '_info.json' and 1 more\). Give --overwrite",
+    ):
+        index_shards([shard])
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "l.jpg": JPG})
+    index_shards([shard], overwrite=True)
+    assert len(rows_of(tmp_path)) == 2
+
+
+def test_a_text_that_only_some_have(tmp_path: Path) -> None:
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG})
+    _, manifest = index_shards([str(tmp_path / "t.tar")])
+    assert [field.name for field in manifest.fields] == ["image"]
+    assert manifest.packing["not_indexed"] == {"txt": 1}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"k.txt": b"x", "k.cls": b"1"}, r"sample 'k' has no image \(found: .txt, .cls; wanted one of jpg, jpeg, png\). Pack its"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, r"sample 'l' \(found: .jpg\) has no .cls member, though others have.*pack it again"),
+        ({"k.jpg": JPG, "l.jpg": JPG, "l.cls": b"1"}, r"sample 'k' \(found: .jpg\) has no .cls member, though others have"),
+        ({"k x.jpg": JPG}, r"the name 'k x.jpg' holds white space, at which DALI's index splits. Rename"),
+        ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, r"key 'k' comes again after other samples.*--sort=name"),
+        ({"k.jpg": JPG, "k.cls": b"cat"}, r"'k.cls' holds b'cat'; a .cls member is a class number.*with numbers"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, r"sample 'k' is of class -1, but classes are numbered from 0. Mend"),
+        ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\). .*gpuload pack"),
+        ({"k.jpg": b""}, r"'k.jpg' is empty. A sample cannot be left out in place"),
+        ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, r"'k.txt' is not UTF-8 text. Pack the set again with UTF-8"),
+        ({"README": b"x"}, r"holds no sample. Leave it out"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+    shard = write_tar(tmp_path / "t.tar", members)
+    with pytest.raises(ShardError, match=message) as caught:
+        index_shards([str(shard)])
+    assert str(caught.value).startswith(str(shard))
+    assert list(tmp_path.iterdir()) == [shard]
+
+
+def test_shards_that_are_none(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"5"})
+    (tmp_path / "short.tar").write_bytes(shard.read_bytes()[:700])
+    (tmp_path / "text.tar").write_bytes(b"no tar" * 1000)
+    (tmp_path / "classes").write_text("ant\n")
+    for name in ("short.tar", "text.tar"):
+        with pytest.raises(
+            ShardError, match=f"{name}: not a whole, uncompressed tar archive .*Copy or unpack it again"
+        ):
+            index_shards([str(tmp_path / name)])
+    with pytest.raises(SourceError, match=r"s-1.tar \(from .*s-{1..2}.tar'\): no such file. Give tars, for instance"):
+        index_shards([str(tmp_path / "s-{1..2}.tar")])
+    with pytest.raises(SourceError, match=r"z\*.tar: no such file"):
+        index_shards([str(tmp_path / "z*.tar")])
+    with pytest.raises(SourceError, match="no shards given. Name them"):
+        index_shards([])
+    with pytest.raises(SourceError, match="nowhere: cannot be read .*a class name in each line"):
+        index_shards([str(shard)], classes=tmp_path / "nowhere")
+    with pytest.raises(ShardError, match="sample 'k' is of class 5, but --classes names 1, numbered from 0. Mend one"):
+        index_shards([str(shard)], classes=tmp_path / "classes")
+
+
+def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "we{ird.tar"):
+        (tmp_path / name).touch()
+    found = expand_shards([str(tmp_path / "b.tar"), str(tmp_path / "[ab].tar"), str(tmp_path / "we{ird.tar")])
+    assert [path.name for path in found] == ["b.tar", "a.tar", "we{ird.tar"]
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "k.txt": b"x", "l.jpg": JPG, "l.cls": b"0"})
+    assert main(["index", str(shard)]) == 0
+    said = capsys.readouterr().out
+    assert "2 samples in 1 shards" in said
+    assert "image (.jpg), label (.cls)" in said
+    assert "only 1 samples have .txt, so it is not indexed" in said
+    assert main(["index", str(shard)]) == 2
+    assert "--overwrite" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""How images are stored: sizes, fits, gray and huge images; boxes and masks follow; DALI decodes what is a picture."""
+
+import io
+
+import numpy as np
+import pytest
+from images import encode, photo
+from PIL import Image
+
+from gpuload.errors import ArgumentError, DecodeError
+from gpuload.packing.image.check import KEPT, NotWantedError, check_image
+from gpuload.packing.image.masks import store_mask
+from gpuload.packing.image.placement import place
+from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
+
+WIDE = photo(1, 500, 375)
+
+
+@pytest.mark.parametrize(
+    ("source", "fit", "enlarge", "resized", "corner", "canvas"),
+    [
+        ((500, 375), "shortest", False, (341, 256), (0, 0), (341, 256)),
+        ((500, 375), "longest", False, (256, 192), (0, 0), (256, 192)),
+        ((500, 375), "center-crop", False, (341, 256), (-43, 0), (256, 256)),
+        ((500, 375), "stretch", False, (256, 256), (0, 0), (256, 256)),
+        ((500, 375), "pad", False, (256, 192), (0, 32), (256, 256)),
+        ((100, 50), "shortest", False, (100, 50), (0, 0), (100, 50)),  # never enlarged unless asked
+        ((100, 50), "shortest", True, (512, 256), (0, 0), (512, 256)),
+        ((100, 50), "pad", False, (100, 50), (78, 103), (256, 256)),
+        ((100, 50), "center-crop", False, (100, 50), (0, 0), (100, 50)),
+        ((100, 50), "center-crop", True, (512, 256), (-128, 0), (256, 256)),
+        ((100, 300), "stretch", False, (100, 256), (0, 0), (100, 256)),
+        ((9999, 1), "longest", False, (256, 1), (0, 0), (256, 1)),
+    ],
+)
+def test_place(source, fit, enlarge, resized, corner, canvas) -> None:
+    found = place(source, (256, 256), fit, enlarge)
+    assert (found.resized, found.corner, found.canvas) == (resized, corner, canvas)
+
+
+def test_boxes_follow() -> None:
+    cropped = place((500, 375), (256, 256), "center-crop", False)
+    boxes = np.array([[0, 0, 500, 375], [0, 0, 10, 10], [250, 100, 260, 110]], np.float32)
+    moved, kept = cropped.move_boxes(boxes)
+    assert kept.tolist() == [0, 2]  # the second lies in the part that was cut off
+    scale = 341 / 500
+    np.testing.assert_allclose(moved[0], [0, 0, 256, 256])
+    np.testing.assert_allclose(moved[1][0], 250 * scale - 43, atol=0.01)
+    padded, _ = place((500, 375), (256, 256), "pad", False).move_boxes(boxes[:1])
+    np.testing.assert_allclose(padded, [[0, 32, 256, 224]])
+    assert cropped.move_boxes(np.zeros((0, 4), np.float32))[0].shape == (0, 4)
+
+
+def dali_decodes(images: list[bytes]) -> list[np.ndarray]:
+    fn = pytest.importorskip("nvidia.dali.fn")
+    from nvidia.dali import pipeline_def
+
+    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
+    def decode():
+        return fn.decoders.image(
+            fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images]), device="cpu"
+        )
+
+    pipeline = decode()
+    pipeline.build()
+    return [np.asarray(image) for image in pipeline.run()[0]]
+
+
+@pytest.mark.parametrize("measured", [False, True])  # others are decoded at a part of their size
+@pytest.mark.parametrize("fit", ["shortest", "longest", "center-crop", "stretch", "pad"])
+def test_jpeg_of_a_size(fit: str, measured: bool) -> None:
+    encoding = Encoding("jpeg", (64, 64), fit)
+    stored = [check_image(encode(image), measured, encoding) for image in (WIDE, WIDE.convert("L"))]
+    placement = place(WIDE.size, (64, 64), fit, False)
+    wanted = Image.new("RGB", placement.canvas)
+    resized = Image.open(io.BytesIO(encode(WIDE))).resize(placement.resized, Image.Resampling.BICUBIC)
+    wanted.paste(resized, placement.corner)
+    decoded = dali_decodes([image.data for image in stored])
+    assert [image.kind for image in stored] == ["resized", "resized"]
+    for image, pixels in zip(stored, decoded, strict=True):
+        assert pixels.shape == (image.height, image.width, 3) == (*placement.canvas[::-1], 3)
+    assert np.abs(decoded[0].astype(int) - np.asarray(wanted)).mean() < 4
+    assert (stored[0].histogram is not None) == measured
+
+
+def test_jpeg_keeps_what_is_small_enough() -> None:
+    data = encode(photo())
+    assert check_image(data, encoding=Encoding("jpeg", (64, 64))).data == data
+    made = check_image(encode(photo(), "PNG"), encoding=Encoding("jpeg"))
+    assert (made.member, made.kind) == ("jpg", "png")
+    low, high = (len(check_image(encode(WIDE), encoding=Encoding("jpeg", (64, 64), quality=q)).data) for q in (30, 95))
+    assert low < high / 1.5
+
+
+def test_raw_is_an_npy_of_pixels() -> None:
+    for data in (encode(photo(0, 30, 20)), encode(photo(0, 30, 20), "PNG"), np.asarray(photo(0, 30, 20))):
+        stored = check_image(data, encoding=Encoding("raw"))
+        array = np.load(io.BytesIO(stored.data))
+        assert (array.shape, array.dtype, stored.member) == ((20, 30, 3), np.uint8, "npy")
+        assert stored.data[stored.header :] == array.tobytes()
+        assert np.abs(array.astype(int) - np.asarray(photo(0, 30, 20))).mean() < 8
+    gray = check_image(encode(photo().convert("L"), "PNG"), encoding=Encoding("raw", (8, 8), "stretch"))
+    assert np.load(io.BytesIO(gray.data)).shape == (8, 8, 3)
+
+
+def test_lossless() -> None:
+    stored = check_image(encode(photo(), "BMP"), encoding=Encoding(lossless=True))
+    assert (stored.member, stored.kind) == ("png", "bmp")
+    (decoded,) = dali_decodes([stored.data])
+    np.testing.assert_array_equal(decoded, np.asarray(photo()))
+    assert check_image(encode(photo()), encoding=Encoding(lossless=True)).kind == KEPT
+
+
+def test_png_kept_or_not_looks_the_same_in_dali() -> None:
+    plain = encode(photo(), "PNG")
+    gamma = plain[:33] + b"\0\0\0\4gAMA\0\0\x27\x10" + b"\xe8\xf9\xad\x83" + plain[33:]
+    images = [plain, encode(photo().convert("L"), "PNG"), encode(photo(), "PNG", compress_level=0)]
+    stored = [check_image(data) for data in images]
+    assert [image.data for image in stored] == images
+    for data, pixels in zip(images, dali_decodes(images), strict=True):
+        np.testing.assert_array_equal(pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+    with pytest.raises(DecodeError):
+        check_image(gamma[:41] + b"\1" + gamma[42:])  # a wrong checksum
+    with pytest.raises(DecodeError):
+        check_image(plain[:-30])
+
+
+def test_gray_small_and_huge() -> None:
+    gray = Encoding(drop_gray=True)
+    for image in (photo().convert("L"), photo().convert("L").convert("RGB")):
+        for format in ("JPEG", "PNG"):
+            with pytest.raises(NotWantedError, match="has no colour, and --drop-gray was given"):
+                check_image(encode(image, format), encoding=gray)
+    assert check_image(encode(photo()), encoding=gray).kind == KEPT
+    for blue, colourless in ((106, True), (112, False)):  # what JPEG adds is no colour, a tint is
+        image = encode(Image.new("RGB", (64, 64), (100, 100, blue)), "PNG")
+        if colourless:
+            with pytest.raises(NotWantedError):
+                check_image(image, encoding=gray)
+        else:
+            assert check_image(image, encoding=gray).kind == KEPT
+    with pytest.raises(NotWantedError, match="48 x 32 pixels, smaller than --min-size 33"):
+        check_image(encode(photo()), encoding=Encoding(min_size=33))
+    with pytest.raises(DecodeError, match=r"too many pixels: 48 x 32 exceeds limit of 100 \(--max-pixels\)"):
+        check_image(encode(photo()), encoding=Encoding(max_pixels=100))
+
+
+def test_header_checks() -> None:
+    header = Encoding(check="header")
+    damaged = encode(photo())[:-40] + bytes(38) + b"\xff\xd9"
+    assert check_image(damaged, True, header).data == damaged  # nobody looked at its pixels
+    with pytest.raises(DecodeError):
+        check_image(damaged[:-2])
+    for data in (encode(photo()), encode(photo(), "PNG")):
+        stored = check_image(data, encoding=header)
+        assert (stored.data, stored.width, stored.height, stored.histogram) == (data, 48, 32, None)
+    assert check_image(encode(photo(), "BMP"), encoding=header).kind == "bmp"
+    assert check_image(encode(photo().convert("CMYK")), encoding=header).kind == "jpeg-cmyk"
+
+
+def test_masks() -> None:
+    numbers = np.arange(32 * 48, dtype=np.uint8).reshape(32, 48)
+    as_it_is, half = place((48, 32), None, "shortest", False), place((48, 32), (16, 16), "center-crop", False)
+    plain = encode(Image.fromarray(numbers), "PNG")
+    assert store_mask(plain, as_it_is) == plain
+    palette = Image.fromarray(numbers, "L").copy()
+    palette = Image.frombytes("P", (48, 32), numbers.tobytes())
+    palette.putpalette([value for n in range(256) for value in (255 - n, n, 7)])
+    sixteen = Image.fromarray(numbers.astype(np.uint16))
+    for mask in (numbers, numbers[..., None], encode(palette, "PNG"), encode(sixteen, "PNG")):
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(store_mask(mask, as_it_is)))), numbers)
+    moved = np.asarray(Image.open(io.BytesIO(store_mask(plain, half))))
+    wanted = np.asarray(Image.fromarray(numbers).resize((24, 16), Image.Resampling.NEAREST))[:, 4:20]
+    np.testing.assert_array_equal(moved, wanted)
+    for mask, message in [
+        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask is 9 x 9 pixels, its image 48 x 32"),
+        (encode(photo(), "PNG"), "the mask has colours .mode RGB., expected a class number"),
+        (numbers.astype(np.uint16) + 300, "the mask has class number 555; a mask holds 0 to 255"),
+        (b"x", "the mask does not decode"),
+    ]:
+        with pytest.raises(DecodeError, match=message):
+            store_mask(mask, as_it_is)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encode": "x"}, "--encode is one of keep, jpeg, raw; got 'x'"),
+        ({"encode": "jpeg", "size": (0, 3)}, "--size must be at least 1 pixel; got 0x3"),
+        ({"size": (3, 3)}, "--size changes images, but --encode keep leaves them"),
+        ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge say how images come to their --size; give that too"),
+        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit is one of shortest, .* got 'x'"),
+        ({"quality": 0}, "--quality is from 1 to 100; got 0"),
+        ({"encode": "raw", "lossless": True}, "--lossless chooses PNG over JPEG, but --encode raw stores neither"),
+        ({"check": "x"}, "--check is full or header; got 'x'"),
+        ({"check": "header", "encode": "raw"}, "--check header looks at no pixels, but --encode jpeg, raw and"),
+        ({"min_size": -1}, "--min-size must be at least 0"),
+    ],
+)
+def test_encodings_that_cannot_be(settings, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Encoding(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"splits": (("a", 0.5), ("a", 0.5))}, "--splits names a split twice: a, a"),
+        ({"splits": (("a", 0.5), ("b", 0.6))}, "shares must be above 0 and add up to 1; got 1.1"),
+        ({"splits": (("a/b", 1.0),)}, "'a/b' cannot be the name of a folder"),
+        ({"splits": (("a", 1.0),), "val": 0.1}, "--val is short for two splits; leave it out"),
+        ({"dedup": "x"}, "--dedup is one of no, report, drop; got 'x'"),
+        ({"max_rejected": 2}, "--max-rejected is a share from 0% to 100%; got 200%"),
+        ({"engine": "x"}, "--engine is local or ray; got 'x'"),
+        ({"address": "x"}, "--address is that of a Ray cluster: give it with --engine ray"),
+        ({"append": True, "overwrite": True}, "--append keeps the set that is there, --overwrite replaces it"),
+    ],
+)
+def test_options_that_cannot_be(settings, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        PackOptions(**settings)
+
+
+def test_parsing() -> None:
+    assert (parse_pixels("256"), parse_pixels("482x415")) == ((256, 256), (482, 415))
+    assert parse_splits("train=0.8, val=20%") == (("train", 0.8), ("val", 0.2))
+    assert (parse_share("1%"), parse_share("0.5")) == (0.01, 0.5)
+    with pytest.raises(ArgumentError, match="'12y' is not a size in pixels; write for instance 256, or 482x415"):
+        parse_pixels("12y")
+    with pytest.raises(ArgumentError, match="write names and shares, as in train=0.8,val=0.1,test=0.1"):
+        parse_splits("train")
+    with pytest.raises(ArgumentError, match="'x%' is not a share; write for instance 1% or 0.01"):
+        parse_share("x%")

@@ -1,0 +1,299 @@
+"""JPEGs made smaller by torch: the pictures that Pillow makes, the same bytes wherever they are made, and the choice."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import Folder, encode, smooth_image
+from odd_images import BASE, ODD
+from PIL import Image
+from reading import files_of
+
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, DecodeError, MissingPackageError
+from gpuload.headers import jpeg
+from gpuload.packing.image.check import NotWantedError, check_image
+from gpuload.packing.image.placement import place
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.run.packer import pack
+from gpuload.packing.run.prepare import choose_resizer
+from gpuload.packing.run.shard import modules_for
+from gpuload.sources import FolderSource
+
+TESTS = Path(__file__).parents[2]
+
+pytest.importorskip("simplejpeg")
+pytest.importorskip("torch")
+
+from gpuload.packing.image import shrink as resizer
+
+FITS = ("shortest", "longest", "center-crop", "stretch", "pad")
+LARGE = smooth_image(np.random.default_rng(1), 500, 375)
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+
+
+def psnr(one: np.ndarray, other: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / np.mean((one.astype(float) - other) ** 2)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.tuples(*[st.integers(1, 90)] * 4), st.booleans(), st.integers(0, 99))
+def test_resizes_as_pillow_does(sides: tuple[int, int, int, int], gray: bool, seed: int) -> None:
+    source, size = (max(sides[0], sides[1]), max(sides[2], sides[3])), (min(sides[:2]), min(sides[2:]))
+    # Away from black and white: where the first of two passes overshoots these, the two clip different things.
+    noise = np.random.default_rng(seed).integers(64, 192, (*source[::-1], 3), np.uint8)
+    image = Image.fromarray(noise).convert("L" if gray else "RGB")
+    found = resizer.resize(np.array(image), size)
+    wanted = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
+    assert (found.shape, found.dtype, found.flags["C_CONTIGUOUS"]) == (wanted.shape, np.uint8, True)
+    assert np.abs(found.astype(int) - wanted).max() <= 2  # of 255: each rounds its weights in its own way
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+def test_decodes_as_pillow_does(mode: str, factor: int) -> None:
+    image = Image.open(io.BytesIO(encode(LARGE.convert(mode))))
+    size = image.size
+    image.draft(mode, (size[0] // factor, size[1] // factor))
+    found = resizer.decode(encode(LARGE.convert(mode)), mode == "L", size, factor)
+    assert found is not None
+    np.testing.assert_array_equal(found, np.asarray(image))
+
+
+@given(st.integers(1, 9000), st.integers(1, 9000), st.sampled_from(FITS))
+def test_is_decoded_as_small_as_pillow_would(width: int, height: int, fit: str) -> None:
+    placement = place((width, height), (256, 256), fit, False)
+    factor = resizer.draft_factor(placement)
+    gap = [side / wanted for side, wanted in zip(placement.source, placement.resized, strict=True)]
+    assert factor == 1 or min(gap) >= 2 * factor
+    assert factor == 8 or min(gap) < 4 * factor
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [(256, 256), (60, 40)])  # the second is decoded at a part of its size
+def test_is_the_picture_that_pillow_makes(size: tuple[int, int], fit: str, mode: str, measured: bool) -> None:
+    data = encode(LARGE.convert(mode))
+    found, wanted = (
+        check_image(data, measured, Encoding("jpeg", size, fit, resizer=name)) for name in ("torch", "pillow")
+    )
+    assert (found.width, found.height, found.kind, found.member) == (wanted.width, wanted.height, "resized", "jpg")
+    assert found.placement == wanted.placement
+    assert (found.histogram is not None) == measured
+    header = jpeg.read_header(found.data)
+    assert (header.oddity, header.orientation, header.gray) == ("", 1, mode == "L")
+    assert psnr(pixels_of(found.data), pixels_of(wanted.data)) > 38
+    if measured:
+        counts = np.array(found.histogram).reshape(3, 256)
+        assert counts.sum(axis=1).tolist() == [found.width * found.height] * 3
+        mean = pixels_of(found.data).mean(axis=(0, 1))
+        np.testing.assert_allclose(counts @ np.arange(256) / counts.sum(axis=1), mean, atol=1)
+
+
+def test_is_as_good_as_bicubic_and_better_than_hamming() -> None:
+    """Against Lanczos of the full image, as the figures in `image` are."""
+    size = (341, 256)
+    found = {}
+    for name in ("torch", "pillow"):
+        found[name] = []
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            data = encode(smooth_image(rng, 500, 375), quality=95)
+            wanted = np.asarray(Image.open(io.BytesIO(data)).resize(size, Image.Resampling.LANCZOS))
+            stored = check_image(data, encoding=Encoding("jpeg", (256, 256), resizer=name))
+            found[name].append(psnr(pixels_of(stored.data), wanted))
+    assert np.mean(found["torch"]) > np.mean(found["pillow"])
+
+
+def outcome(data: bytes, encoding: Encoding) -> tuple[object, ...]:
+    try:
+        stored = check_image(data, encoding=encoding)
+    except (DecodeError, NotWantedError) as error:
+        return type(error), str(error)
+    return stored.kind, stored.member, stored.width, stored.height, stored.placement
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_judges_odd_images_as_pillow_does(name: str) -> None:
+    for more in ({}, {"drop_gray": True}, {"min_size": 33}, {"max_pixels": 1000}, {"quality": 30, "fit": "pad"}):
+        one, other = (outcome(ODD[name][0], Encoding("jpeg", (20, 20), resizer=r, **more)) for r in ("torch", "pillow"))
+        assert one == other
+
+
+@pytest.mark.parametrize("cut", range(200, len(BASE), 37))
+def test_damage_is_what_pillow_calls_it(cut: int) -> None:
+    encodings = [Encoding("jpeg", (20, 20), resizer=name) for name in ("torch", "pillow")]
+    # Shortened, but with an end: where Pillow takes it in spite of a warning, it must be who made what is stored.
+    one, other = (outcome(BASE[:cut] + BASE[-2:], encoding) for encoding in encodings)
+    assert one == other
+    if one[0] is not DecodeError:
+        one, other = (check_image(BASE[:cut] + BASE[-2:], encoding=encoding).data for encoding in encodings)
+        assert one == other
+    one, other = (outcome(BASE[:cut], encoding) for encoding in encodings)
+    assert one == other and one[0] is DecodeError
+
+
+def test_what_does_not_become_smaller_is_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resizer, "decode", lambda *_: pytest.fail("was asked for"))
+    data = encode(LARGE)
+    for size, fit, enlarge in (
+        ((500, 500), "longest", False),
+        ((900, 900), "longest", True),
+        ((300, 900), "stretch", True),
+    ):
+        check_image(data, encoding=Encoding("jpeg", size, fit, enlarge, resizer="torch"))
+    check_image(encode(LARGE, "PNG"), encoding=Encoding("jpeg", (64, 64), resizer="torch"))
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """As if these packages were not installed."""
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller = Encoding("jpeg", (64, 64))
+    assert choose_resizer(smaller).resizer == "torch"
+    assert choose_resizer(smaller, "pillow").resizer == "pillow"
+    assert choose_resizer(Encoding("jpeg", (64, 64), resizer="pillow")).resizer == "pillow"
+    for encoding in (Encoding(), Encoding("raw", (8, 8)), Encoding("jpeg"), Encoding("jpeg", (8, 8), lossless=True)):
+        assert choose_resizer(encoding).resizer == "pillow"
+        assert modules_for(encoding) == ()
+    assert modules_for(smaller) == ("gpuload.packing.image.shrink",)
+    without(monkeypatch, "simplejpeg")
+    assert choose_resizer(smaller).resizer == "pillow"
+    asked = Encoding("jpeg", (64, 64), resizer="torch")
+    with pytest.raises(
+        MissingPackageError,
+        match=r"^--resizer torch needs simplejpeg; not installed here: pip install 'gpuload\[cpu\]'$",
+    ):
+        choose_resizer(asked)
+    without(monkeypatch, "torch")
+    with pytest.raises(
+        MissingPackageError,
+        match=r"^--resume: the run that was broken off had --resizer torch, which needs simplejpeg and torch; not ",
+    ):
+        choose_resizer(smaller, "torch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"encode": "keep", "resizer": "torch"}, "--resizer torch makes JPEGs smaller: give it with --encode jpeg and"),
+        ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch makes JPEGs smaller: give it with --encode jpeg and"),
+        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer is one of auto, pillow, torch; got 'cv2'"),
+    ],
+)
+def test_choices_that_cannot_be(arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Encoding(**arguments)
+
+
+@pytest.fixture
+def photos(make_folder: Folder) -> Path:
+    rng = np.random.default_rng(5)
+    return make_folder({f"{'ab'[n % 2]}/{n}.jpg": encode(smooth_image(rng, 90 + n, 70)) for n in range(12)})
+
+
+def options(name: str = "auto", **more: object) -> PackOptions:
+    return PackOptions(maxcount=4, encoding=Encoding("jpeg", (32, 32), resizer=name), **more)
+
+
+def test_same_bytes_with_more_workers_and_named_in_the_manifest(photos: Path, tmp_path: Path) -> None:
+    source = FolderSource(photos)
+    for name, chosen in (
+        ("1", options(workers=1)),
+        ("2", options(workers=2)),
+        ("pillow", options("pillow", workers=1)),
+    ):
+        pack(source, tmp_path / name, chosen)
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+    assert Manifest.read(tmp_path / "1" / "train").packing["resizer"] == "torch"
+    assert Manifest.read(tmp_path / "pillow" / "train").packing["resizer"] == "pillow"
+    shard = Path("train", "shard-000000.tar")
+    assert (tmp_path / "1" / shard).read_bytes() != (tmp_path / "pillow" / shard).read_bytes()
+    pack(source, tmp_path / "kept", PackOptions())
+    assert Manifest.read(tmp_path / "kept" / "train").packing["resizer"] is None
+
+
+@pytest.mark.parametrize("before", ["pillow", "torch"])
+def test_a_run_goes_on_with_the_same(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    out, source = tmp_path / "out", FolderSource(photos)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Manifest, "write", stop)
+        pack(source, out, options(before, workers=1))
+    (out / "train" / "shard-000001.tar").unlink()
+    other = {"pillow": "torch", "torch": "pillow"}[before]
+    with pytest.raises(ArgumentError, match=f"had --resizer '{before}', this one has '{other}'. Give the same"):
+        pack(source, out, options(other, workers=1, resume=True))
+    if before == "torch":
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(MissingPackageError, match="had --resizer torch, which needs"),
+        ):
+            without(patch, "simplejpeg")
+            pack(source, out, options(workers=1, resume=True))
+    pack(source, out, options(workers=1, resume=True))
+    pack(source, tmp_path / "calm", options(before, workers=1))
+    assert files_of(out) == files_of(tmp_path / "calm")
+
+
+def test_missing_packages_leave_nothing_behind(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "torch")
+    with pytest.raises(MissingPackageError, match="--resizer torch needs torch; not installed here"):
+        pack(FolderSource(photos), tmp_path / "out", options("torch"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_server_imports_torch_once_and_forked_workers_resize() -> None:
+    code = """
+from gpuload.packing.run.workers import Workers
+from stand_ins import resizes
+with Workers(2, resizes, False, ("gpuload.packing.image.shrink",)) as workers:
+    workers.run(["torch", "simplejpeg"], lambda name, found: print(name, *found), None, lambda _: None)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
+    )
+    assert (sorted(found.stdout.splitlines()), found.stderr) == (["simplejpeg True 1", "torch True 1"], "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "guessed"),
+    [
+        ("photos out --encode jpeg --size 256", True),
+        ("photos out --size 256 --enc=jpeg", True),
+        ("photos out --encode jpeg --size 256 --resizer pillow", False),
+        ("jpeg out", False),
+        ("photos out --encode raw", False),
+    ],
+)
+def test_what_the_command_line_has_the_server_import(
+    arguments: str, guessed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, ...]] = []
+    monkeypatch.setattr("gpuload.packing.run.workers.start_server", seen.append)
+    monkeypatch.setattr("gpuload.packing.run.packer.pack", lambda *_: pytest.fail("too far"))
+    monkeypatch.setattr("gpuload.commands.packing._pack", lambda _: cli.DONE)
+    cli.main(["pack", *arguments.split()])
+    assert seen == [("gpuload.packing.image.shrink",) if guessed else ()]

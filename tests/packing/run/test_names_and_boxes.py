@@ -1,0 +1,109 @@
+"""What a source may call its fields, and boxes that do not lie on their images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from images import encode, photo
+from reading import rows_of
+
+import gpuload
+from gpuload.errors import SourceError
+from gpuload.fields.field import Field
+from gpuload.packing.image.placement import place
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run.packer import pack
+from gpuload.packing.run.prepare import check_names
+from gpuload.sources import FolderSource
+from gpuload.sources.samples import IterableSource
+
+
+def samples(*boxes: list[list[float]]) -> IterableSource:
+    """Images of 48x32 with these boxes."""
+    return IterableSource(
+        [{"image": encode(photo(n)), "boxes": b, "boxes_class": [7] * len(b)} for n, b in enumerate(boxes)]
+    )
+
+
+@pytest.mark.parametrize("name", ["key", "source", "width", "height", "index", "dataset", "row", "measured"])
+def test_names_that_every_set_has(tmp_path: Path, name: str) -> None:
+    source = IterableSource([{"image": encode(photo()), name: 1.5}])
+    with pytest.raises(
+        SourceError, match=f"^field '{name}': the name is taken: every set has one of its own. Rename the field$"
+    ):
+        pack(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([("image", "target")], "field 'image': the name is taken: field 'image' has it already. Rename the field"),
+        ([("image_bytes", "target")], "field 'image_bytes': the name is taken: field 'image' has it already"),
+        ([("a", "boxes"), ("a_class", "class")], "field 'a_class': the name is taken: field 'a' has it already"),
+        ([("a_class", "class"), ("a", "boxes")], "field 'a': needs a column 'a_class', and field 'a_class' has it already"),
+        ([("a", "array"), ("a_shape", "json")], "field 'a_shape': the name is taken: field 'a' has it already"),
+        ([("x", "mask"), ("x", "target")], "field 'x': the name is taken: field 'x' has it already"),
+    ],
+)  # fmt: skip
+def test_names_that_two_fields_need(fields: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        check_names([Field(name, kind, name) for name, kind in fields])
+
+
+def test_names_that_only_look_alike() -> None:
+    check_names([Field(name, "target", name) for name in ("keys", "Key", "x", "x_class", "x_shape", "image_class")])
+
+
+def test_boxes_off_their_images_are_said(tmp_path: Path) -> None:
+    inside, rounded = [0, 0, 48, 32], [-0.4, 1, 48.4, 9]
+    outside, empty = [50, 0, 60, 9], [5, 5, 5, 9]
+    over = [40, 20, 60, 30]
+    source = samples([inside, outside, empty], [over, rounded], [])
+    report = pack(source, tmp_path / "out", PackOptions(workers=2, shuffle=False))
+    assert report.notes == (
+        "boxes that are empty or lie outside of their images: 2, left out",
+        "boxes that reach over an edge of their images: 1, cut there",
+    )
+    rows = rows_of(tmp_path / "out" / "train")
+    assert [row["boxes"] for row in rows[:2]] == [[inside], [[40, 20, 48, 30], [0, 1, 48, 9]]]
+    assert [len(row["boxes_class"]) for row in rows] == [1, 2, 0]
+
+
+def test_what_the_crop_cuts_off_was_asked_for(tmp_path: Path) -> None:
+    settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}
+    report = gpuload.pack(samples([[0, 0, 3, 3], [0, 0, 48, 32]]), tmp_path / "out", **settings)
+    assert report.notes == ()
+    assert len(rows_of(tmp_path / "out" / "train")[0]["boxes"]) == 1
+
+
+def test_a_run_that_goes_on_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    source = samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("gpuload.packing.run.packer.finish_split", stop)
+        pack(source, tmp_path / "out", PackOptions(workers=1))
+    report = pack(source, tmp_path / "out", PackOptions(workers=1, resume=True))
+    assert report.notes == ("boxes that are empty or lie outside of their images: 1, left out",)
+
+
+boxes = st.lists(st.tuples(*[st.floats(-200, 200, width=32)] * 4), max_size=6)
+
+
+@given(boxes)
+def test_left_out_is_what_the_image_alone_would_leave_out(found: list[tuple[float, ...]]) -> None:
+    whole = place((90, 70), None, "shortest", False)
+    array = np.array(found, np.float32).reshape(-1, 4)
+    lost, cut = whole.count_astray(array)
+    moved, kept = whole.move_boxes(array)
+    assert lost == len(array) - len(kept)
+    assert cut == int((np.abs(moved - array[kept]) > 0.5).any(axis=1).sum())
+
+
+def test_a_folder_has_no_boxes_to_speak_of(make_folder, tmp_path: Path) -> None:
+    report = pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), tmp_path / "out", PackOptions(workers=1))
+    assert report.notes == ()

@@ -1,0 +1,477 @@
+"""Whatever happens on the way: a run that goes on gives the bytes of one that was never disturbed."""
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import Folder, encode, photo
+from PIL import Image
+from reading import files_of, rejected_of, rows_of
+from stand_ins import FaultySource
+
+import gpuload
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, FormatError, OutputError, SourceError
+from gpuload.packing import finish, output
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run.packer import pack
+from gpuload.packing.verify import verify
+from gpuload.sources import FolderSource
+
+SETTINGS = {"maxcount": 7, "val": 0.2, "seed": 5}
+ARGUMENTS = ["--maxcount", "7", "--val", "0.2", "--seed", "5", "--workers", "2"]
+SCRIPT = Path(__file__).parents[2] / "stand_ins.py"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
+    root = tmp_path_factory.mktemp("photos")
+    odd = {"ant/odd.gif": encode(photo(99), "GIF"), "bee/bad.jpg": b"garbage"}
+    for name, data in {**photo_files, **odd}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+    return FolderSource(root)
+
+
+@pytest.fixture(scope="module")
+def calm(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of an undisturbed run."""
+    out = tmp_path_factory.mktemp("calm")
+    pack(source, out, PackOptions(workers=2, **SETTINGS))
+    return files_of(out)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_again_and_again(source: FolderSource, calm: dict[str, bytes], tmp_path: Path, seed: int) -> None:
+    """SIGKILL at random moments, each time a little later, until a run comes through."""
+    out, rng, kills = tmp_path / "out", random.Random(seed), 0
+    kept: dict[str, tuple[int, int]] = {}
+    for attempt in range(40):
+        command = [sys.executable, SCRIPT, source.root, out, *ARGUMENTS, "--resume"]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            code = run.wait(rng.uniform(0.6, 1.4) + attempt * 0.3)
+        except subprocess.TimeoutExpired:
+            run.kill()  # the packer alone: its workers must see to themselves
+            run.wait()
+            kills += 1
+            tars = {path.name + path.parent.name: path.stat() for path in out.glob("*/*.tar")}
+            now = {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in tars.items()}
+            # A shard that was finished two kills ago is the same file still.
+            assert all(now.get(name) == place for name, place in kept.items())
+            done = {path.stem.rpartition("-")[2]: path for path in (out / ".packing").glob("train-*.done")}
+            kept = {name: place for name, place in now.items() if "train" in name and name[6:12] in done}
+            continue
+        finally:
+            assert run.stderr is not None
+            said = run.stderr.read()
+            run.stderr.close()
+        assert (code, said) == (cli.REJECTED, b"")
+        break
+    assert kills >= 2
+    assert files_of(out) == calm
+
+
+@pytest.mark.parametrize("moment", ["index.arrow.tmp", "manifest.json.tmp", "scratch"])
+def test_killed_while_it_finishes(
+    source: FolderSource, calm: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    out = tmp_path / "out"
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    target, name = {
+        "index.arrow.tmp": (finish, "write_timm_info"),
+        "manifest.json.tmp": (Manifest, "write"),
+        "scratch": (output.Output, "_finish"),
+    }[moment]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(target, name, die)
+        pack(source, out, PackOptions(workers=2, **SETTINGS))
+    pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
+    assert files_of(out) == calm
+    report = pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))  # there is nothing more to do
+    assert files_of(out) == calm
+    assert (report.images, len(report.rejected), report.notes) == (61, 1, ("the set was finished already",))
+
+
+def test_the_folder_changes_meanwhile(source: FolderSource, calm: dict[str, bytes], tmp_path: Path) -> None:
+    """New files wait for the next run; those that vanished are named; what the plan says stays."""
+    root, out = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(source.root, root)
+    run = subprocess.Popen(
+        [sys.executable, SCRIPT, root, out, *ARGUMENTS], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while not list(out.glob("train/*.tar")):
+        assert run.poll() is None
+        time.sleep(0.01)
+    run.kill()
+    run.wait()
+    (root / "bee" / "new.jpg").write_bytes(encode(photo(7)))
+    (root / "aaa").mkdir()
+    gone = [path.name for path in (root / "ant").iterdir()]
+    for name in gone:
+        (root / "ant" / name).unlink()
+    assert subprocess.call([sys.executable, SCRIPT, root, out, *ARGUMENTS, "--resume"]) == cli.REJECTED
+    manifest = Manifest.read(out / "train")
+    assert manifest.classes == ("ant", "bee", "cat")
+    sources = {row["source"] for split in ("train", "val") for row in rows_of(out / split)}
+    assert "bee/new.jpg" not in sources
+    lost = {**rejected_of(out / "train"), **rejected_of(out / "val")}
+    assert sources | set(lost) == {f"{p.parent.name}/{p.name}" for p in source.root.rglob("*.*")}
+    assert {lost[name] for name in lost if name.startswith("ant")} == {"cannot be read: No such file or directory"}
+    assert verify(out, 2) == []
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "no index"])
+def test_a_finished_shard_that_was_harmed_is_packed_again(
+    source: FolderSource, calm: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    out = tmp_path / "out"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Manifest, "write", stop)
+        pack(source, out, PackOptions(workers=2, **SETTINGS))
+    shard = out / "train" / "shard-000002.tar"
+    if harm == "gone":
+        shard.unlink()
+    elif harm == "short":
+        shard.write_bytes(shard.read_bytes()[:-512])
+    else:
+        shard.with_suffix(".idx").unlink()
+    pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
+    assert files_of(out) == calm
+
+
+def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, SCRIPT, source.root, out, *ARGUMENTS], stderr=subprocess.PIPE, start_new_session=True
+    )
+    while not list(out.glob(".packing/*.done")):
+        assert run.poll() is None
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate()
+    assert (run.returncode, said) == (130, b"gpuload: stopped; what is finished is kept: go on with --resume\n")
+    before = files_of(out)
+    with pytest.raises(ArgumentError, match=r"had --seed 5, this one has 6. Give the same, or delete the folder"):
+        pack(source, out, PackOptions(resume=True, **{**SETTINGS, "seed": 6}))
+    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Go on with it by --resume"):
+        pack(source, out, PackOptions(**SETTINGS))
+    assert files_of(out) == before
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a small disk is not allowed here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full(source: FolderSource, calm: dict[str, bytes], small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(650_000))
+    with pytest.raises(OutputError, match=r"No space left on device.*; what is finished is kept: go on with --resume"):
+        pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
+    assert list((small_disk / "out").glob("*/*.tar"))
+    filler.unlink()
+    pack(source, small_disk / "out", PackOptions(workers=1, resume=True, **SETTINGS))
+    assert files_of(small_disk / "out") == calm
+
+
+def test_a_disk_that_is_full_at_once(source: FolderSource, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(bytes(890_000))
+    with pytest.raises(OutputError, match="No space left on device"):
+        pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
+    assert not (small_disk / "out").exists()
+
+
+def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None:
+    first = make_folder({f"{name}/{n}.jpg": encode(photo(n)) for name in ("bee", "dog") for n in range(4)})
+    second = make_folder({f"{name}/{n}.jpg": encode(photo(n + 9)) for name in ("ant", "dog") for n in range(4)})
+    out = tmp_path / "out"
+    pack(FolderSource(first), out, PackOptions(workers=1, maxcount=3))
+    before = files_of(out)
+    pack(FolderSource(second), out, PackOptions(workers=1, maxcount=3, append=True))
+    manifest = Manifest.read(out / "train")
+    assert manifest.classes == ("bee", "dog", "ant")
+    assert [shard.name for shard in manifest.shards] == [f"shard-{n:06d}.tar" for n in range(6)]
+    after = files_of(out)
+    assert all(after[name] == data for name, data in before.items() if name.endswith((".tar", ".idx")))
+    rows = rows_of(out / "train")
+    assert [manifest.classes[row["label"]] for row in rows] == [row["source"].split("/")[0] for row in rows]
+    assert len({row["key"] for row in rows}) == len(rows) == 16 == manifest.packing["listed"]
+    assert manifest.mean is not None
+    pixels = [np.asarray(Image.open(io.BytesIO(row["image"]))) for row in rows]
+    np.testing.assert_allclose(
+        manifest.mean, np.concatenate([p.reshape(-1, 3) for p in pixels]).mean(0) / 255, atol=1e-4
+    )
+    assert verify(out, 1) == []
+    with pytest.raises(
+        SourceError, match=r"--append: train has the fields image \(image\), label \(class\), the new samples"
+    ):
+        gpuload.pack([{"image": encode(photo()), "caption": "x"}], out, append=True, workers=1)
+    with pytest.raises(
+        SourceError, match=r"the classes of 'label' have names in the set only. Give names, or numbers, in"
+    ):
+        gpuload.pack([{"image": encode(photo()), "label": 3}], out, append=True, workers=1)
+    assert files_of(out) == after
+    with pytest.raises(OutputError, match=r"holds no packed set to --append to. Pack one first"):
+        pack(FolderSource(second), tmp_path / "none", PackOptions(append=True))
+
+
+@pytest.mark.parametrize("moment", ["before the index", "between index and manifest", "after all"])
+def test_an_append_that_was_killed(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    for name in ("calm", "killed"):
+        pack(source, tmp_path / name, PackOptions(workers=2, **SETTINGS))
+    before = Manifest.read(tmp_path / "killed" / "train")
+    more = PackOptions(workers=2, append=True, **SETTINGS)
+    pack(source, tmp_path / "calm", more)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    target, name = {
+        "before the index": (finish, "_write_index"),
+        "between index and manifest": (Manifest, "write"),
+        "after all": (output.Output, "_finish"),
+    }[moment]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(target, name, die)
+        pack(source, tmp_path / "killed", more)
+    if moment == "between index and manifest":
+        # The old manifest beside the new index: neither set is there, and a reader is told so.
+        assert Manifest.read(tmp_path / "killed" / "train") == before
+        with pytest.raises(FormatError, match=r"index.arrow: indexes 16 shards, manifest.json lists 8"):
+            gpuload.Dataset(tmp_path / "killed" / "train")
+    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Go on with it by --resume"):
+        pack(source, tmp_path / "killed", more)
+    pack(source, tmp_path / "killed", PackOptions(workers=2, append=True, resume=True, **SETTINGS))
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "calm")
+    assert Manifest.read(tmp_path / "calm" / "train").samples == 100
+
+
+def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder: Folder, tmp_path: Path) -> None:
+    """Nine bright images and one dark one: each image counts once, not each part."""
+
+    def plain(values: range) -> dict[str, bytes]:
+        return {f"a/{n}.png": encode(Image.new("RGB", (8, 8), (n, n // 2, 255 - n)), "PNG") for n in values}
+
+    first, second = plain(range(200, 209)), plain(range(10, 11))
+    pack(FolderSource(make_folder(first)), tmp_path / "out", PackOptions(workers=1))
+    pack(FolderSource(make_folder(second)), tmp_path / "out", PackOptions(workers=1, append=True))
+    pack(FolderSource(make_folder(first | second)), tmp_path / "once", PackOptions(workers=1))
+    appended, once = Manifest.read(tmp_path / "out" / "train"), Manifest.read(tmp_path / "once" / "train")
+    assert appended.pixels_from == once.pixels_from == 10
+    np.testing.assert_allclose(appended.mean, once.mean, atol=2e-6)  # each is rounded to 6 digits
+    np.testing.assert_allclose(appended.std, once.std, atol=1e-5)
+
+
+def test_overwrite(source: FolderSource, calm: dict[str, bytes], make_folder: Folder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), out, PackOptions(workers=1))
+    before = files_of(out)
+    with pytest.raises(SourceError):  # the old set is there until the new one is whole
+        pack(FolderSource(make_folder({"a/1.jpg": b"bad"})), out, PackOptions(workers=1, overwrite=True))
+    assert files_of(out) == before
+    pack(source, out, PackOptions(workers=2, overwrite=True, **SETTINGS))
+    assert files_of(out) == calm
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    (out / "mine.txt").touch()
+    with pytest.raises(OutputError, match="is not empty"):
+        pack(source, out, PackOptions(workers=1, overwrite=True))
+
+
+def test_copies(make_folder: Folder, tmp_path: Path) -> None:
+    data = [encode(photo(n)) for n in range(12)]
+    files = {
+        f"{c}/{n}-{copy}.jpg": data[n] for n in range(12) for copy in range(1 + n % 3) for c in ("a", "b")[n % 2 :][:1]
+    }
+    source = FolderSource(make_folder(files))
+    splits = (("train", 0.5), ("val", 0.25), ("test", 0.25))
+    report = pack(source, tmp_path / "report", PackOptions(workers=1, splits=splits, dedup="report"))
+    places = {
+        row["source"]: (split, row["image"]) for split, _ in splits for row in rows_of(tmp_path / "report" / split)
+    }
+    assert len(places) == len(files) == 24
+    assert len({(split, image) for split, image in places.values()}) == 12  # never on two sides
+    assert report.notes[-1] == "12 images have the same bytes as others; --dedup drop leaves them out"
+    texts = [(tmp_path / "report" / split / "duplicates.jsonl").read_text() for split, _ in splits]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert len(lines) == 12 and all(places[line["source"]] == places[line["same_as"]] for line in lines)
+    report = pack(source, tmp_path / "drop", PackOptions(workers=1, dedup="drop"))
+    assert report.images == len({row["image"] for row in rows_of(tmp_path / "drop" / "train")}) == 12
+    assert rejected_of(tmp_path / "drop" / "train")["a/2-1.jpg"] == "has the same bytes as 'a/2-0.jpg'"
+    assert Manifest.read(tmp_path / "drop" / "train").packing["left_out"] == 12
+    assert cli.main(["pack", str(source.root), str(tmp_path / "cli"), "--dedup", "drop"]) == cli.DONE
+
+
+def test_splits_are_stratified(source: FolderSource, tmp_path: Path) -> None:
+    splits = (("train", 0.8), ("val", 0.1), ("test", 0.1))
+    pack(source, tmp_path / "out", PackOptions(workers=2, splits=splits))
+    counts = {name: [0, 0, 0] for name, _ in splits}
+    for name in counts:
+        for row in rows_of(tmp_path / "out" / name):
+            counts[name][row["label"]] += 1
+        for lost in rejected_of(tmp_path / "out" / name):
+            counts[name]["abc".index(lost[0])] += 1
+    assert counts == {"train": [25, 17, 8], "val": [3, 2, 1], "test": [3, 2, 1]}
+
+
+def test_too_many_rejected(make_folder: Folder, tmp_path: Path) -> None:
+    files = {f"a/{n}.jpg": encode(photo(n)) for n in range(18)} | {"a/x.jpg": b"bad", "a/y.jpg": b""}
+    source = FolderSource(make_folder(files))
+    with pytest.raises(
+        SourceError, match=r"2 of 20 images were rejected, more than --max-rejected 0.05 \(1 × .*higher"
+    ):
+        pack(source, tmp_path / "out", PackOptions(workers=1, max_rejected=0.05))
+    assert pack(source, tmp_path / "out", PackOptions(workers=1, max_rejected=0.1, resume=True)).images == 18
+
+
+def test_a_worker_out_of_memory(make_folder: Folder, tmp_path: Path) -> None:
+    """The kernel's SIGKILL hits a worker: its shard is packed again, and nothing of it shows."""
+    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/killed-once.jpg": encode(photo(50))})
+    (tmp_path / "notes").mkdir()
+    pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
+    pack(FolderSource(root), tmp_path / "calm", PackOptions(workers=2, maxcount=4))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+
+
+def test_the_server_of_the_workers_is_killed(make_folder: Folder, tmp_path: Path) -> None:
+    """Its workers go with it, and no image is blamed."""
+    root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/server-killed.jpg": encode(photo(50))})
+    (tmp_path / "notes").mkdir()
+    pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
+    assert list((tmp_path / "notes").iterdir()) != []
+    pack(FolderSource(root), tmp_path / "calm", PackOptions(workers=2, maxcount=4))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+
+
+def test_nothing_outlives_a_packer_that_is_killed(source: FolderSource, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, SCRIPT, source.root, out, *ARGUMENTS], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while len(list(out.glob("*/*.tmp"))) < 2:
+        assert run.poll() is None
+        time.sleep(0.01)
+    assert len(of_session(run.pid)) >= 4  # packer, server, two workers
+    run.kill()
+    run.wait()
+    deadline = time.monotonic() + 10
+    while of_session(run.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def of_session(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = path.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(number) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    pack(source, out, PackOptions(workers=2, **SETTINGS))
+    assert cli.main(["verify", str(out)]) == cli.DONE
+    assert capsys.readouterr().out == f"{out}: all is well\n"
+    train = out / "train"
+    row = next(row for row in rows_of(train) if row["shard"] == "shard-000001.tar" and row["source"].endswith(".jpg"))
+    scribbled = bytearray((train / "shard-000001.tar").read_bytes())
+    middle = row["image_offset"] + row["image_bytes"] // 2
+    scribbled[middle : row["image_offset"] + row["image_bytes"]] = bytes(row["image_bytes"] - row["image_bytes"] // 2)
+    (train / "shard-000001.tar").write_bytes(scribbled)
+    short = (train / "shard-000002.tar").read_bytes()
+    (train / "shard-000002.tar").write_bytes(short[:-512])
+    (train / "shard-000003.tar").unlink()
+    (train / "shard-000004.idx").unlink()
+    (train / "shard-000005.idx").write_text("v1.2 0\n")
+    shutil.copy(train / "shard-000000.tar", train / "shard-000099.tar")
+    index = (out / "val" / "index.arrow").read_bytes()
+    (out / "val" / "index.arrow").write_bytes(index[:100])
+    assert cli.main(["verify", str(out), "--workers", "2"]) == cli.FAULTY
+    lines = [line.replace(str(out) + "/", "") for line in capsys.readouterr().out.splitlines()]
+    assert [line.split(": ")[0] for line in lines[:-1]] == [
+        "train/shard-000099.tar", "train/shard-000001.tar", "train/shard-000001.tar", "train/shard-000002.tar",
+        "train/shard-000003.tar", "train/shard-000004.idx", "train/shard-000005.idx", "val/index.arrow",
+    ]  # fmt: skip
+    for line, part in zip(lines, [
+        "is not in manifest.json", "its SHA-256 is", f"sample {row['key']!r}: its image does not decode",
+        "bytes, manifest.json says", "No such file", "is missing", "does not describe shard-000005.tar",
+        "not an Arrow file, or cut short", f"{out}: 8 faults",
+    ], strict=True):  # fmt: skip
+        assert part in line
+    with pytest.raises(FormatError, match="this is not a packed folder"):
+        verify(tmp_path)
+
+
+def test_a_million_files_are_listed_in_little_memory(tmp_path: Path) -> None:
+    """A folder that only says it holds a million files: listing, planning and the plan on disk stay below 1 GiB."""
+    code = f"""
+import os
+from pathlib import Path
+from gpuload.packing.run.plan import make_plan, write_plan
+from gpuload.sources import folder
+
+class Entry:
+    def __init__(self, name, path, is_folder):
+        self.name, self.path, self._folder = name, path, is_folder
+    def is_dir(self): return self._folder
+    def is_symlink(self): return False
+    def stat(self): return os.stat_result((0,) * 6 + (100_000 + len(self.name),) + (0,) * 3)
+
+class Scan(list):
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+
+def scandir(path):
+    path = str(path)
+    if path.endswith("photos"):
+        return Scan(Entry(f"n{{n:08d}}", f"{{path}}/n{{n:08d}}", True) for n in range(1000))
+    return Scan(Entry(f"{{path[-9:]}}_{{n}}.JPEG", "", False) for n in range(1000))
+
+root = Path({str(tmp_path)!r}) / "photos"
+root.mkdir()
+folder.os.scandir = scandir
+listing = folder.FolderSource(root).list_samples()
+assert len(listing) == 1_000_000
+for split in make_plan(listing, shares=[("train", 1.0)], shuffle=True, seed=0, maxcount=10_000, maxsize=None, measure=9):
+    write_plan(Path({str(tmp_path)!r}) / "plan", split, listing.samples)
+# not ru_maxrss, in which the process that started this one counts, too
+print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024)
+"""
+    megabytes = int(subprocess.check_output([sys.executable, "-c", code], text=True))
+    assert megabytes < 700  # MiB, the interpreter and its libraries with it

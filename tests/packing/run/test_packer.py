@@ -1,0 +1,324 @@
+"""Whole runs of the packer: the same bytes always, nothing lost, nothing left behind."""
+
+import hashlib
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import Folder, encode, photo
+from PIL import Image
+from reading import files_of, rejected_of, rows_of
+from stand_ins import FaultySource, die
+
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, GpuloadError, OutputError, SourceError
+from gpuload.fields.field import LABEL
+from gpuload.packing import deaths, packer
+from gpuload.packing.options import PackOptions, parse_size
+from gpuload.packing.run.packer import pack
+from gpuload.packing.run.shard import sample_key
+from gpuload.packing.run.split_files import mean_and_std
+from gpuload.sources import FolderSource, Listing
+from gpuload.sources.listing import listing_schema
+
+SMALL = {"maxcount": 7, "val": 0.1, "seed": 5}
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> FolderSource:
+    root = tmp_path_factory.mktemp("photos")
+    odd = {
+        "ant/odd.gif": encode(photo(99), "GIF"),
+        "bee/bad.jpg": b"garbage",
+        "cat/short.jpg": photo_files["cat/50.jpg"][:300],
+    }
+    for name, data in {**photo_files, **odd}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+    return FolderSource(root)
+
+
+@pytest.fixture(scope="module")
+def packed(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed")
+    pack(source, out, PackOptions(workers=2, **SMALL))
+    return out
+
+
+def test_every_image_is_in_one_shard(source: FolderSource, packed: Path, photo_files: dict[str, bytes]) -> None:
+    rows = rows_of(packed / "train") + rows_of(packed / "val")
+    assert Counter(row["source"] for row in rows) == Counter([*photo_files, "ant/odd.gif"])
+    kept = {row["source"]: row["image"] for row in rows if row["source"] != "ant/odd.gif"}
+    assert kept == photo_files
+    for row in rows:
+        assert (row["width"], row["height"]) == Image.open(io.BytesIO(row["image"])).size
+        assert row["label"] == ["ant", "bee", "cat"].index(row["source"].split("/")[0])
+    listed = sorted([*photo_files, "ant/odd.gif", "bee/bad.jpg", "cat/short.jpg"])
+    assert all(int(row["key"][:8]) == listed.index(row["source"]) for row in rows)  # unique over both splits
+    rejected = {**rejected_of(packed / "train"), **rejected_of(packed / "val")}
+    assert rejected.keys() == {"bee/bad.jpg", "cat/short.jpg"}
+    assert rejected["bee/bad.jpg"] == "not an image in a format that Pillow reads"
+
+
+def test_val_is_stratified(packed: Path) -> None:
+    found = Counter(row["label"] for row in rows_of(packed / "val"))
+    lost = Counter("abc".index(name[0]) for name in rejected_of(packed / "val"))
+    assert found + lost == {0: 3, 1: 2, 2: 1}
+
+
+def test_what_lies_there(packed: Path) -> None:
+    manifest = Manifest.read(packed / "train")
+    assert sorted(path.name for path in packed.iterdir()) == ["train", "val"]
+    names = [shard.name for shard in manifest.shards]
+    assert names == [f"shard-{number:06d}.tar" for number in range(len(names))]
+    assert len(names) == 9
+    expected = {name.replace(".tar", end) for name in names for end in (".tar", ".idx")}
+    assert {path.name for path in (packed / "train").iterdir()} == expected | {
+        "index.arrow", "manifest.json", "rejected.jsonl", "_info.json"
+    }  # fmt: skip
+    for shard in manifest.shards:
+        data = (packed / "train" / shard.name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard.bytes, shard.sha256)
+    rows = rows_of(packed / "train")
+    assert manifest.samples == len(rows)
+    assert manifest.classes == ("ant", "bee", "cat")
+    assert manifest.width == max(row["width"] for row in rows)
+    assert manifest.height == max(row["height"] for row in rows)
+    assert manifest.image_bytes == max(len(row["image"]) for row in rows)
+    both = Counter(manifest.packing["stored_anew"]) + Counter(Manifest.read(packed / "val").packing["stored_anew"])
+    assert both == {"gif": 1}
+    info = json.loads((packed / "train" / "_info.json").read_text())["splits"]["train"]
+    assert (info["filenames"], info["num_samples"]) == (names, len(rows))
+
+
+def test_mean_and_std(packed: Path) -> None:
+    manifest = Manifest.read(packed / "train")
+    images = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in rows_of(packed / "train")]
+    pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
+    assert manifest.pixels_from == len(images)
+    np.testing.assert_allclose(manifest.mean, pixels.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(manifest.std, pixels.std(axis=0), atol=1e-5)
+    assert mean_and_std(np.zeros(768, np.int64)) == (None, None)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_do_not_change_a_byte(source: FolderSource, packed: Path, tmp_path: Path, workers: int) -> None:
+    pack(source, tmp_path / "out", PackOptions(workers=workers, **SMALL))
+    assert files_of(tmp_path / "out") == files_of(packed)
+
+
+def test_the_seed_changes_the_order(source: FolderSource, packed: Path, tmp_path: Path) -> None:
+    pack(source, tmp_path / "seed", PackOptions(workers=1, **{**SMALL, "seed": 6}))
+    pack(source, tmp_path / "plain", PackOptions(workers=1, shuffle=False))
+    first = [row["source"] for row in rows_of(packed / "train")]
+    assert [row["source"] for row in rows_of(tmp_path / "seed" / "train")] != first
+    plain = [row["source"] for row in rows_of(tmp_path / "plain" / "train")]
+    assert plain == sorted(plain)
+    assert len(plain) == 61
+
+
+def test_progress_reaches_the_end(source: FolderSource, tmp_path: Path) -> None:
+    seen = []
+    report = pack(source, tmp_path / "out", PackOptions(workers=2), seen.append)
+    assert (
+        (seen[-1].images, seen[-1].bytes) == (seen[-1].total_images, seen[-1].total_bytes) == (63, seen[-1].total_bytes)
+    )
+    assert report.images == 61
+    assert [rejection.source for rejection in report.rejected] == ["bee/bad.jpg", "cat/short.jpg"]
+
+
+def test_a_worker_that_dies_takes_nothing_along(make_folder: Folder, tmp_path: Path) -> None:
+    good = {f"a/{number:02d}.jpg": encode(photo(number)) for number in range(20)}
+    bad = {
+        "a/abort.jpg": "the decoder died: SIGABRT",
+        "a/exit.jpg": "the decoder died: exit code 7",
+        "a/hang.jpg": "took longer than 1 s",
+        "a/killed-always.jpg": "the decoder was killed (SIGKILL) twice; out of memory?",
+        "a/memory.jpg": "does not fit into memory",
+        "a/segv.jpg": "the decoder died: SIGSEGV",
+    }
+    root = make_folder({**good, "a/killed-once.jpg": encode(photo(50)), **dict.fromkeys(bad, encode(photo(51)))})
+    out = tmp_path / "out"
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    options = PackOptions(workers=2, maxcount=9, time_limit_s=1)
+    report = pack(FaultySource(root, notes), out, options)
+    assert rejected_of(out / "train") == bad
+    assert [rejection.source for rejection in report.rejected] == sorted(bad)
+    # The same as if these images were merely unreadable: nothing of the deaths shows in the shards.
+    for name in bad:
+        (root / name).write_bytes(b"unreadable")
+    pack(FolderSource(root), tmp_path / "calm", options)
+    shards, calm = files_of(out / "train"), files_of(tmp_path / "calm" / "train")
+    assert shards.pop("rejected.jsonl") != calm.pop("rejected.jsonl")
+    assert shards == calm
+    assert len([name for name in shards if name.endswith(".tar")]) == 3
+
+
+def test_workers_that_die_for_no_image(source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer, "pack_shard", die)
+    monkeypatch.setattr(deaths, "MOST_DEATHS", 2)
+    with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
+        pack(source, tmp_path / "out", PackOptions(workers=1))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_with_no_image_left_is_not_written(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": encode(photo()), "a/2.jpg": b"bad", "a/3.jpg": encode(photo())})
+    pack(FolderSource(root), tmp_path / "out", PackOptions(workers=1, maxcount=1, shuffle=False))
+    assert [shard.name for shard in Manifest.read(tmp_path / "out" / "train").shards] == [
+        "shard-000000.tar",
+        "shard-000002.tar",
+    ]
+    assert not list((tmp_path / "out" / "train").glob("shard-000001*"))
+    assert len(rows_of(tmp_path / "out" / "train")) == 2
+
+
+def test_no_readable_image(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": b"bad", "a/2.jpg": b""})
+    with pytest.raises(
+        SourceError, match=r"no readable image for 'train': all 2 were rejected \(1 × .*'a/1.jpg', 'a/2.jpg'. Is"
+    ):
+        pack(FolderSource(root), tmp_path / "out" / "deep", PackOptions(workers=1))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_in_use(source: FolderSource, packed: Path, tmp_path: Path) -> None:
+    before = files_of(packed)
+    with pytest.raises(
+        OutputError,
+        match=r"is not empty, it holds a packed set and 1 more. Choose another folder, or empty this one; --append adds",
+    ):
+        pack(source, packed, PackOptions(workers=1))
+    assert files_of(packed) == before
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"is not empty, it holds 'file'. Choose another"):
+        pack(source, tmp_path, PackOptions(workers=1))
+    with pytest.raises(OutputError, match=r"file: is a file, not a folder. Choose another output"):
+        pack(source, tmp_path / "file", PackOptions(workers=1))
+    (tmp_path / "broken" / ".packing").mkdir(parents=True)
+    with pytest.raises(
+        OutputError,
+        match=r"holds a pack that was broken off. Go on with it by --resume, or delete the folder and pack again",
+    ):
+        pack(source, tmp_path / "broken", PackOptions(workers=1))
+
+
+def test_an_empty_folder_is_fine_and_stays_after_an_error(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": b"bad"})
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(SourceError):
+        pack(FolderSource(root), out, PackOptions(workers=1))
+    assert list(out.iterdir()) == []
+    (root / "a" / "2.jpg").write_bytes(encode(photo()))
+    assert pack(FolderSource(root), out, PackOptions(workers=1)).images == 1
+
+
+def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk; a write beyond it fails like one on a full disk."""
+    # A process of its own, whose workers have the limit too: those of this one may have their server already.
+    command = [sys.executable, "-B", "-m", "gpuload", "pack", source.root, tmp_path / "out", "--workers", "1"]
+    limit = resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(*limit)
+    )
+    assert run.returncode == 2
+    assert "shard-000000.tar: cannot be written (File too large). Free some space, or" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({"a/1.jpg": encode(photo())})
+    with pytest.raises(ArgumentError, match=r"--val 0.1 of 1 images leaves none for 'val'. Change --val"):
+        pack(FolderSource(root), tmp_path / "out", PackOptions(val=0.1, workers=1))
+
+
+@pytest.mark.parametrize("moment", [".packing", "train", "train/*.tmp"])
+def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
+    """While it lists, while its workers start, and while they work."""
+    out = tmp_path / "out"
+    script = ROOT / "tests" / "stand_ins.py"
+    command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "7"]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(out.glob(moment)):
+        assert run.poll() is None
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=20)
+    assert (run.returncode, said) == (130, "gpuload: stopped; nothing is left half-written\n")
+    assert not out.exists()
+
+
+def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = ROOT / "tests" / "stand_ins.py"
+    first = subprocess.Popen([sys.executable, script, source.root, out, "--workers", "1"], start_new_session=True)
+    while not (out / "train").exists():
+        assert first.poll() is None
+        time.sleep(0.02)
+    with pytest.raises(OutputError, match=r"another packer is at work in it. Wait for it, or choose another folder"):
+        pack(source, out, PackOptions(workers=1))
+    assert first.wait(timeout=30) == 3
+    assert Manifest.read(out / "train").samples == 61
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"val": 1.0}, "--val is a share of the images, from 0 to below 1; got 1.0. A tenth is --val 0.1"),
+        ({"val": -0.1}, "--val is a share"),
+        ({"maxcount": 0}, "--maxcount must be at least 1 sample a shard; got 0"),
+        ({"maxsize": 0}, "--maxsize must be at least 1 byte; got 0. Write for instance 1GB"),
+        ({"workers": 0}, "--workers must be at least 1; got 0. Leave it out"),
+        ({"time_limit_s": 0}, "--time-limit must be above 0 seconds; got 0"),
+    ],
+)
+def test_options_that_cannot_be(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        PackOptions(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1GB", 10**9), ("256 MiB", 2**28), ("1e6", 10**6), ("500", 500), ("1.5k", 1500), ("2Ki", 2048)]
+)
+def test_parse_size(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "1XB", "1 G B", "-", "nan", "1BB"])
+def test_parse_size_refuses(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"is not a size in bytes; write for instance 1GB, 256MiB or 500000"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("a/n01440764_190.JPEG", "00000007-n01440764_190"),
+        ("a/two words.v2.jpg", "00000007-two-words-v2"),
+        ("a/日本.jpg", "00000007"),
+        ("a/-x-.jpg", "00000007-x"),
+        ("x" * 99 + ".jpg", "00000007-" + "x" * 40),
+    ],
+)
+def test_sample_key(name: str, key: str) -> None:
+    assert sample_key(7, name) == key
+
+
+def test_a_listing_must_fit_its_fields() -> None:
+    samples = pa.table([[], []], schema=listing_schema(()))
+    with pytest.raises(SourceError, match=r"found \['name', 'bytes'\]. Build it with listing_schema"):
+        Listing(samples, (LABEL,))

@@ -1,0 +1,139 @@
+"""The plan is numbers: tables for the odd cases, properties for the rest."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, member_span
+from gpuload.fields.field import LABEL
+from gpuload.packing.run.plan import (
+    choose_measured,
+    choose_val,
+    cut_shards,
+    make_plan,
+    read_plan,
+    sample_spans,
+    usual_shard_bytes,
+    write_plan,
+)
+from gpuload.sources.listing import Listing, listing_schema
+
+
+def listing(sizes: list[int], labels: list[int]) -> Listing:
+    names = [f"c{label}/{number}.jpg" for number, label in enumerate(labels)]
+    return Listing(pa.table([names, sizes, labels], schema=listing_schema((LABEL,))), (LABEL,))
+
+
+def shares(val: float) -> list[tuple[str, float]]:
+    return [("train", 1 - val), ("val", val)] if val else [("train", 1.0)]
+
+
+def tar_bytes(spans: np.ndarray) -> int:
+    """What a tar of these members takes on disk."""
+    return -(-(int(spans.sum()) + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
+
+
+samples = st.lists(st.tuples(st.integers(0, 50_000), st.integers(0, 4)), min_size=1, max_size=200)
+
+
+@settings(deadline=None)
+@given(samples, st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), st.integers(1, 300_000), st.integers(0, 2**40))
+def test_every_sample_once_and_limits_held(
+    found: list[tuple[int, int]], val: float, maxcount: int, maxsize: int, seed: int
+) -> None:
+    sizes, labels = map(list, zip(*found, strict=True))
+    source = listing(sizes, labels)
+    splits = make_plan(
+        source, shares=shares(val), shuffle=True, seed=seed, maxcount=maxcount, maxsize=maxsize, measure=8
+    )
+    assert sorted(row for split in splits for row in split.rows.tolist()) == list(range(len(found)))
+    spans = sample_spans(source.samples, source.fields)
+    for split in splits:
+        assert split.shard_sizes.sum() == len(split.rows)
+        for start, end in itertools.pairwise([0, *split.ends.tolist()]):
+            assert 1 <= end - start <= maxcount
+            # A sample too large for any shard has one to itself.
+            assert end - start == 1 or tar_bytes(spans[split.rows[start:end]]) <= maxsize
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=300), st.floats(0.01, 0.9), st.integers(0, 2**40))
+def test_val_takes_from_each_class_its_share(labels: list[int], share: float, seed: int) -> None:
+    array = np.array(labels)
+    chosen = choose_val(array, share, seed)
+    for label in set(labels):
+        here = array == label
+        assert abs(chosen[here].sum() - share * here.sum()) < 1
+        assert not chosen[here].all()  # its last sample stays in train
+    assert chosen.sum() <= round(share * len(labels))
+
+
+def test_val_is_the_share_of_the_whole() -> None:
+    assert choose_val(np.repeat(np.arange(100), 15), 0.1, seed=3).sum() == 150  # 1.5 of each class
+
+
+@pytest.mark.parametrize(
+    ("spans", "maxcount", "maxsize", "ends"),
+    [
+        ([512] * 3, 2, 10**9, [2, 3]),
+        ([512] * 4, 2, 10**9, [2, 4]),
+        ([512] * 3, 9, RECORD_BYTES, [3]),
+        ([512] * 18, 99, RECORD_BYTES, [18]),  # 18 blocks and the two at the end are one record
+        ([512] * 19, 99, RECORD_BYTES, [18, 19]),
+        ([512, 99 * 512, 512], 9, RECORD_BYTES, [1, 2, 3]),  # the second is larger than any shard may be
+        ([512] * 2, 9, 1, [1, 2]),
+        ([], 9, 1, []),
+    ],
+)
+def test_cut_shards(spans: list[int], maxcount: int, maxsize: int, ends: list[int]) -> None:
+    assert cut_shards(np.array(spans, np.int64), maxcount, maxsize).tolist() == ends
+
+
+def test_spans_are_those_of_the_tar() -> None:
+    source = listing([0, 1, 512, 513], [0, 9, 10, 12345])
+    wanted = [
+        member_span(size) + member_span(len(label)) for size, label in ((0, "0"), (1, "9"), (512, "10"), (513, "12345"))
+    ]
+    assert sample_spans(source.samples, source.fields).tolist() == wanted
+
+
+def test_the_seed_changes_order_and_split() -> None:
+    source = listing([100] * 200, [n % 2 for n in range(200)])
+
+    def plan(seed: int, shuffle: bool = True, val: float = 0.1) -> list[list[int]]:
+        splits = make_plan(source, shares=shares(val), shuffle=shuffle, seed=seed, maxcount=50, maxsize=None, measure=8)
+        return [split.rows.tolist() for split in splits]
+
+    assert plan(0) == plan(0)
+    assert plan(0, val=0)[0] != plan(1, val=0)[0]
+    assert set(plan(0)[1]) != set(plan(1)[1])
+    kept = plan(0, shuffle=False)
+    assert all(rows == sorted(rows) for rows in kept)
+    assert set(kept[1]) == set(plan(0)[1])  # the split does not depend on the shuffle
+
+
+def test_usual_shard_bytes() -> None:
+    assert usual_shard_bytes(0) == 16_000_000
+    assert usual_shard_bytes(1_600_000_000) == 100_000_000
+    assert usual_shard_bytes(10**15) == 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("count", "measured"), [(0, 0), (10, 10), (512, 512), (8000, 512), (16_000, 1000), (10**6, 4096)]
+)
+def test_measured(count: int, measured: int) -> None:
+    assert choose_measured(count, 4096, key=5).sum() == measured
+
+
+def test_a_written_plan_reads_back(tmp_path) -> None:
+    source = listing(list(range(10)), [n % 3 for n in range(10)])
+    (split,) = make_plan(source, shares=shares(0), shuffle=True, seed=1, maxcount=4, maxsize=None, measure=8)
+    write_plan(tmp_path / "plan", split, source.samples)
+    shards = [read_plan(tmp_path / "plan", number).to_pydict() for number in range(3)]
+    assert [row for shard in shards for row in shard["row"]] == split.rows.tolist()
+    assert [name for shard in shards for name in shard["name"]] == [f"c{r % 3}/{r}.jpg" for r in split.rows]
+    assert [len(shard["row"]) for shard in shards] == [4, 4, 2]

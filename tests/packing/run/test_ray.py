@@ -1,0 +1,110 @@
+"""A real Ray cluster of two nodes on this machine: the same bytes, also when a worker is killed in mid-run."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from images import encode, photo
+from reading import files_of, rejected_of
+from stand_ins import FaultySource, SlowAndFaultySource
+
+from gpuload.disk import Manifest
+from gpuload.errors import GpuloadError
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.run.packer import pack
+from gpuload.sources import FolderSource
+
+ray = pytest.importorskip("ray")
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
+
+OPTIONS = {"maxcount": 6, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 3}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    # Tests run from a checkout: Ray's workers must find its modules, as they would an installed package.
+    folders = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2])]
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80_000_000})
+    try:
+        started.add_node(num_cpus=1, object_store_memory=80_000_000)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+
+def ray_workers() -> list[int]:
+    """Processes of Ray in which a task of ours runs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if b"ray::pack_guarded" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+def test_same_bytes_though_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name, data in {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+    class Killed:
+        pid = 0
+
+    def kill() -> None:
+        while not (tmp_path / "ray" / "train").exists():
+            time.sleep(0.02)
+        deadline = time.monotonic() + 30
+        while not Killed.pid and time.monotonic() < deadline:
+            for pid in ray_workers()[:1]:
+                time.sleep(0.3)
+                os.kill(pid, signal.SIGKILL)
+                Killed.pid = pid
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    source = SlowAndFaultySource(root, tmp_path)
+    pack(source, tmp_path / "ray", PackOptions(engine="ray", address=cluster.address, **OPTIONS))
+    killer.join()
+    assert Killed.pid
+    pack(source, tmp_path / "local", PackOptions(**OPTIONS))
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
+    assert lost["ant/segv.jpg"] == "the decoder died: SIGSEGV"
+
+
+def test_jpegs_made_smaller(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+    """Whatever makes them smaller here makes them smaller there."""
+    root = tmp_path / "photos"
+    for name, data in photo_files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    for out, engine in (("ray", {"engine": "ray", "address": cluster.address}), ("local", {})):
+        settings = {**OPTIONS, **engine, "encoding": Encoding("jpeg", (16, 16))}
+        pack(FolderSource(root), tmp_path / out, PackOptions(**settings))
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    kinds = Manifest.read(tmp_path / "ray" / "train").packing["stored_anew"]
+    assert kinds == {"resized": 48}
+
+
+def test_no_cluster(tmp_path: Path) -> None:
+    ray.shutdown()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(encode(photo()))
+    with pytest.raises(GpuloadError, match=r"--address 127.0.0.1:9: no Ray cluster there .*`ray status` shows one"):
+        pack(FaultySource(tmp_path, tmp_path), tmp_path / "out", PackOptions(engine="ray", address="127.0.0.1:9"))
+    assert not (tmp_path / "out").exists()

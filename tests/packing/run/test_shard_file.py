@@ -1,0 +1,77 @@
+"""The files of a shard in the making: whole whatever the kernel takes at a time, and read back by others."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuload.packing.run import shard_file
+from gpuload.packing.run.shard_file import ShardFile
+from gpuload.packing.run.worker_position import NOWHERE, Note, read_note
+from gpuload.sources.listing import read_file
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    samples=st.lists(st.lists(st.binary(max_size=40), max_size=5), max_size=8),
+    taken=st.integers(1, 50),
+    most_parts=st.integers(1, 4),
+    start_bytes=st.integers(1, 100),
+)
+def test_whole_and_hashed(
+    tmp_path: Path, samples: list[list[bytes]], taken: int, most_parts: int, start_bytes: int
+) -> None:
+    """Also where each system call takes a few bytes only, as near the end of a disk or for a signal."""
+    path, real = tmp_path / "file", os.writev
+
+    def writev(descriptor: int, parts: list[bytes]) -> int:
+        assert len(parts) <= most_parts
+        return real(descriptor, [b"".join(parts)[:taken]])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "writev", writev)
+        patch.setattr(shard_file, "_MOST_PARTS", most_parts)
+        patch.setattr(shard_file, "_START_BYTES", start_bytes)
+        with ShardFile(path) as file:
+            for parts in samples:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+            file.write(b"end")
+            file.finish()
+    wanted = b"".join(b"".join(parts) for parts in samples) + b"end"
+    assert path.read_bytes() == wanted
+    assert file.sha256 == hashlib.sha256(wanted).hexdigest()
+
+
+def test_what_the_disk_refuses_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left"), ShardFile(Path("/dev/full")) as file:
+        file.write(b"x")
+        file.flush()
+
+
+def test_note(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    assert read_note(path) == (NOWHERE, 0)
+    with Note(path) as note:
+        assert read_note(path) == (NOWHERE, 0)
+        note.write(3, 1 << 40)
+        assert read_note(path) == (3, 1 << 40)
+    with Note(path):  # of the worker that takes its place
+        assert read_note(path) == (NOWHERE, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_read_file(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(size))
+    assert read_file(str(path)) == path.read_bytes()
+
+
+def test_read_file_whose_size_says_nothing(tmp_path: Path) -> None:
+    assert read_file("/proc/version") == Path("/proc/version").read_bytes() != b""
+    with pytest.raises(IsADirectoryError):
+        read_file(str(tmp_path))

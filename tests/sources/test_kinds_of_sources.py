@@ -1,0 +1,463 @@
+"""Every kind of source through the command line: what comes out of the shards is what went in."""
+
+import io
+import json
+import pickle
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import Folder, encode, photo
+from PIL import Image
+from pyarrow import parquet
+from reading import rejected_of, rows_of
+
+import gpuload
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.packing.run import packer
+from gpuload.packing.verify import verify
+from gpuload.sources import open_source
+from gpuload.sources.columns import parse_columns
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
+
+
+def packed(tmp_path: Path, *arguments: Any, code: int = cli.DONE) -> tuple[Manifest, list[dict[str, Any]]]:
+    """Manifest and rows in the order of the source."""
+    out = tmp_path / "out"
+    assert cli.main(["pack", *map(str, arguments), str(out), "--workers", "1"]) == code
+    assert verify(out, workers=1) == []
+    return Manifest.read(out / "train"), sorted(rows_of(out / "train"), key=lambda row: row["key"])
+
+
+def members(tmp_path: Path) -> dict[str, bytes]:
+    """Contents of the tar, as the tarfile module reads it, by extension and number of the sample."""
+    with tarfile.open(tmp_path / "out" / "train" / "shard-000000.tar") as archive:
+        files = [(info.name, archive.extractfile(info)) for info in archive]
+        return {f"{int(name[:8])}.{name.partition('.')[2]}": file.read() for name, file in files if file}
+
+
+def pixels_of(row: dict[str, Any]) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")).astype(int)
+
+
+def gray(number: int) -> bytes:
+    return encode(Image.new("L", (40 + number, 30), number), "PNG")
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
+def test_table_with_everything(make_folder: Folder, tmp_path: Path, form: str) -> None:
+    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {f"m{n}.png": gray(n) for n in range(6)})
+    rows = [
+        {
+            "path": f"{n}.jpg", "label": ["b", "a"][n % 2], "x": n / 4, "y": -1.5, "labels": ["t", "u"][: n % 3],
+            "caption": f"a “photo”, {n}", "boxes": [[1, 2, 3 + n, 4, "q"]] * (n % 2), "mask": f"m{n}.png",
+        }
+        for n in range(6)
+    ]  # fmt: skip
+    table = root / f"t.{form}"
+    if form == "jsonl":
+        for row in rows:  # a JSON list in a JSON text, as Arrow's reader wants one type in a list
+            row["boxes"] = json.dumps(row["boxes"])
+        table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "parquet":
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        columns["boxes"] = [json.dumps(boxes) for boxes in columns["boxes"]]
+        parquet.write_table(pa.table(columns), table)
+    else:
+        import csv
+
+        with table.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",")
+            writer.writerow(rows[0])
+            writer.writerows([json.dumps(v) if isinstance(v, list) else v for v in row.values()] for row in rows)
+    manifest, found = packed(tmp_path, root, "--labels", table, "--column", "target=x,y", "--column", "label=label")
+    assert [(f.name, f.kind, f.member) for f in manifest.fields] == [
+        ("image", "image", "jpg"), ("label", "class", "cls"), ("target", "target", "target.json"),
+        ("labels", "labels", "labels.json"), ("caption", "caption", "txt"), ("boxes", "boxes", "boxes.json"),
+        ("mask", "mask", "mask.png"),
+    ]  # fmt: skip
+    assert manifest.classes == ("a", "b")
+    assert (manifest.fields[3].classes, manifest.fields[5].classes) == (("t", "u"), ("q",))
+    assert [row["image"] for row in found] == PHOTOS
+    assert [row["label"] for row in found] == [1, 0] * 3
+    assert [row["target"] for row in found] == [[n / 4, -1.5] for n in range(6)]
+    assert [row["labels"] for row in found] == [[0, 1][: n % 3] for n in range(6)]
+    assert [row["caption"] for row in found] == [f"a “photo”, {n}" for n in range(6)]
+    assert [row["boxes"] for row in found] == [[[1, 2, 3 + n, 4]] * (n % 2) for n in range(6)]
+    inside = members(tmp_path)
+    assert inside["3.boxes.json"] == b'{"boxes": [[1.0, 2.0, 6.0, 4.0]], "classes": [0]}'
+    assert (inside["5.target.json"], inside["5.labels.json"]) == (b"[1.25, -1.5]", b"[0, 1]")
+    assert (inside["4.mask.png"], inside["4.txt"].decode()) == (gray(4), "a “photo”, 4")
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "message"),
+    [
+        ("path,x\n1.jpg,nan\n", {"target": ("x",)}, "'target' must hold finite numbers; sample 0 has 'nan'"),
+        ("path,x\n1.jpg,a\n", {"target": ("x",)}, "'target' must hold a number, or equally many, in each sample; found 'a'"),
+        ("path,boxes\n1.jpg,\"[[1,2,3]]\"\n", {}, "'boxes' of sample 0 is .*; a box is four numbers, x0 y0 x1 y1"),
+        ("path,boxes\n1.jpg,\"[[5,2,3,4]]\"\n", {}, "right or lower side comes first: .*not x y width height"),
+        ("path,boxes\n1.jpg,[oops\n", {}, "'.oops' is not a JSON list. Correct the column 'boxes'"),
+        ("path,labels\n1.jpg,-1\n", {}, "'labels' has class -1; classes are numbered from 0"),
+        ("path,mask\n1.jpg,none.png\n", {}, "names 1 of 1 files that are not in .*'none.png'"),
+        ("path,label\n1.jpg,0.5\n", {}, r"--column target=… for a number to be predicted"),
+    ],
+)  # fmt: skip
+def test_table_values_that_are_wrong(make_folder: Folder, table: str, columns, message: str) -> None:
+    root = make_folder({"1.jpg": PHOTOS[0], "t.csv": table.encode()})
+    with pytest.raises(SourceError, match=message) as caught:
+        open_source(root, root / "t.csv", columns).list_samples()
+    assert "\n" not in str(caught.value)
+
+
+def test_sidecars(make_folder: Folder, tmp_path: Path) -> None:
+    files = {f"d/{n}.jpg": data for n, data in enumerate(PHOTOS)}
+    files |= {f"d/{n}.txt": f"text {n}\n".encode() for n in range(5)} | {f"d/{n}.png": gray(n) for n in range(6)}
+    files |= {f"d/{n}.json": b'{"a": 1}' for n in range(6)} | {"d/5.JPEG": b"twice", "d/notes.md": b""}
+    manifest, rows = packed(tmp_path, make_folder(files), "--from", "sidecar", code=cli.REJECTED)
+    assert [field.name for field in manifest.fields] == ["image", "caption", "json", "mask"]
+    assert [(row["caption"], row["json"]) for row in rows] == [(f"text {n}", '{"a": 1}') for n in range(5)]
+    assert members(tmp_path)["4.mask.png"] == gray(4)
+    reasons = rejected_of(tmp_path / "out" / "train")
+    assert sorted(reasons.values()) == [
+        "has no .txt beside it, though most images do",
+        "shares its stem with 'd/5.JPEG'",
+    ]
+    with pytest.raises(SourceError, match=r"its 6 images have no .txt, .json or .png beside them .such as 'd/0.jpg'"):
+        open_source(make_folder({f"d/{n}.jpg": b"" for n in range(6)}), form="sidecar").list_samples()
+
+
+COCO = {
+    "images": [{"id": n + 10, "file_name": f"{n}.jpg"} for n in range(3)],
+    "annotations": [
+        {"id": 2, "image_id": 10, "bbox": [1, 2, 10, 4], "category_id": 7},
+        {"id": 1, "image_id": 10, "bbox": [0, 0, 5.5, 5], "category_id": 90},
+        {"id": 3, "image_id": 11, "bbox": [0, 0, 5, 5], "category_id": 90, "iscrowd": 1},
+    ],
+    "categories": [{"id": 90, "name": "z"}, {"id": 7, "name": "a"}],
+}
+
+
+def test_coco(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(COCO).encode()})
+    manifest, rows = packed(tmp_path, root, "--labels", root / "c.json", "--encode", "jpeg", "--size", "15")
+    boxes, labels = manifest.fields[1:]
+    assert (boxes.classes, labels.classes) == (("a", "z"), ("a", "z"))
+    assert [row["boxes"] for row in rows] == [[[0, 0, 2.75, 2.5], [0.5, 1, 5.5, 3]], [], []]  # halved, like the image
+    assert [row["boxes_class"] for row in rows] == [[1, 0], [], []]
+    assert [row["labels"] for row in rows] == [[0, 1], [], []]
+    texts = [{"id": n, "image_id": 10 + n // 2, "caption": f"text {n}"} for n in range(4)]
+    (root / "t.json").write_text(json.dumps({"images": COCO["images"], "annotations": texts}))
+    listing = open_source(root, root / "t.json").list_samples()
+    assert listing.samples.column("caption").to_pylist() == ["text 0", "text 2"]
+    assert listing.samples.column("captions").to_pylist() == ['["text 0", "text 1"]', '["text 2", "text 3"]']
+    assert [(r.source, r.reason) for r in listing.rejected] == [("2.jpg", "has no caption")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": []}, "not COCO's JSON with images and annotations"),
+        ({"images": COCO["images"][1:]}, "annotates images that it does not list: numbers '10'"),
+        (
+            {"images": [*COCO["images"], {"id": 9, "file_name": "x.jpg"}]},
+            "names 1 of 4 files that are not in .*'x.jpg'",
+        ),
+        ({"categories": COCO["categories"][1:]}, "uses a category that it does not list: '90'"),
+        ({"annotations": [{"id": 1, "image_id": 10}]}, "an annotation with neither a caption nor a bbox"),
+    ],
+)
+def test_coco_that_is_wrong(make_folder: Folder, change, message: str) -> None:
+    root = make_folder({f"{n}.jpg": b"" for n in range(3)} | {"c.json": json.dumps({**COCO, **change}).encode()})
+    with pytest.raises(SourceError, match=message):
+        open_source(root, root / "c.json").list_samples()
+
+
+def xml(*objects: tuple[str, int, int, int, int]) -> bytes:
+    parts = [
+        f"<object><name>{name}</name><bndbox><xmin>{a}</xmin><ymin>{b}</ymin><xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
+        for name, a, b, c, d in objects
+    ]
+    return f"<annotation><!-- by hand -->{''.join(parts)}</annotation>".encode()
+
+
+def test_ilsvrc(make_folder: Folder, tmp_path: Path) -> None:
+    found = [xml(("n2", 0, 0, 9, 9), ("n1", 0, 0, 20, 20)), xml(), xml(("n2", 1, 1, 3, 3))]
+    files = {f"Annotations/DET/train/d/{n}.xml": text for n, text in enumerate(found)}
+    files |= {f"Data/DET/train/d/{n}.JPEG": PHOTOS[n] for n in range(3)}
+    root = make_folder(files)
+    manifest, rows = packed(tmp_path, root)
+    assert manifest.classes == manifest.fields[2].classes == ("background", "n1", "n2")
+    assert [row["label"] for row in rows] == [1, 0, 2]
+    assert [row["boxes"] for row in rows] == [[[0, 0, 9, 9], [0, 0, 20, 20]], [], [[1, 1, 3, 3]]]
+    assert [row["boxes_class"] for row in rows] == [[2, 1], [], [2]]
+    (root / "Data/DET/train/d/7.JPEG").touch()
+    with pytest.raises(
+        SourceError, match=r"1 files have no XML of the same path below Annotations: 'Data/DET/train/d/7.JPEG'"
+    ):
+        open_source(root).list_samples()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", "declares entities"),
+        (xml().decode().encode("utf-16"), "declares entities or is not UTF-8"),
+        (b"<annotation>", "not an annotation in XML"),
+        (b"<annotation><object><name>a</name></object></annotation>", "an object without a bndbox"),
+        (xml(("", 1, 2, 3, 4)), "an object without a name"),
+    ],
+)
+def test_xml_that_is_wrong(make_folder: Folder, text: bytes, message: str) -> None:
+    root = make_folder({"Annotations/1.xml": text, "JPEGImages/1.jpg": b""})
+    with pytest.raises(SourceError, match=f"1.xml: .*{message}"):
+        open_source(root).list_samples()
+
+
+def near(rows: list[dict[str, Any]], images: np.ndarray) -> bool:
+    assert len(rows) == len(images)
+    return all(np.array_equal(pixels_of(row), image) for row, image in zip(rows, images, strict=True))
+
+
+@pytest.mark.parametrize("layout", ["chunked", "contiguous", "float, channels first"])
+def test_hdf5(tmp_path: Path, layout: str) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if layout == "chunked":
+            file.create_dataset("deep/images", data=PIXELS, chunks=(3, 12, 16, 3), compression="gzip")
+        elif layout == "contiguous":
+            file["images"] = PIXELS
+        else:
+            file["images"] = (PIXELS.transpose(0, 3, 1, 2) / 255).astype(np.float32)
+        file["targets"] = np.arange(40, dtype=np.float64).reshape(20, 2)
+        file["labels"] = np.arange(20) % 3
+        file["unrelated"] = np.arange(3)
+    _, rows = packed(tmp_path, tmp_path / "a.h5", "--lossless")
+    assert near(rows, PIXELS)
+    assert [row["label"] for row in rows] == [n % 3 for n in range(20)]
+    assert [row["targets"] for row in rows] == [[2 * n, 2 * n + 1] for n in range(20)]
+    with pytest.raises(SourceError, match=r"which array holds the images\? It has .*Give --column image=NAME"):
+        with h5py.File(tmp_path / "b.h5", "w") as file:
+            file["y"] = np.arange(3)
+        packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
+
+
+def test_hdf5_tables(tmp_path: Path) -> None:
+    """A table with a column of images, as PyTables' `create_table` writes it."""
+    h5py = pytest.importorskip("h5py")
+    rows = np.zeros(20, [("image", np.uint8, PIXELS.shape[1:]), ("label", "<i8"), ("angle", "<f4")])
+    rows["image"], rows["label"], rows["angle"] = PIXELS, np.arange(20) % 3, np.arange(20) / 2
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("set/samples", data=rows, chunks=(7,))
+    _, found = packed(tmp_path, tmp_path / "t.h5", "--lossless")
+    assert near(found, PIXELS)
+    assert [row["label"] for row in found] == [n % 3 for n in range(20)]
+    assert [row["angle"] for row in found] == [n / 2 for n in range(20)]
+
+
+def test_hdf5_encoded_images(tmp_path: Path) -> None:
+    """Files as they are, each a row of its own length: PyTables' VLArray."""
+    h5py = pytest.importorskip("h5py")
+    files = [encode(photo(n)) for n in range(9)]
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        images = file.create_dataset("images", (9,), h5py.vlen_dtype(np.uint8))
+        for n, data in enumerate(files):
+            images[n] = np.frombuffer(data, np.uint8)
+        file["labels"] = np.arange(9) % 2
+    _, found = packed(tmp_path, tmp_path / "v.h5")
+    assert [row["image"] for row in found] == files
+    assert [row["label"] for row in found] == [n % 2 for n in range(9)]
+
+
+def test_hdf5_with_a_filter_that_is_missing(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("images", data=PIXELS, chunks=(5, *PIXELS.shape[1:]), compression="gzip")
+    data = (tmp_path / "f.h5").read_bytes()
+    place = data.index(b"deflate") - 8  # its number, the length of its name, flags, how many values
+    assert data[place : place + 4] == b"\x01\x00\x08\x00"
+    (tmp_path / "f.h5").write_bytes(data[:place] + b"\x01\x7d" + data[place + 2 :])  # 32001: Blosc
+    with pytest.raises(
+        SourceError, match=r"f.h5: cannot be read \(.*PyTables' Blosc: pip install hdf5plugin; else copy"
+    ):
+        packer.pack(open_source(tmp_path / "f.h5"), tmp_path / "out")
+
+
+def test_npy_and_npz(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", PIXELS)
+    np.save(tmp_path / "y.npy", np.arange(20) % 2)
+    manifest, rows = packed(tmp_path, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--encode", "raw")
+    assert manifest.fields[0].kind == "raw"
+    for row, image in zip(rows, PIXELS, strict=True):
+        assert row["image"] == image.tobytes()  # offset and bytes are those of the pixels
+        assert row["image_bytes"] == row["width"] * row["height"] * 3
+    assert [row["label"] for row in rows] == [n % 2 for n in range(20)]
+    for save, name in ((np.savez, "plain"), (np.savez_compressed, "small")):
+        save(tmp_path / f"{name}.npz", images=PIXELS, angle=np.arange(20) / 8, tokens=np.arange(60).reshape(20, 3))
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest, rows = packed(folder, tmp_path / f"{name}.npz", "--lossless")
+        assert near(rows, PIXELS)
+        assert [row["angle"] for row in rows] == [n / 8 for n in range(20)]
+        tokens = manifest.fields[2]
+        assert (tokens.kind, tokens.dtype, rows[4]["tokens_shape"]) == ("array", "<i8", [3])
+        data = (folder / "out" / "train" / "shard-000000.tar").read_bytes()
+        stored = data[rows[4]["tokens_offset"] :][: rows[4]["tokens_bytes"]]
+        assert np.frombuffer(stored, "<i8").tolist() == [12, 13, 14]
+        assert np.load(io.BytesIO(members(folder)["4.tokens.npy"])).tolist() == [12, 13, 14]
+    np.save(tmp_path / "o.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(SourceError, match="Arrays of Python objects are pickles, which are never opened"):
+        packer.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
+
+
+def pyxis_array(array: np.ndarray) -> dict[bytes, Any]:
+    """As ml-pyxis packs one."""
+    return {b"type": 2, b"dtype": array.dtype.str, b"shape": array.shape, b"data": array.tobytes()}
+
+
+@pytest.mark.parametrize("kind", ["maps", "images", "pyxis"])
+def test_lmdb(tmp_path: Path, kind: str) -> None:
+    lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+    with lmdb.open(str(tmp_path / "db"), map_size=1 << 24, max_dbs=2) as store:
+        table = store.open_db(b"data_db") if kind == "pyxis" else None
+        if kind == "pyxis":
+            with store.begin(write=True, db=store.open_db(b"meta_db")) as transaction:
+                transaction.put(b"nb_samples", b"6")
+        with store.begin(write=True, db=table) as transaction:
+            for n in range(6):
+                value = msgpack.packb({"image": PHOTOS[n], "label": n % 2})
+                if kind == "images":
+                    value = PHOTOS[n]
+                elif kind == "pyxis":
+                    parts = {"input_image": PIXELS[n], "target": np.float32([n, 0.5]), "y": np.array(n % 2)}
+                    value = msgpack.packb({name: msgpack.packb(pyxis_array(part)) for name, part in parts.items()})
+                transaction.put(b"%010d" % n, value)
+    _, rows = packed(tmp_path, tmp_path / "db", "--lossless")
+    if kind == "pyxis":
+        assert near(rows, PIXELS[:6])
+        assert [row["target"] for row in rows] == [[n, 0.5] for n in range(6)]
+    else:
+        assert [row["image"] for row in rows] == PHOTOS
+    if kind != "images":
+        assert [row["label"] for row in rows] == [0, 1] * 3
+
+
+def test_lmdb_of_pickles_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "db"), map_size=1 << 20) as store, store.begin(write=True) as transaction:
+        transaction.put(b"7", pickle.dumps({"image": b""}))
+    assert cli.main(["pack", str(tmp_path / "db"), str(tmp_path / "out")]) == cli.WRONG
+    assert "key '7' holds a pickle, which could run anything and is never opened" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_parquet_as_hugging_face_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "pq").mkdir()
+    feature = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    about = {"huggingface": json.dumps({"info": {"features": feature}})}
+    for part in range(2):
+        rows = range(3 * part, 3 * part + 3)
+        images = [{"bytes": PHOTOS[n], "path": f"{n}.jpg"} for n in rows]
+        table = pa.table({"image": images, "label": [n % 2 for n in rows], "text": [f"t{n}" for n in rows]})
+        parquet.write_table(table.replace_schema_metadata(about), tmp_path / "pq" / f"train-{part}.parquet")
+    manifest, rows = packed(tmp_path, tmp_path / "pq")
+    assert manifest.classes == ("cat", "dog")
+    assert [row["image"] for row in rows] == PHOTOS
+    assert [(row["source"], row["label"], row["caption"]) for row in rows] == [
+        (f"{n}.jpg", n % 2, f"t{n}") for n in range(6)
+    ]
+
+
+def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:
+    tokens = io.BytesIO()
+    np.save(tokens, np.arange(4))
+    root = make_folder(
+        {f"{n:02d}{end}": data for n in range(6) for end, data in
+         ((".jpg", PHOTOS[n]), (".cls", b"%d" % (n % 2)), (".txt", b"text"), (".npy", tokens.getvalue()), (".seg.png", gray(n)))}
+    )  # fmt: skip
+    (root / "05.cls").unlink()
+    for part in ("0[0-2]*", "0[3-5]*"):
+        subprocess.run(f"tar --sort=name -cf s{part[2]}.tar {part}", shell=True, cwd=root, check=True)
+    manifest, rows = packed(tmp_path, root / "s*.tar", "--from", "tar", "--maxcount", "9", code=cli.REJECTED)
+    assert [f.kind for f in manifest.fields] == ["image", "class", "array", "mask", "caption"]
+    assert [row["image"] for row in rows] == PHOTOS[:5]
+    assert [row["label"] for row in rows] == [0, 1, 0, 1, 0]
+    assert members(tmp_path)["3.seg.png"] == gray(3)
+    assert rejected_of(tmp_path / "out" / "train") == {"s3.tar/05.jpg": "has no .cls, which the first has"}
+    # And what we packed ourselves, once more: nothing changes but the names.
+    again = tmp_path / "again"
+    again.mkdir()
+    repacked, others = packed(again, tmp_path / "out" / "train")
+    assert repacked.fields == manifest.fields
+    assert sorted((row["image"], row["label"]) for row in others) == sorted(
+        (row["image"], row["label"]) for row in rows
+    )
+
+
+def test_dicts(tmp_path: Path) -> None:
+    (tmp_path / "p.jpg").write_bytes(PHOTOS[3])
+    images = [PHOTOS[0], PIXELS[1], PIXELS[2].transpose(2, 0, 1), tmp_path / "p.jpg", photo(4), PIXELS[5] / 255]
+    samples = (
+        {
+            "image": image, "name": f"n{n}.x", "label": "ab"[n % 2], "labels": [n, 0], "angle": n / 2, "prompt": f"p{n}",
+            "boxes": [[0, 0, 3, 3]] * n, "boxes_class": ["q"] * n, "tokens": np.arange(n), "more": {"k": n},
+        }
+        for n, image in enumerate(images)
+    )  # fmt: skip
+    report = gpuload.pack(samples, tmp_path / "out", workers=1, lossless=True)
+    assert (report.images, report.rejected) == (6, ())
+    assert verify(tmp_path / "out", 1) == []
+    rows = sorted(rows_of(tmp_path / "out" / "train"), key=lambda row: row["key"])
+    assert (rows[0]["image"], rows[3]["image"]) == (PHOTOS[0], PHOTOS[3])
+    assert near([rows[1], rows[2], rows[5]], PIXELS[[1, 2, 5]])
+    assert np.array_equal(pixels_of(rows[4]), np.asarray(photo(4)))
+    assert [row["label"] for row in rows] == [0, 1] * 3
+    assert [(row["angle"], row["prompt"], row["more"]) for row in rows] == [
+        (n / 2, f"p{n}", f'{{"k": {n}}}') for n in range(6)
+    ]
+    assert [len(row["boxes"]) for row in rows] == list(range(6))
+    assert [row["tokens_shape"] for row in rows] == [[n] for n in range(6)]
+    assert [row["source"] for row in rows] == [f"n{n}.x" for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "samples: holds no sample"),
+        ([{"label": 1}], r"sample 0 has no 'image', only \['label'\]"),
+        (
+            [{"image": b"", "a": 1.0}, {"image": b""}],
+            r"sample 1 has \{\}, those before have \{'a': 'target'\} .see 'a'",
+        ),
+        (
+            [{"image": b"", "a": np.zeros(2)}, {"image": b"", "a": np.zeros(2, int)}],
+            "Give every sample the same fields",
+        ),
+        ([{"image": "nowhere.jpg"}], "sample 0: nowhere.jpg: cannot be read .No such file"),
+        ([{"image": b"", "mask": np.array([{}])}], "has a mask of Python objects. Give numbers"),
+    ],
+)
+def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        gpuload.pack(samples, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ArgumentError, match="has no setting 'sise'; there are address, append"):
+        gpuload.pack(samples, tmp_path / "out", sise=3)
+
+
+def test_what_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").touch()
+    with pytest.raises(SourceError, match="a.xyz: is a file of a kind that is not known. Say with --from"):
+        open_source(tmp_path / "a.xyz")
+    with pytest.raises(ArgumentError, match="--from is one of folder, sidecar, .*; got 'x'"):
+        open_source(tmp_path, form="x")
+    with pytest.raises(ArgumentError, match="--column x=y: write ROLE=NAME, with one of the roles path, image"):
+        parse_columns(["x=y"])

@@ -1,0 +1,90 @@
+"""Sources that behave as a decoder with a bug would: by the name of the image."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
+
+from gpuload.sources import FolderSource
+
+
+class FaultySource(FolderSource):
+    """Reading dies, hangs or runs out of memory where the name says so."""
+
+    def __init__(self, root: Path, notes: Path) -> None:
+        super().__init__(root)
+        self.notes = notes
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        if "segv" in name:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "abort" in name:
+            os.abort()
+        if "exit" in name:
+            os._exit(7)
+        if "hang" in name:
+            ctypes.PyDLL(None).pause()  # C code that keeps Python's lock and never comes back
+        if "memory" in name:
+            raise MemoryError
+        if "killed-once" in name and not self._seen(name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "server-killed" in name and not self._seen(name):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)  # the kernel ends this process with its server
+        if "killed-always" in name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(row, name)
+
+    def _seen(self, name: str) -> bool:
+        note = self.notes / name.replace("/", "-")
+        seen = note.exists()
+        note.touch()
+        return seen
+
+
+def die(job: object) -> None:
+    """In place of `pack_shard`: nothing ever gets done, and no image is to blame."""
+    os._exit(1)
+
+
+def resizes(package: str) -> tuple[bool, int]:
+    """Whether a worker has a package before it asks for it, and torch's threads once it makes an image smaller."""
+    there = package in sys.modules
+    import torch
+
+    from gpuload.packing.image import shrink as resizer
+
+    resizer.use_one_thread()
+    resizer.resize(np.zeros((512, 512, 3), np.uint8), (64, 64))
+    return there, torch.get_num_threads()
+
+
+class SlowSource(FolderSource):
+    """Takes its time, so that a test can come in between."""
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        time.sleep(0.05)
+        return super().read(row, name)
+
+
+class SlowAndFaultySource(FaultySource):
+    """Both."""
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        time.sleep(0.05)
+        return super().read(row, name, where)
+
+
+if __name__ == "__main__":
+    # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
+    from gpuload import cli
+    from gpuload.commands import packing as commands
+
+    commands.open_source = lambda root, *_: SlowSource(root)
+    sys.exit(cli.main(["pack", *sys.argv[1:]]))
