@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuload import batchwise, transforms
     from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
-    from gpuload.fields import Boxes, Mask, MultiHot, OneHot, Target, Tokens
+    from gpuload.fields import Boxes, Keypoints, Mask, MultiHot, OneHot, Target, Tokens
     from gpuload.iterator import DaliIterator
     from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
@@ -48,6 +48,7 @@ __all__ = [
     "DeviceError",
     "FormatError",
     "GpuloadError",
+    "Keypoints",
     "Mask",
     "MissingPackageError",
     "Mixture",
@@ -71,6 +72,7 @@ _LATER = {
     "Boxes": "fields",
     "DaliIterator": "iterator",
     "Dataset": "disk.dataset",
+    "Keypoints": "fields",
     "Mask": "fields",
     "Mixture": "order.mixture",
     "MultiHot": "fields",

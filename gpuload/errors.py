@@ -25,6 +25,7 @@ __all__ = [
     "ShardError",
     "SourceError",
     "StateError",
+    "some_of",
 ]
 
 
@@ -66,3 +67,9 @@ class MissingPackageError(GpuloadError, ImportError):
 
 class StateError(GpuloadError):
     """A state_dict belongs to another data set, or to another version of gpuload."""
+
+
+def some_of(names: list[str], count: int = 3) -> str:
+    """The first few of these, quoted, for a message: `'a', 'b', 'c' and 4 more`."""
+    shown = ", ".join(map(repr, names[:count]))
+    return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

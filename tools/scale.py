@@ -26,7 +26,8 @@ from rich.table import Table
 import gpuload
 from gpuload.disk import IndexWriter, Manifest, ShardInfo
 from gpuload.disk.tar import member_span
-from gpuload.fields.field import IMAGE, LABEL, index_schema
+from gpuload.fields.field import IMAGE, LABEL
+from gpuload.fields.registry import index_schema
 from gpuload.order.epoch import EpochOrder
 
 IMAGE_BYTES, BATCH, CORES = 110_000, 256, 2

@@ -150,6 +150,12 @@ class Dataset:
             )
         return rows
 
+    def first_row(self) -> pa.RecordBatch:
+        """The first sample's row of the index, as a batch of one; costs O(1)."""
+        first = int(self.stored_samples(np.zeros(1, np.int64))[0])
+        shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
+        return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
+
     def keys(self, samples: npt.ArrayLike) -> list[str]:
         """The keys of samples, by their numbers in stored order (the field "index")."""
         numbers = np.asarray(samples, np.int64)

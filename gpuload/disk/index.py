@@ -11,7 +11,8 @@ from types import TracebackType
 import pyarrow as pa
 
 from gpuload.errors import FormatError
-from gpuload.fields.field import Field, index_schema
+from gpuload.fields.field import Field
+from gpuload.fields.registry import index_schema
 
 FILE_NAME = "index.arrow"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuload.errors import FormatError
 from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
@@ -109,6 +110,8 @@ class Manifest:
             )
         except (KeyError, TypeError) as error:
             raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
+        for field_ in manifest.fields:
+            kind_of(field_)  # raises where this gpuload does not know it
         if manifest.fingerprint != found.get("fingerprint"):
             raise FormatError(
                 f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"

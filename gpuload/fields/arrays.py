@@ -1,24 +1,116 @@
 """Arrays that stay in the shard: stacked as they are, or padded."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
+from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.ragged import flat, lengths_of, pad
-from gpuload.fields.rows import PaddedTokens, Rows
-from gpuload.fields.spec import Tokens, describe
-from gpuload.types import Array
-
-if TYPE_CHECKING:
-    from gpuload.disk.dataset import Dataset
+from gpuload.fields.rows import BoundField, DatasetView, Rows
+from gpuload.types import Array, ClassNames
 
 _NOTHING = np.empty(0, np.uint8)
 # What torch.from_numpy takes: bool, whole numbers, floats up to 64 bits and complex numbers up to 128.
 _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+
+
+@dataclass(frozen=True)
+class Tokens(FieldSpec):
+    """Arrays of whole numbers, one dimension and any length, as `PaddedTokens` of int64.
+
+    pad: what stands behind the end of the shorter ones.
+    max_length: the length of every batch, and longer arrays lose their end; by default that of the batch's longest.
+
+    Raises:
+        ArgumentError: max_length is below 1. When bound: the arrays are not of whole numbers, or of more dimensions.
+    """
+
+    name: str = "tokens"
+    pad: int = 0
+    max_length: int | None = None
+
+    kind = "array"
+
+    def __post_init__(self) -> None:
+        self._require_at_least("max_length", self.max_length, 1)
+
+
+class PaddedTokens(NamedTuple):
+    """N arrays of tokens. values: int64 (N, L), padded behind their ends. lengths: int64 (N,), without the padding."""
+
+    values: Any
+    lengths: Any
+
+
+class ArrayKind(Kind):
+    """A NumPy array of any shape and of `Field.dtype`, as `.npy`; its shape is in the index."""
+
+    name = "array"
+    specs = (Tokens,)
+    stays_in_shard = True
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {shape_column(field): pa.list_(pa.int32())}
+
+    def claims(self, name: str, value: Any) -> bool:
+        return isinstance(value, np.ndarray) and value.ndim > 0
+
+    def detail(self, value: Any) -> str:
+        return str(np.asarray(value).dtype.str)
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> tuple[Field, Columns]:
+        return Field(name, self.name, f"{name}.npy", dtype=detail), [pa.array(values, pa.large_string())]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        array = np.ascontiguousarray(value)
+        if array.dtype.str != field.dtype:
+            raise DecodeError(f"{field.name!r} is an array of {array.dtype.str}, those before are of {field.dtype}")
+        header = npy_header(array)
+        return Member(header + array.tobytes(), len(header), {shape_column(field): list(array.shape)})
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {shape_column(field): list(np.load(io.BytesIO(content), allow_pickle=False).shape)}
+
+    def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
+        if member.rpartition(".")[2] != "npy":
+            return None
+        array = np.load(io.BytesIO(content()), allow_pickle=False)
+        return Field(member.rpartition(".")[0] or self.name, self.name, member, dtype=array.dtype.str)
+
+    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+        return array_fault(content, header, tuple(row[shape_column(field)]), field.dtype)
+
+    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
+        return BoundTokens(spec, field, datasets) if isinstance(spec, Tokens) else BoundArray(field, datasets)
+
+
+def shape_column(field: Field) -> str:
+    """Index column: shape of the array."""
+    return f"{field.name}_shape"
+
+
+def npy_header(array: npt.NDArray[np.generic]) -> bytes:
+    """What comes before the elements of a C-ordered array in a `.npy` file of format 1.0."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    return file.getvalue()
+
+
+def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str | None) -> str:
+    """As `Kind.find_fault`, of a `.npy` member that should hold an array of this shape and dtype."""
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    if array.shape != shape or array.dtype.str != dtype or content[header:] != array.tobytes():
+        return f"is an array {array.shape} of {array.dtype.str}, the index says {shape} of {dtype}"
+    return ""
 
 
 class BoundArray:
@@ -28,8 +120,8 @@ class BoundArray:
         ArgumentError: torch has no such dtype, or the first arrays of two data sets differ in shape.
     """
 
-    def __init__(self, field: Field, datasets: "Sequence[Dataset]") -> None:
-        self.name, self.members, self.columns = field.name, (field.name,), (field.shape_column,)
+    def __init__(self, field: Field, datasets: Sequence[DatasetView]) -> None:
+        self.name, self.members, self.columns = field.name, (field.name,), (shape_column(field),)
         self._datasets, self._stored = tuple(datasets), np.dtype(field.dtype)
         if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
             raise ArgumentError(
@@ -71,8 +163,8 @@ class BoundTokens:
         ArgumentError: the arrays are not of whole numbers, or the first one has not one dimension.
     """
 
-    def __init__(self, spec: Tokens, field: Field, datasets: "Sequence[Dataset]") -> None:
-        self.name, self.members, self.columns = field.name, (field.name,), (field.shape_column,)
+    def __init__(self, spec: Tokens, field: Field, datasets: Sequence[DatasetView]) -> None:
+        self.name, self.members, self.columns = field.name, (field.name,), (shape_column(field),)
         self._spec, self._datasets, self._stored = spec, tuple(datasets), np.dtype(field.dtype)
         if self._stored.kind not in "iu":
             raise ArgumentError(
@@ -109,12 +201,9 @@ def join_elements(members: Sequence[npt.NDArray[np.uint8]], stored: np.dtype[np.
     return np.concatenate([_NOTHING, *members]).view(stored).astype(stored.newbyteorder("="), copy=False)
 
 
-def _first_shape(field: Field, dataset: "Dataset") -> tuple[int, ...]:
+def _first_shape(field: Field, dataset: DatasetView) -> tuple[int, ...]:
     """Shape of the array of the first sample; O(1), where looking at all of them would be O(samples)."""
-    first = int(dataset.stored_samples(np.zeros(1, np.int64))[0])
-    shard = int(np.searchsorted(dataset.first_samples, first, side="right")) - 1
-    shape = dataset.rows(shard).column(field.shape_column)[first - int(dataset.first_samples[shard])].as_py()
-    return tuple(shape)
+    return tuple(dataset.first_row().column(shape_column(field))[0].as_py())
 
 
 def _advice(name: str) -> str:

@@ -1,16 +1,34 @@
-"""What a batch brings to its fields, and what a field makes of it."""
+"""The rows of a batch, from which fields take their values, and what a field looks like to the loader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from gpuload.types import F64, I32, Array, HeightWidth
+from gpuload.fields.field import Field
+from gpuload.types import F64, I32, Array, ClassNames, HeightWidth
 
-if TYPE_CHECKING:
-    from gpuload.disk.dataset import Dataset
+
+class DatasetView(Protocol):
+    """What fields need of a data set (`gpuload.disk.dataset.Dataset`): names for messages, and its first row."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def classes(self) -> ClassNames: ...
+
+    def require_field(self, name: str) -> Field: ...
+
+    def keys(self, samples: npt.ArrayLike) -> list[str]: ...
+
+    def first_row(self) -> pa.RecordBatch:
+        """The first sample's row of the index, as a batch of one."""
 
 
 class View(Protocol):
@@ -40,7 +58,7 @@ class Rows:
     columns: index columns that were asked for, (N,): numbers as NumPy arrays, others as one Arrow array. "index" and
         "dataset", int64 (N,), are always there: the number of each sample in stored order, and its data set's.
     members: of fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
-    views: how each view of the samples came about, one at least; sizes: (height, width) of its output.
+    views: the crop and flips of each view of the samples, one at least; sizes: (height, width) of its output.
     affines: of each view float64 (N, 2, 3), the map from (x, y, 1) in the output as cropped, resized and flipped to
         (x, y) in the output as it is, or None where nothing was moved since. Both count from the upper left corner of
         the image, so that pixel 0 lies between 0 and 1.
@@ -55,38 +73,19 @@ class Rows:
     def __len__(self) -> int:
         return len(self.columns["index"])
 
-    def sample_name(self, datasets: "Sequence[Dataset]", place: int) -> str:
-        """What messages call the sample at a place of the batch."""
-        dataset = datasets[int(self.columns["dataset"][place])]
-        return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][place])])[0]!r}"
+    def sample_name(self, datasets: Sequence[DatasetView], row: int) -> str:
+        """What messages call the sample in a row of the batch."""
+        dataset = datasets[int(self.columns["dataset"][row])]
+        return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][row])])[0]!r}"
 
     def per_view(self, values: "Callable[[View, HeightWidth, F64 | None], Value]") -> "Value":
-        """What a function gives for the view; of several views, a tuple of what it gives for each."""
+        """The function's result for the view; with several views a tuple of its results for each."""
         views = zip(self.views, self.sizes, self.affines, strict=True)
         found = tuple(values(*view) for view in views)
         return found[0] if len(found) == 1 else found
 
 
-class PaddedBoxes(NamedTuple):
-    """The boxes of N images; M is the largest number of them in one.
-
-    boxes: float32 (N, M, 4), 0 behind the last. labels: int64 (N, M), their class numbers, -1 behind the last.
-    counts: int64 (N,), how many each image has.
-    """
-
-    boxes: Any
-    labels: Any
-    counts: Any
-
-
-class PaddedTokens(NamedTuple):
-    """N arrays of tokens. values: int64 (N, L), padded behind their ends. lengths: int64 (N,), without the padding."""
-
-    values: Any
-    lengths: Any
-
-
-Value = Array | list[Any] | PaddedBoxes | PaddedTokens | tuple["Value", ...]
+Value = Array | list[Any] | tuple[Any, ...]  # tuples: named ones, such as PaddedBoxes, or a value for each view
 
 
 class BoundField(Protocol):

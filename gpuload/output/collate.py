@@ -19,7 +19,7 @@ from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
-from gpuload.fields.numbers import BoundNumbers
+from gpuload.fields.integers import BoundIntegers
 from gpuload.output.arrays import Arrays
 from gpuload.read.batches import Batch
 from gpuload.transforms import affine_of
@@ -64,7 +64,7 @@ class Collate:
         if transforms and not schedule.is_single:
             raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
         mixers = [transform for transform in transforms if isinstance(transform, MixUp | CutMix | RandomChoice)]
-        if mixers and any(field.name == "label" and not isinstance(field, BoundNumbers) for field in self._bound):
+        if mixers and any(field.name == "label" and not isinstance(field, BoundIntegers) for field in self._bound):
             raise ArgumentError(
                 f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
             )

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
@@ -18,9 +15,11 @@ from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 from gpuload.packing.image.check import check_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.workers import Workers
+from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
 _ANY_SIZE = Encoding(max_pixels=1 << 62)
@@ -143,23 +142,13 @@ def _faults(
 
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
     try:
-        if field.kind == "image":
-            stored = check_image(content, encoding=_ANY_SIZE)
-            if (stored.width, stored.height) != (row["width"], row["height"]):
-                return f"is {stored.width} x {stored.height}, the index says {row['width']} x {row['height']}"
-        elif field.kind in ("raw", "array"):
-            array = np.load(io.BytesIO(content), allow_pickle=False)
-            shape = (row["height"], row["width"], 3) if field.kind == "raw" else tuple(row[field.shape_column])
-            if array.shape != shape or content[header:] != array.tobytes():
-                return f"is an array {array.shape}, the index says {shape}"
-        elif field.kind == "mask":
-            if Image.open(io.BytesIO(content)).size != (row["width"], row["height"]):
-                return "is of another size than its image"
-            Image.open(io.BytesIO(content)).load()
-        elif field.kind in ("class", "caption", "json") and content.decode() != str(row[field.name]):
-            return f"is {content[:40]!r}, the index says {str(row[field.name])[:40]!r}"
+        return kind_of(field).find_fault(field, row, content, header, _image_size)
     except DecodeError as error:
         return f"does not decode: {str(error).removeprefix('does not decode: ')}"
-    except Exception as error:
+    except Exception as error:  # whatever parsers and decoders come across in damaged bytes
         return f"cannot be read: {error}"
-    return ""
+
+
+def _image_size(content: bytes) -> WidthHeight:
+    stored = check_image(content, encoding=_ANY_SIZE)
+    return stored.width, stored.height

@@ -12,7 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from gpuload.errors import SourceError
+from gpuload.errors import some_of as some_of
 from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 from gpuload.types import Array
 
 NAME = "name"
@@ -130,14 +132,8 @@ def listing_schema(fields: tuple[Field, ...], where: bool = False) -> pa.Schema:
     if where:
         columns.append(pa.field(WHERE, pa.large_string()))
     for field in fields:
-        if field.stays_in_shard:
+        if kind_of(field).stays_in_shard:
             columns.append(pa.field(field.name, pa.large_string()))
         else:
-            columns += [pa.field(name, kind) for name, kind in field.value_columns.items()]
+            columns += [pa.field(name, kind) for name, kind in kind_of(field).columns(field).items()]
     return pa.schema(columns)
-
-
-def some_of(names: list[str], count: int = 3) -> str:
-    """The first few of these, quoted, for a message: `'a', 'b', 'c' and 4 more`."""
-    shown = ", ".join(map(repr, names[:count]))
-    return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

@@ -14,6 +14,7 @@ from gpuload.disk import Manifest
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import SourceError
 from gpuload.fields.field import LABEL, Field
+from gpuload.fields.registry import kind_of
 from gpuload.sources.folder import IMAGE_EXTENSIONS
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema
 from gpuload.types import Array
@@ -58,7 +59,7 @@ class TarsSource(Source):
                     row = {"name": name, "bytes": picture.size, "where": _place(number, picture)}
                     for field in fields or ():
                         member = found[field.member]
-                        if field.stays_in_shard:
+                        if kind_of(field).stays_in_shard:
                             row[field.name] = _place(number, member)
                         else:
                             row.update(_value(path, field, member, os.pread(file.fileno(), member.size, member.offset)))
@@ -146,7 +147,7 @@ def _value(path: Path, field: Field, member: Member, content: bytes) -> dict[str
             return {field.name: text}
         found = json.loads(text)
         if field.kind == "boxes":
-            return {field.name: found["boxes"], field.class_column: found["classes"]}
+            return {field.name: found["boxes"], f"{field.name}_class": found["classes"]}
         return {field.name: found}
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(

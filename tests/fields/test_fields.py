@@ -27,8 +27,8 @@ from gpuload.fields import (
 )
 from gpuload.fields.arrays import join_elements
 from gpuload.fields.field import Field
-from gpuload.fields.numbers import negate_flipped
 from gpuload.fields.ragged import pad
+from gpuload.fields.targets import negate_flipped
 
 
 @pytest.fixture(scope="module")

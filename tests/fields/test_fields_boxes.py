@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.fields import Boxes, PaddedBoxes, Rows
+from gpuload.fields import KINDS, Boxes, PaddedBoxes, Rows
 from gpuload.fields.boxes import BoundBoxes, convert_boxes, move_boxes
 from gpuload.fields.field import Field
 
@@ -39,7 +39,7 @@ def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:
 
 
 def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int], affine: Any = None) -> Rows:
-    types = FIELD.value_columns
+    types = KINDS["boxes"].columns(FIELD)
     columns = {
         "boxes": pa.array([np.asarray(row, np.float32).reshape(-1, 4).tolist() for row in boxes], types["boxes"]),
         "boxes_class": pa.array(labels, types["boxes_class"]),

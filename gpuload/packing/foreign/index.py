@@ -16,7 +16,8 @@ from gpuload.disk import IndexWriter, Manifest, ShardInfo, dali_index, timm_info
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
-from gpuload.fields.field import LABEL, Field, index_schema
+from gpuload.fields.field import LABEL, Field
+from gpuload.fields.registry import index_schema
 from gpuload.packing.foreign.scan import IMAGE_EXTENSIONS, VALUE_FIELDS, ScannedShard, scan_shard
 from gpuload.sources.listing import some_of
 

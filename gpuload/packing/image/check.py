@@ -16,8 +16,9 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
+from gpuload.fields.arrays import npy_header
 from gpuload.headers import jpeg, png
-from gpuload.packing.image.pixels import as_shown, from_array, is_gray, move, npy_header
+from gpuload.packing.image.pixels import as_shown, from_array, is_gray
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.image.quick_check import decodes_cleanly
 from gpuload.packing.options import Encoding
@@ -180,7 +181,7 @@ def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | No
         _refuse_gray(Image.fromarray(pixels), encoding)
     pixels = resizer.resize(pixels, placement.resized)
     if placement.canvas != placement.resized:
-        pixels = np.asarray(move(Image.fromarray(pixels), placement, Image.Resampling.BICUBIC))
+        pixels = np.asarray(placement.resample(Image.fromarray(pixels), Image.Resampling.BICUBIC))
     histogram = _histogram(Image.fromarray(pixels)) if measured else None
     stored = resizer.encode(pixels, encoding.jpeg_quality)
     return StoredImage(stored, *placement.canvas, "resized", "jpg", placement, histogram=histogram)
@@ -195,7 +196,7 @@ def _store_anew(image: Image.Image, kind: str, measured: bool, encoding: Encodin
 
 def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement) -> StoredImage:
     """Resizes and encodes an image in mode RGB or L."""
-    image = move(image, placement, _filter(image.size, placement.resized, encoding))
+    image = placement.resample(image, _filter(image.size, placement.resized, encoding))
     kind = "resized" if kind in ("jpg", "jpeg") else kind
     histogram = _histogram(image) if measured else None
     if encoding.encode == "raw":

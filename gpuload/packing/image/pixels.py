@@ -1,13 +1,10 @@
 """Pixels in and out of Pillow: an image as people see it, arrays as images, images as `.npy`."""
 
-import io
-
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps
 
 from gpuload.errors import DecodeError
-from gpuload.packing.image.placement import Placement
 
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 
@@ -58,30 +55,9 @@ def from_array(pixels: npt.NDArray[np.generic]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def move(image: Image.Image, to: Placement, filter: Image.Resampling) -> Image.Image:
-    """An image of any size on the canvas where `to` places it; black (0) around it."""
-    if image.size != to.resized:
-        image = image.resize(to.resized, filter, reducing_gap=2.0)
-    if to.canvas == to.resized and to.corner == (0, 0):
-        return image
-    if min(to.corner) >= 0:
-        canvas = Image.new(image.mode, to.canvas)
-        canvas.paste(image, to.corner)
-        return canvas
-    left, top = -to.corner[0], -to.corner[1]
-    return image.crop((left, top, left + to.canvas[0], top + to.canvas[1]))
-
-
 def is_gray(image: Image.Image) -> bool:
     """Whether no pixel has a colour: at about 64x64 pixels its channels differ by at most 8 of 255."""
     if image.mode == "L":
         return True
     small = image.reduce((max(1, image.width // 64), max(1, image.height // 64))).convert("RGB")
     return int(np.ptp(np.asarray(small), axis=2).max()) <= 8
-
-
-def npy_header(array: npt.NDArray[np.generic]) -> bytes:
-    """What stands before the elements of a C-ordered array in a `.npy` file of format 1.0."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-    return file.getvalue()

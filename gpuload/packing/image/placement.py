@@ -1,16 +1,13 @@
-"""Where an image comes to lie when it is made smaller: numbers only, so that boxes and masks follow it."""
+"""Where an image's pixels go when the packer resizes it, and what lies on it: masks, boxes and keypoints."""
 
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from PIL import Image
 
-from gpuload.types import F32, WidthHeight
+from gpuload.types import F32, F64, WidthHeight
 
 Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
-
-
-_ROUNDING_PX = 0.5  # a box that reaches so far over an edge was rounded, nobody drew it wrong
 
 
 class Placement(NamedTuple):
@@ -28,27 +25,23 @@ class Placement(NamedTuple):
     def changes(self) -> bool:
         return self.source != self.canvas or self.resized != self.canvas or self.corner != (0, 0)
 
-    def move_boxes(self, boxes: F32) -> tuple[F32, npt.NDArray[np.intp]]:
-        """Boxes (M, 4) x0 y0 x1 y1 in pixels of the source, as they lie on the canvas, clipped to it.
+    def move_points(self, points: F32) -> F64:
+        """Points (..., 2), x and y in pixels of the source, in pixels of the canvas; they may lie outside of it."""
+        moved: F64 = points * (np.array(self.resized, np.float64) / self.source) + self.corner
+        return moved
 
-        Those with nothing left on it are left out; the second value says which stayed.
-        """
-        scale = np.array(self.resized, np.float64) / self.source
-        moved = boxes.reshape(-1, 2, 2) * scale + self.corner
-        moved = np.clip(moved, 0, self.canvas).reshape(-1, 4)
-        kept = np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
-        return moved[kept].astype(np.float32), kept
-
-    def count_astray(self, boxes: F32) -> tuple[int, int]:
-        """Of boxes (M, 4) x0 y0 x1 y1 in pixels of the source: with nothing of them on it, and reaching over its edge.
-
-        What the canvas cuts off does not count: that was asked for.
-        """
-        corners = boxes.reshape(-1, 2, 2)
-        inside = np.clip(corners, 0, self.source)
-        there = (inside[:, 1] > inside[:, 0]).all(axis=1)
-        over = (np.abs(inside - corners) > _ROUNDING_PX).any(axis=(1, 2))
-        return int((~there).sum()), int((there & over).sum())
+    def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
+        """An image of any size, resized, cropped and padded to the canvas; black (0) where it is padded."""
+        if image.size != self.resized:
+            image = image.resize(self.resized, filter, reducing_gap=2.0)
+        if self.canvas == self.resized and self.corner == (0, 0):
+            return image
+        if min(self.corner) >= 0:
+            canvas = Image.new(image.mode, self.canvas)
+            canvas.paste(image, self.corner)
+            return canvas
+        left, top = -self.corner[0], -self.corner[1]
+        return image.crop((left, top, left + self.canvas[0], top + self.canvas[1]))
 
 
 def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool) -> Placement:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from gpuload.disk import Manifest
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 from gpuload.packing.options import Encoding
 from gpuload.sources import Listing
 from gpuload.types import ClassNames
@@ -32,14 +33,27 @@ def fit_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encoding
             )
         merged = []
         for field, before in zip(fields, old, strict=True):
-            names, column = field.classes, field.class_column if field.kind == "boxes" else field.name
-            if field.kind in ("labels", "boxes"):
-                names, samples = _merge(samples, column, before.classes, names)
-            merged.append(replace(field, classes=names))
-            if field.kind == "class":
+            kind = kind_of(field)
+            column = kind.class_column(field)
+            if column is None:
+                _refuse_other_names(split, field, before)
+                merged.append(field)
+            elif kind.names_set_classes:
                 classes, samples = _merge(samples, column, manifest.classes, classes)
+                merged.append(field)
+            else:
+                names, samples = _merge(samples, column, before.classes, field.classes)
+                merged.append(replace(field, classes=names))
         fields = tuple(merged)
     return Listing(samples, fields, classes, listing.rejected, listing.notes)
+
+
+def _refuse_other_names(split: str, field: Field, before: Field) -> None:
+    if field.classes != before.classes:
+        raise SourceError(
+            f"--append: {field.name!r} has the names {before.classes} in {split}, and {field.classes} in the new samples. "
+            "Add samples whose names are the same, in the same order"
+        )
 
 
 def _merge(samples: pa.Table, column: str, old: ClassNames, new: ClassNames) -> tuple[ClassNames, pa.Table]:

@@ -234,9 +234,8 @@ class _Run:
     def notes(self) -> list[str]:
         """What was found while packing, and that nobody asked for."""
         shards = [shard for split in self.packed.values() for shard in split.values()]
-        lost, cut = sum(shard.boxes_lost for shard in shards), sum(shard.boxes_cut for shard in shards)
-        found = [f"boxes that are empty or lie outside of their images: {lost:,}, left out"] if lost else []
-        return found + ([f"boxes that reach over an edge of their images: {cut:,}, cut there"] if cut else [])
+        remarks = sum((shard.remarks for shard in shards), Counter[str]())
+        return [sentence.format(f"{count:,}") for sentence, count in sorted(remarks.items())]
 
     def _shards(self, split: PlannedSplit) -> list[PackedShard]:
         return [packed for _, packed in sorted(self.packed[split.name].items())]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import make_key, permutation, random_bits
 from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
 from gpuload.sources.listing import BYTES, Listing
 from gpuload.types import I64
 
@@ -103,20 +104,9 @@ def sample_spans(samples: pa.Table, fields: Sequence[Field]) -> I64:
 
     Exact for classes and texts; the others are small beside an image and are guessed.
     """
-    import pyarrow.compute as pc  # 30 ms that workers need not wait for
-
     spans = _member_spans(samples.column(BYTES).to_numpy())
     for field in fields:
-        column = samples.column(field.name)
-        if field.kind == "class":
-            sizes = pc.binary_length(column.cast(pa.large_string())).to_numpy()
-        elif field.kind in ("caption", "json"):
-            sizes = pc.binary_length(column).to_numpy()
-        elif field.kind in ("labels", "boxes"):
-            sizes = pc.list_value_length(column).to_numpy() * (48 if field.kind == "boxes" else 6) + 30
-        else:
-            sizes = np.full(len(samples), 16 * field.size + 16 if field.kind == "target" else BLOCK_BYTES)
-        spans = spans + _member_spans(sizes)
+        spans = spans + _member_spans(kind_of(field).estimate_bytes(field, samples))
     return spans
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.registry import kind_of
 from gpuload.packing.options import Encoding, PackOptions, Resizer
 from gpuload.packing.run.append import fit_listing
 from gpuload.packing.run.dedup import HashJob, first_of, hash_images, write_candidates
@@ -46,7 +47,7 @@ def check_names(fields: Sequence[Field]) -> None:
     """Raises SourceError where two fields, or a field and the index, would have columns of the same name."""
     owner = dict.fromkeys(_TAKEN, "every set has one of its own")
     for field in (IMAGE, *fields):
-        columns = {field.name, field.offset_column, field.bytes_column, *field.value_columns}
+        columns = {field.name, field.offset_column, field.bytes_column, *kind_of(field).columns(field)}
         for name in sorted(columns & set(owner)):
             of = "" if name == field.name else f" needs a column {name!r}, and"
             raise SourceError(f"field {field.name!r}:{of or ' the name is taken:'} {owner[name]}. Rename the field")

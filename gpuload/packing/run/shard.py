@@ -17,9 +17,10 @@ from gpuload.disk import ShardInfo
 from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError, OutputError
-from gpuload.fields.field import IMAGE, Field, index_schema
+from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.kind import Member as StoredMember
+from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.image.check import NotWantedError, StoredImage, check_image
-from gpuload.packing.members import store_field
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.plan import MEASURED, ROW, read_plan
 from gpuload.packing.run.shard_file import ShardFile
@@ -154,14 +155,19 @@ class _Packing:
         self.histogram = np.zeros(768, np.int64)
         self.measured = 0
         self.read_bytes = 0
-        self.boxes_lost = self.boxes_cut = 0
+        self.remarks: Counter[str] = Counter()
 
     def run(self, note: Note) -> None:
         """Every sample of the shard in turn."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
         wheres = columns.get(WHERE) or [""] * len(columns[ROW])
-        names = [name for field in self.job.fields for name in (field.name, *field.value_columns) if name in columns]
+        names = {
+            name
+            for field in self.job.fields
+            for name in (field.name, *kind_of(field).columns(field))
+            if name in columns
+        }
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer is gone; nobody would finish what is begun here
@@ -175,16 +181,14 @@ class _Packing:
                 self.rejected.append((row, name, str(error), isinstance(error, NotWantedError)))
             else:
                 self._add(sample_key(self.job.first_row + row, name), name, image, stored)
-                for boxes in (values[field.name] for field in self.job.fields if field.kind == "boxes"):
-                    lost, cut = image.placement.count_astray(np.array(boxes, np.float32))
-                    self.boxes_lost += lost
-                    self.boxes_cut += cut
+                for field in self.job.fields:
+                    self.remarks += kind_of(field).remarks(field, values, image.placement)
         note.write(NOWHERE, self.read_bytes)
 
     def _read(
         self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
-    ) -> tuple[StoredImage, list[tuple[Field, bytes, int, dict[str, Any]]]]:
-        """The image and, for each other field, its member, the bytes before its first element, and index columns."""
+    ) -> tuple[StoredImage, list[StoredMember]]:
+        """The image, and the member of each other field."""
         # The default action of SIGALRM ends the process, also where C code would never come back to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
@@ -193,12 +197,13 @@ class _Packing:
             image = check_image(data, measured, self.job.encoding)
             stored = []
             for field in self.job.fields:
+                kind = kind_of(field)
                 value: Any
-                if field.stays_in_shard:
+                if kind.stays_in_shard:
                     value = self.job.source.read_field(field, row, values[field.name])
                 else:
-                    value = {column: values[column] for column in field.value_columns}
-                stored.append((field, *store_field(field, value, image.placement)))
+                    value = {column: values[column] for column in kind.columns(field)}
+                stored.append(kind.store(field, value, image.placement))
         except OSError as error:
             raise DecodeError(f"cannot be read: {error.strerror or error}") from None
         except MemoryError:
@@ -207,16 +212,16 @@ class _Packing:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return image, stored
 
-    def _add(
-        self, key: str, name: str, image: StoredImage, stored: list[tuple[Field, bytes, int, dict[str, Any]]]
-    ) -> None:
+    def _add(self, key: str, name: str, image: StoredImage, stored: list[StoredMember]) -> None:
         record: dict[str, Any] = {"key": key, "source": name, "width": image.width, "height": image.height}
         members = []
-        for field, content, header, values in [(IMAGE, image.data, image.header, {}), *stored]:
+        stored = [StoredMember(image.data, image.header, {}), *stored]
+        for field, part in zip((IMAGE, *self.job.fields), stored, strict=True):
             extension = image.member if field is IMAGE else field.member
-            member = self.tar.append(f"{key}.{extension}", content)
-            record[field.offset_column], record[field.bytes_column] = member.offset + header, member.size - header
-            record.update(values)
+            member = self.tar.append(f"{key}.{extension}", part.content)
+            record[field.offset_column] = member.offset + part.header
+            record[field.bytes_column] = member.size - part.header
+            record.update(part.values)
             members.append(member)
         self.file.flush()
         self.members.append(members)
@@ -251,8 +256,7 @@ class _Packing:
             histogram=self.histogram,
             measured=self.measured,
             read_bytes=self.read_bytes,
-            boxes_lost=self.boxes_lost,
-            boxes_cut=self.boxes_cut,
+            remarks=self.remarks,
         )
 
 

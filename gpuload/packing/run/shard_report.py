@@ -18,7 +18,7 @@ class PackedShard:
     rejected: of each, its row in the listing, name, reason, and whether leaving it out was asked for.
     kinds: count of each `StoredImage.kind`. extensions: of the stored images.
     histogram: int64 (768,), exact counts over the `measured` images.
-    boxes_lost, boxes_cut: boxes with nothing of them on their image, as it was given, and those over its edge.
+    remarks: counts by a sentence for the user, as `Kind.remarks` gives them.
     """
 
     info: ShardInfo | None
@@ -31,11 +31,17 @@ class PackedShard:
     histogram: npt.NDArray[np.int64]
     measured: int
     read_bytes: int
-    boxes_lost: int = 0
-    boxes_cut: int = 0
+    remarks: Counter[str]
 
     def to_json(self) -> str:
-        return json.dumps({**asdict(self), "kinds": dict(self.kinds), "histogram": self.histogram.tolist()})
+        return json.dumps(
+            {
+                **asdict(self),
+                "kinds": dict(self.kinds),
+                "remarks": dict(self.remarks),
+                "histogram": self.histogram.tolist(),
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "PackedShard":
@@ -46,6 +52,7 @@ class PackedShard:
                 "info": found["info"] and ShardInfo(**found["info"]),
                 "rejected": tuple((row, name, reason, asked) for row, name, reason, asked in found["rejected"]),
                 "kinds": Counter(found["kinds"]),
+                "remarks": Counter(found["remarks"]),
                 "extensions": tuple(found["extensions"]),
                 "histogram": np.array(found["histogram"], np.int64),
             }

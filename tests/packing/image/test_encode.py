@@ -1,6 +1,7 @@
 """How images are stored: sizes, fits, gray and huge images; boxes and masks follow; DALI decodes what is a picture."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from images import encode, photo
 from PIL import Image
 
 from gpuload.errors import ArgumentError, DecodeError
+from gpuload.fields.field import Field
+from gpuload.fields.registry import KINDS
 from gpuload.packing.image.check import KEPT, NotWantedError, check_image
-from gpuload.packing.image.masks import store_mask
-from gpuload.packing.image.placement import place
+from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
 
 WIDE = photo(1, 500, 375)
@@ -38,17 +40,24 @@ def test_place(source, fit, enlarge, resized, corner, canvas) -> None:
     assert (found.resized, found.corner, found.canvas) == (resized, corner, canvas)
 
 
+def store_boxes(boxes: list[list[float]], placement: Placement) -> tuple[list[list[float]], list[int]]:
+    """The boxes that the packer stores, and their classes, which are their numbers here."""
+    value = {"boxes": boxes, "boxes_class": list(range(len(boxes)))}
+    stored = KINDS["boxes"].store(Field("boxes", "boxes", "boxes.json"), value, placement).values
+    return stored["boxes"], stored["boxes_class"]
+
+
 def test_boxes_follow() -> None:
     cropped = place((500, 375), (256, 256), "center-crop", False)
-    boxes = np.array([[0, 0, 500, 375], [0, 0, 10, 10], [250, 100, 260, 110]], np.float32)
-    moved, kept = cropped.move_boxes(boxes)
-    assert kept.tolist() == [0, 2]  # the second lies in the part that was cut off
+    boxes = [[0, 0, 500, 375], [0, 0, 10, 10], [250, 100, 260, 110]]
+    moved, kept = store_boxes(boxes, cropped)
+    assert kept == [0, 2]  # the second lies in the part that was cut off
     scale = 341 / 500
     np.testing.assert_allclose(moved[0], [0, 0, 256, 256])
     np.testing.assert_allclose(moved[1][0], 250 * scale - 43, atol=0.01)
-    padded, _ = place((500, 375), (256, 256), "pad", False).move_boxes(boxes[:1])
+    padded, _ = store_boxes(boxes[:1], place((500, 375), (256, 256), "pad", False))
     np.testing.assert_allclose(padded, [[0, 32, 256, 224]])
-    assert cropped.move_boxes(np.zeros((0, 4), np.float32))[0].shape == (0, 4)
+    assert store_boxes([], cropped) == ([], [])
 
 
 def dali_decodes(images: list[bytes]) -> list[np.ndarray]:
@@ -156,6 +165,10 @@ def test_header_checks() -> None:
         assert (stored.data, stored.width, stored.height, stored.histogram) == (data, 48, 32, None)
     assert check_image(encode(photo(), "BMP"), encoding=header).kind == "bmp"
     assert check_image(encode(photo().convert("CMYK")), encoding=header).kind == "jpeg-cmyk"
+
+
+def store_mask(mask: Any, placement: Placement) -> bytes:
+    return KINDS["mask"].store(Field("mask", "mask", "mask.png"), mask, placement).content
 
 
 def test_masks() -> None:

@@ -12,6 +12,7 @@ from reading import rows_of
 import gpuload
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
+from gpuload.fields.registry import KINDS
 from gpuload.packing.image.placement import place
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import pack
@@ -91,15 +92,19 @@ def test_a_run_that_goes_on_counts_the_boxes_of_the_first(tmp_path: Path, monkey
     assert report.notes == ("boxes that are empty or lie outside of their images: 1, left out",)
 
 
+BOXES_LOST = "boxes that are empty or lie outside of their images: {}, left out"
+BOXES_CUT = "boxes that reach over an edge of their images: {}, cut there"
 boxes = st.lists(st.tuples(*[st.floats(-200, 200, width=32)] * 4), max_size=6)
 
 
 @given(boxes)
 def test_left_out_is_what_the_image_alone_would_leave_out(found: list[tuple[float, ...]]) -> None:
-    whole = place((90, 70), None, "shortest", False)
+    whole, kind, field = place((90, 70), None, "shortest", False), KINDS["boxes"], Field("boxes", "boxes", "boxes.json")
     array = np.array(found, np.float32).reshape(-1, 4)
-    lost, cut = whole.count_astray(array)
-    moved, kept = whole.move_boxes(array)
+    value = {"boxes": array.tolist(), "boxes_class": list(range(len(array)))}
+    lost, cut = (kind.remarks(field, value, whole)[sentence] for sentence in (BOXES_LOST, BOXES_CUT))
+    stored = kind.store(field, value, whole).values
+    moved, kept = np.array(stored["boxes"], np.float32).reshape(-1, 4), stored["boxes_class"]
     assert lost == len(array) - len(kept)
     assert cut == int((np.abs(moved - array[kept]) > 0.5).any(axis=1).sum())
 

@@ -22,7 +22,7 @@ import gpuload
 from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, FormatError, OutputError, SourceError
-from gpuload.packing import finish, output
+from gpuload.packing.run import output, split_files
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify

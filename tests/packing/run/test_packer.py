@@ -23,8 +23,8 @@ from stand_ins import FaultySource, die
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.fields.field import LABEL
-from gpuload.packing import deaths, packer
 from gpuload.packing.options import PackOptions, parse_size
+from gpuload.packing.run import lost_workers, packer
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.shard import sample_key
 from gpuload.packing.run.split_files import mean_and_std
@@ -169,7 +169,7 @@ def test_a_worker_that_dies_takes_nothing_along(make_folder: Folder, tmp_path: P
 
 def test_workers_that_die_for_no_image(source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer, "pack_shard", die)
-    monkeypatch.setattr(deaths, "MOST_DEATHS", 2)
+    monkeypatch.setattr(lost_workers, "MOST_DEATHS", 2)
     with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
         pack(source, tmp_path / "out", PackOptions(workers=1))
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,65 @@
+"""The image itself: encoded, or as raw pixels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from gpuload.fields.arrays import array_fault
+from gpuload.fields.field import Field
+from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.rows import DatasetView, PixelField
+from gpuload.types import ClassNames, WidthHeight
+
+
+class ImageKind(Kind):
+    """An encoded image. The packer makes it (gpuload.packing.image) and a decoder shows it (gpuload.decode)."""
+
+    name = "image"
+    stays_in_shard = True
+    usual_names = ("image", "images", "img", "imgs", "x", "input_image", "data", "pixels")
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {}
+
+    def claims(self, name: str, value: Any) -> bool:
+        return False  # what a sample's image is, its source knows
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> tuple[Field, Columns]:
+        raise TypeError("the image of a sample is a column of every listing, and not a field of it")
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        raise TypeError("images are stored by gpuload.packing.image.check")
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {}
+
+    def find_fault(
+        self,
+        field: Field,
+        row: Mapping[str, Any],
+        content: bytes,
+        header: int,
+        image_size: Callable[[bytes], WidthHeight],
+    ) -> str:
+        width, height = image_size(content)
+        if (width, height) != (row["width"], row["height"]):
+            return f"is {width} x {height}, the index says {row['width']} x {row['height']}"
+        return ""
+
+    def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
+        return {}  # however images are stored, they come out alike
+
+    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
+        return PixelField(field.name, "image")
+
+
+class RawKind(ImageKind):
+    """An image as pixels, uint8 (height, width, 3), in a `.npy` member."""
+
+    name = "raw"
+
+    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+        return array_fault(content, header, (row["height"], row["width"], 3), "|u1")

@@ -1,0 +1,275 @@
+"""Keypoints that follow what is done to their images, such as the joints of people; all of a batch at once."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.fields.field import Field
+from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe, shortest
+from gpuload.fields.motion import flips, move_points
+from gpuload.fields.parsing import parse_list
+from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
+from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
+from gpuload.types import F32, F64, I64, Bools, ClassNames, HeightWidth
+
+KeypointFormat = Literal["xyv", "xy"]
+Pairs = tuple[tuple[int, int], ...]
+
+_UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # visibility, as COCO's keypoint annotations have it
+
+
+@dataclass(frozen=True)
+class Keypoints(FieldSpec):
+    """Keypoints as `PaddedKeypoints`, in pixels of the batch's images: moved with crop, resize, flips and transforms.
+
+    A point that leaves the image becomes invisible: its x, y and visibility are 0, as those of a point that was never
+    labelled. On a horizontal flip left and right points change places, so that point 5 is a left shoulder still.
+
+    format: "xyv" (x, y, visibility: 0 not labelled or not in the image, 1 labelled but hidden, 2 visible) or "xy".
+        Coordinates count from the upper left corner, as those of boxes do: pixel 0 lies between 0 and 1.
+    normalized: x and y are divided by the width and height of the batch's images, so that they are in 0..1.
+    flip_pairs: numbers of the points that change places on a horizontal flip; by default found by the points' names,
+        of which one begins or ends with "left" and the other with "right" and that are otherwise equal. `()`: none do.
+    min_visible: instances with fewer points in the image are left out; 0 keeps all.
+    max_instances: M of every batch; of more instances the first ones stay. By default that of the batch's fullest image.
+
+    Raises:
+        ArgumentError: a format that is not one of these; min_visible below 0, max_instances below 1; pairs that are not
+            of two numbers, or name a point twice. When bound: pairs beyond the points that were packed.
+    """
+
+    name: str = "keypoints"
+    format: KeypointFormat = "xyv"
+    normalized: bool = False
+    flip_pairs: Pairs | None = None
+    min_visible: int = 1
+    max_instances: int | None = None
+
+    kind = "keypoints"
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(KeypointFormat):
+            raise ArgumentError(
+                f"Keypoints({self.name!r}, format={self.format!r}): expected one of "
+                f"{', '.join(map(repr, get_args(KeypointFormat)))}"
+            )
+        if self.flip_pairs is not None:
+            object.__setattr__(self, "flip_pairs", self._checked_pairs(self.flip_pairs))
+        self._require_at_least("min_visible", self.min_visible, 0)
+        self._require_at_least("max_instances", self.max_instances, 1)
+
+    def _checked_pairs(self, given: Any) -> Pairs:
+        try:
+            pairs = tuple((int(one), int(other)) for one, other in given)
+        except (TypeError, ValueError):
+            pairs = ((-1, -1),)
+        points = [point for pair in pairs for point in pair]
+        if min(points, default=0) < 0 or len(set(points)) < len(points):
+            raise ArgumentError(
+                f"Keypoints({self.name!r}, flip_pairs={given!r}): expected pairs of point numbers, each number once, "
+                "such as ((1, 2), (3, 4))"
+            )
+        return pairs
+
+
+class PaddedKeypoints(NamedTuple):
+    """The keypoints of N images; M is the largest number of instances in one, K the number of points of each.
+
+    keypoints: float32 (N, M, K, 3), or (N, M, K, 2) with format "xy"; 0 behind the last instance.
+    counts: int64 (N,), how many instances each image has.
+    """
+
+    keypoints: Any
+    counts: Any
+
+
+class KeypointsKind(Kind):
+    """Any number of instances a sample, each of `Field.size` points x, y, visibility (COCO's), in pixels of the image.
+
+    `Field.classes` are the names of the points. A sample's value in a source is a list of instances, each a list of
+    K triples x, y, visibility, or pairs x, y (which count as visible), nested or flat.
+    """
+
+    name = "keypoints"
+    specs = (Keypoints,)
+    usual_names = ("keypoints",)
+    in_tables = True
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {field.name: pa.list_(pa.list_(pa.float32(), 3 * field.size))}
+
+    def parse_cell(self, cell: Any) -> Any:
+        return parse_list(cell)
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> tuple[Field, Columns]:
+        """Raises SourceError where instances differ in their number of points, or a value is no finite number."""
+        arrays = [_instances(where, name, row, value, classes) for row, value in enumerate(values)]
+        sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))
+        if len(sizes) > 1:
+            raise SourceError(
+                f"{where}: {name!r} has instances of {sizes[0]} and of {sizes[1]} points; each must have the same "
+                "points. Give those that are not labelled a visibility of 0"
+            )
+        if not sizes:
+            raise SourceError(f"{where}: {name!r} is empty in every sample, so that its points cannot be counted")
+        field = Field(name, self.name, f"{name}.json", classes, sizes[0])
+        rows = [array.reshape(len(array), -1).tolist() for array in arrays]
+        return field, [pa.array(rows, self.columns(field)[name])]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        """Points that the packer cuts off become invisible; instances stay, also with no point left."""
+        points = _as_points(value[field.name], field)
+        moved = np.where(_labelled(points)[..., None], placement.move_points(points[..., :2]), 0)
+        gone = ~_inside(moved, placement.canvas)
+        found = np.concatenate([moved, points[..., 2:]], axis=2).astype(np.float32)
+        found[gone] = 0
+        instances = shortest(found.reshape(len(found), -1))
+        return Member(json.dumps(instances).encode(), 0, {field.name: instances})
+
+    def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
+        points = _as_points(value[field.name], field)
+        astray = _labelled(points) & ~_inside(points[..., :2], placement.source)
+        return Counter({"keypoints that lie outside of their images: {}, invisible now": int(astray.sum())})
+
+    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
+        import pyarrow.compute as pc
+
+        sizes: I64 = pc.list_value_length(samples.column(field.name)).to_numpy() * 18 * field.size + 30
+        return sizes
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {field.name: json.loads(content)}
+
+    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
+        return BoundKeypoints(spec if isinstance(spec, Keypoints) else Keypoints(field.name), field)
+
+
+class BoundKeypoints:
+    """`PaddedKeypoints` of each view.
+
+    Raises:
+        ArgumentError: the spec's pairs name points beyond those that were packed.
+    """
+
+    members: tuple[str, ...] = ()
+
+    def __init__(self, spec: Keypoints, field: Field) -> None:
+        self.name, self.columns = spec.name, (field.name,)
+        self._spec, self._field = spec, field
+        pairs = pairs_by_name(field.classes) if spec.flip_pairs is None else spec.flip_pairs
+        largest = max((point for pair in pairs for point in pair), default=-1)
+        if largest >= field.size:
+            raise ArgumentError(
+                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}, and {field.name!r} was "
+                f"packed with {field.size}, numbered from 0"
+            )
+        self._flipped_order = np.arange(field.size)
+        for one, other in pairs:
+            self._flipped_order[[one, other]] = other, one
+
+    def values(self, rows: Rows) -> Value:
+        stored: Any = rows.columns[self._field.name]
+        images = rows_of(lengths_of(stored))
+        points = flat(stored).reshape(-1, self._field.size, 3).astype(np.float64)
+
+        def moved(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
+            there = self._move(points, images, view, size, affine)
+            kept = np.flatnonzero(_labelled(there).sum(axis=1) >= self._spec.min_visible)
+            found = there[kept]
+            if self._spec.normalized:
+                found[..., :2] /= [size[1], size[0]]
+            counts = np.bincount(images[kept], minlength=len(rows))
+            width = self._spec.max_instances
+            values = found[..., : len(self._spec.format)].astype(np.float32)
+            return PaddedKeypoints(
+                pad(values, counts, width, 0), counts if width is None else np.minimum(counts, width)
+            )
+
+        return rows.per_view(moved)
+
+    def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
+        """(T, K, 3): T instances (T, K, 3) as they lie in the output images, left and right exchanged where flipped."""
+        each = np.repeat(images, self._field.size)
+        moved = move_points(points[..., :2].reshape(-1, 2), each, view, size, affine).reshape(*points.shape[:2], 2)
+        found = np.concatenate([moved, points[..., 2:]], axis=2)
+        found[~_labelled(points) | ~_inside(moved, size[::-1])] = 0
+        mirrored = flips(view, images)[:, 0]
+        found[mirrored] = found[mirrored][:, self._flipped_order]
+        return found
+
+
+def pairs_by_name(names: ClassNames) -> Pairs:
+    """Numbers of the points whose names differ in "left" and "right" at their beginning or end alone.
+
+    ("nose", "left_eye", "right_eye") gives ((1, 2),).
+    """
+    number_of = {name.lower(): number for number, name in enumerate(names or ())}
+    pairs = []
+    for name, number in number_of.items():
+        if name.startswith("left"):
+            other = "right" + name[len("left") :]
+        elif name.endswith("left"):
+            other = name[: -len("left")] + "right"
+        else:
+            continue
+        if other in number_of:
+            pairs.append((number, number_of[other]))
+    return tuple(pairs)
+
+
+def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -> F32:
+    """float32 (instances, K, 3) out of one sample's value."""
+    instances = [] if value is None else list(value)
+    if not instances:
+        return np.empty((0, 0, 3), np.float32)
+    try:
+        arrays = [np.asarray(instance, np.float32) for instance in instances]
+        found = np.stack([_triples(array, names) for array in arrays])
+    except (TypeError, ValueError):
+        raise SourceError(
+            f"{where}: {name!r} of sample {row} is {str(value)[:60]}; an instance is a list of x, y, visibility (or of "
+            "x, y) for each point, and all instances of a sample have the same points"
+        ) from None
+    if not np.isfinite(found).all() or not np.isin(found[..., 2], (_UNLABELLED, _HIDDEN, _VISIBLE)).all():
+        raise SourceError(
+            f"{where}: {name!r} of sample {row} must hold finite numbers and a visibility of 0 (not labelled), 1 "
+            f"(hidden) or 2 (visible); found {str(value)[:60]}. Correct that"
+        )
+    found[found[..., 2] == _UNLABELLED] = 0
+    return found
+
+
+def _triples(points: F32, names: ClassNames) -> F32:
+    """(K, 3) out of (K, 3), (K, 2), or one of these flat: triples, unless the number of names says pairs."""
+    if points.ndim == 1:
+        pairs = names is not None and len(points) == 2 * len(names)
+        points = points.reshape(-1, 2 if pairs else 3)
+    if points.ndim != 2 or points.shape[1] not in (2, 3):
+        raise ValueError("neither triples nor pairs")
+    if points.shape[1] == 2:
+        points = np.concatenate([points, np.full((len(points), 1), _VISIBLE, np.float32)], axis=1)
+    return points
+
+
+def _as_points(instances: Any, field: Field) -> F32:
+    points: F32 = np.array(instances, np.float32).reshape(-1, field.size, 3)
+    return points
+
+
+def _labelled(points: F32 | F64) -> Bools:
+    """bool (T, K): which of points (T, K, 3) have a visibility above 0."""
+    labelled: Bools = points[..., 2] > 0
+    return labelled
+
+
+def _inside(points: F32 | F64, size: tuple[int, int]) -> Bools:
+    """bool (T, K): which of points (T, K, 2) lie within (width, height), edges included."""
+    return np.asarray(((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_)

@@ -1,0 +1,116 @@
+"""Masks: a class number for each pixel of the image, as a gray PNG."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from gpuload.errors import ArgumentError, DecodeError
+from gpuload.fields.field import Field
+from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.rows import DatasetView, PixelField
+from gpuload.headers import png
+from gpuload.types import Array, ClassNames
+
+_MEMBERS = ("mask.png", "seg.png", "mask")  # of shards that others packed
+_MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # of Pillow: one number a pixel
+_GRAY = 0  # PNG colour type
+
+
+@dataclass(frozen=True)
+class Mask(FieldSpec):
+    """A class number a pixel, uint8 (N, height, width), cropped, resized (by nearest pixel) and flipped as its image.
+
+    fill: the number of pixels where there is no image, as where it is padded or rotated.
+
+    Raises:
+        ArgumentError: fill is not in 0..255.
+    """
+
+    name: str = "mask"
+    fill: int = 0
+
+    kind = "mask"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fill <= 255:
+            raise ArgumentError(f"Mask({self.name!r}, fill={self.fill!r}): expected a class number, in 0..255")
+
+
+class MaskKind(Kind):
+    """Class numbers 0..255, a gray 8-bit PNG of the image's size; the loader's decoder cuts it as it cuts the image."""
+
+    name = "mask"
+    specs = (Mask,)
+    stays_in_shard = True
+    usual_names = ("mask", "mask_path")
+    in_tables = True
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {}
+
+    def claims(self, name: str, value: Any) -> bool:
+        return name == self.name
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> tuple[Field, Columns]:
+        return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        """Resized with its image, by nearest pixel; a plain gray PNG that needs no resizing is kept byte for byte.
+
+        Class numbers are the indices of a palette (as in Pascal VOC), or the values of 8 or 16 bits of gray up to 255.
+
+        Raises:
+            DecodeError: it does not decode, is of another size than its image, or has colours or numbers above 255.
+        """
+        numbers, is_plain = _class_numbers(value)
+        if numbers.ndim != 2 or numbers.shape[::-1] != placement.source:
+            shape = " x ".join(map(str, numbers.shape[1::-1]))
+            raise DecodeError(f"the mask is {shape} pixels, its image {placement.source[0]} x {placement.source[1]}")
+        if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
+            raise DecodeError(f"the mask has class number {int(numbers.max())}; a mask holds 0 to 255")
+        if is_plain and not placement.changes:
+            return Member(value, 0, {})
+        moved = placement.resample(Image.fromarray(numbers.astype(np.uint8)), Image.Resampling.NEAREST)
+        file = io.BytesIO()
+        moved.save(file, "PNG")
+        return Member(file.getvalue(), 0, {})
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {}
+
+    def guess(self, member: str, content: Any) -> Field | None:
+        return Field(self.name, self.name, member) if member in _MEMBERS else None
+
+    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.size != (row["width"], row["height"]):
+                return "is of another size than its image"
+            image.load()
+        return ""
+
+    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
+        wanted = spec if isinstance(spec, Mask) else Mask(field.name)
+        return PixelField(wanted.name, "mask", wanted.fill)
+
+
+def _class_numbers(value: bytes | Array) -> tuple[Array, bool]:
+    """The numbers, and whether the value is a PNG that can be stored as it is."""
+    if isinstance(value, np.ndarray):
+        return (value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value), False
+    try:
+        is_plain = value.startswith(png.START) and value[25] == _GRAY and png.read_header(value).plain
+        image = Image.open(io.BytesIO(value))
+        if image.mode not in _MODES:
+            raise DecodeError(f"the mask has colours (mode {image.mode}), expected a class number for each pixel")
+        return np.asarray(image), is_plain
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError(f"the mask does not decode: {str(error).split(' <')[0] or type(error).__name__}") from None

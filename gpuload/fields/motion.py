@@ -1,0 +1,36 @@
+"""Where points of stored images come to lie in the output images of a batch."""
+
+import numpy as np
+
+from gpuload.fields.rows import View
+from gpuload.types import F64, I64, Bools, HeightWidth
+
+
+def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
+    """Upper left and lower right corner, float64 (T, 2) as (x, y), of the crop of each point's image.
+
+    images: int64 (T,), the row in the batch of each point's image.
+    """
+    low, high = ((view.start + edge)[images, ::-1].astype(np.float64) for edge in (view.roi_start, view.roi_end))
+    return low, high
+
+
+def flips(view: View, images: I64) -> Bools:
+    """bool (T, 2): whether each point's image is flipped left to right, and top to bottom."""
+    flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images] != 0
+    return flipped
+
+
+def move_points(points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> F64:
+    """float64 (T, 2): points (x, y) of the stored images, in pixels of the output images; they may lie outside of these.
+
+    images: int64 (T,), the row in the batch of each point's image. size: (height, width) of the output. affine: as in
+    `gpuload.fields.rows.Rows`. Coordinates count from the upper left corner, so that pixel 0 lies between 0 and 1.
+    """
+    low, high = crop_edges(view, images)
+    extent = np.array(size[::-1], np.float64)
+    moved = (points - low) * (extent / (high - low))
+    moved = np.where(flips(view, images), extent - moved, moved)
+    if affine is not None:
+        moved = np.einsum("tij,tj->ti", affine[images, :, :2], moved) + affine[images, :, 2]
+    return moved

@@ -1,0 +1,66 @@
+"""All kinds of fields. A new kind is an entry here, and a file of its own."""
+
+import pyarrow as pa
+
+from gpuload.errors import FormatError
+from gpuload.fields.arrays import ArrayKind
+from gpuload.fields.boxes import BoxesKind
+from gpuload.fields.captions import CaptionKind
+from gpuload.fields.class_numbers import ClassKind
+from gpuload.fields.documents import JsonKind
+from gpuload.fields.field import Field
+from gpuload.fields.images import ImageKind, RawKind
+from gpuload.fields.keypoints import KeypointsKind
+from gpuload.fields.kind import FieldSpec, Kind
+from gpuload.fields.labels import LabelsKind
+from gpuload.fields.masks import MaskKind
+from gpuload.fields.targets import TargetKind
+
+# In the order in which they are asked whether a value is theirs (`Kind.claims`): those that go by its name first, then
+# those that go by its type, and JSON, which takes anything, last.
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        ImageKind(),
+        RawKind(),
+        ClassKind(),
+        LabelsKind(),
+        BoxesKind(),
+        KeypointsKind(),
+        MaskKind(),
+        CaptionKind(),
+        ArrayKind(),
+        TargetKind(),
+        JsonKind(),
+    )
+}
+
+SPECS: tuple[type[FieldSpec], ...] = tuple(spec for kind in KINDS.values() for spec in kind.specs)
+
+
+def kind_of(field: Field) -> Kind:
+    """The kind of a field.
+
+    Raises:
+        FormatError: this gpuload does not know it.
+    """
+    if field.kind not in KINDS:
+        raise FormatError(
+            f"field {field.name!r} is of kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
+            "Was the set packed by a newer gpuload? Upgrade with `pip install -U gpuload`"
+        )
+    return KINDS[field.kind]
+
+
+def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
+    """The columns of `index.arrow` for these fields: key, source, width, height, then those of each field."""
+    columns = [
+        pa.field("key", pa.large_string()),
+        pa.field("source", pa.large_string()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+    ]
+    for field in fields:
+        columns += [pa.field(field.offset_column, pa.int64()), pa.field(field.bytes_column, pa.int64())]
+        columns += [pa.field(name, type_) for name, type_ in kind_of(field).columns(field).items()]
+    return pa.schema(columns)

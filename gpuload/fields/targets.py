@@ -1,0 +1,141 @@
+"""Targets: numbers to be predicted."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.fields.field import Field
+from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, shortest
+from gpuload.fields.parsing import is_number
+from gpuload.fields.ragged import flat
+from gpuload.fields.rows import BoundField, DatasetView, Rows, Value
+from gpuload.types import I64, Array, ClassNames
+
+
+@dataclass(frozen=True)
+class Target(FieldSpec):
+    """Numbers to be predicted, float32 (N,) or (N, D).
+
+    negate_on_flip: whether the sign turns where the image is flipped left to right, as that of a steering angle does;
+        one bool for all of the D numbers, or one each.
+
+    Raises:
+        ArgumentError: negate_on_flip is neither. When bound: it is not one bool for each number.
+    """
+
+    name: str
+    negate_on_flip: bool | tuple[bool, ...] = False
+
+    kind = "target"
+
+    def __post_init__(self) -> None:
+        turns = self.negate_on_flip
+        if not all(isinstance(turn, bool) for turn in (turns if isinstance(turns, tuple) else (turns,))):
+            raise ArgumentError(
+                f"Target({self.name!r}, negate_on_flip={turns!r}): expected True, False or a tuple of these, one for "
+                "each number of the target"
+            )
+
+
+class TargetKind(Kind):
+    """One float32 a sample, or `Field.size` of them, as a JSON number or list."""
+
+    name = "target"
+    specs = (Target,)
+    in_tables = True
+
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {field.name: pa.list_(pa.float32(), field.size) if field.size else pa.float32()}
+
+    def claims(self, name: str, value: Any) -> bool:
+        if isinstance(value, (float, int, np.number)) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            return True
+        is_list = isinstance(value, (list, tuple)) and bool(value)
+        return is_list and all(isinstance(entry, (float, np.floating)) for entry in value)
+
+    def parse_cells(self, cells: Sequence[Any]) -> Any:
+        return cells[0] if len(cells) == 1 else list(cells)
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> tuple[Field, Columns]:
+        """float32 numbers, one or equally many in each sample.
+
+        Raises:
+            SourceError: one is no number, not finite, or of another length than the first.
+        """
+        try:
+            array = np.array(values, np.float32)
+        except (TypeError, ValueError):
+            wrong = next((value for value in values if not is_number(value)), values[0])
+            raise SourceError(
+                f"{where}: {name!r} must hold a number, or equally many, in each sample; found {wrong!r}. Correct that"
+            ) from None
+        if array.ndim > 2 or not np.isfinite(array).all():
+            row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[:1].sum())
+            raise SourceError(
+                f"{where}: {name!r} must hold finite numbers; sample {row} has {values[row]!r}. Correct that"
+            )
+        size = array.shape[1] if array.ndim == 2 else 0
+        numbers = pa.array(array.reshape(-1))
+        column = pa.FixedSizeListArray.from_arrays(numbers, size) if size else numbers
+        return Field(name, self.name, f"{name}.json", size=size), [column]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        numbers = np.array(value[field.name], np.float32)
+        return Member(json.dumps(shortest(numbers.reshape(-1) if field.size else numbers)).encode(), 0, value)
+
+    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
+        return np.full(len(samples), 16 * field.size + 16)
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {field.name: json.loads(content)}
+
+    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
+        return BoundTarget(spec if isinstance(spec, Target) else Target(field.name), field)
+
+
+class BoundTarget:
+    """float32 (N,) or (N, D); where a sign turns with a flip, those of each view.
+
+    Raises:
+        ArgumentError: the spec does not say of each number whether it turns.
+    """
+
+    members: tuple[str, ...] = ()
+
+    def __init__(self, spec: Target, field: Field) -> None:
+        self.name, self.columns, self._size = spec.name, (spec.name,), field.size
+        turns, count = spec.negate_on_flip, max(field.size, 1)
+        if isinstance(turns, tuple) and len(turns) != count:
+            raise ArgumentError(
+                f"Target({spec.name!r}, negate_on_flip={turns!r}): says it of {len(turns)} numbers, and "
+                f"{spec.name!r} was packed with {count}"
+            )
+        self._turns = turns if isinstance(turns, tuple) else (turns,) * count
+
+    def values(self, rows: Rows) -> Value:
+        column = rows.columns[self.name]
+        stored = flat(column).reshape(-1, self._size) if self._size else np.asarray(column)
+        if not any(self._turns):
+            return np.array(stored, np.float32)
+        return rows.per_view(lambda view, size, affine: negate_flipped(stored, view.mirror, self._turns))
+
+
+def negate_flipped(values: Array, mirror: npt.NDArray[np.int32], turns: Sequence[bool]) -> npt.NDArray[np.float32]:
+    """float32, values (N,) or (N, D) as given, but negative where `mirror` (N,) is not 0, of those numbers that turn.
+
+    turns: of each of the D numbers (of the one, if there is no D) whether its sign turns.
+
+    2 targets, turns (True, False), flipped: (0.5, 3.0) gives (-0.5, 3.0).
+    """
+    flipped = mirror.astype(bool)
+    turned = flipped[:, None] & np.array(turns) if values.ndim == 2 else flipped & turns[0]
+    signed: npt.NDArray[np.float32] = np.where(turned, -values, values).astype(np.float32)
+    return signed
