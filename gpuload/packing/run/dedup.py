@@ -1,17 +1,21 @@
-"""Finds images with the same bytes, before anything is packed."""
+"""Duplicates: images with the same bytes, found before anything is packed."""
 
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from gpuload.errors import DecodeError
-from gpuload.sources.listing import BYTES, NAME, WHERE, Source
-from gpuload.types import I64
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run.output import Output
+from gpuload.packing.run.plan import Split
+from gpuload.packing.run.workers import Workers
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source
+from gpuload.types import I64, Bools
 
 FILE_NAME = "candidates"
 _BATCH_ROWS = 1024
@@ -57,6 +61,54 @@ def hash_images(job: HashJob) -> list[tuple[int, bytes]]:
         if data:
             hashes.append((row, hashlib.blake2b(data, digest_size=16).digest()))
     return hashes
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Which samples of a listing have the same image as an earlier one.
+
+    firsts: int64 (N,), for each sample the first with the same image, mostly itself; None where nobody looked.
+    rows: int64, the samples whose first is another one.
+    """
+
+    firsts: I64 | None
+    rows: I64
+
+    @classmethod
+    def find(cls, source: Source, options: PackOptions, output: Output, listing: Listing) -> "Duplicates":
+        """Reads all images that could have a duplicate, where the options need to know."""
+        if options.dedup == "no" and len(options.shares) == 1:
+            return cls(None, np.array([], np.int64))
+        hashes: list[tuple[int, bytes]] = []
+        jobs = write_candidates(output.scratch, listing.samples, source)
+        if jobs:
+            count = min(options.worker_count, len(jobs))
+            with Workers[HashJob, list[tuple[int, bytes]]](count, hash_images) as workers:
+                workers.run(
+                    jobs,
+                    lambda _, found: hashes.extend(found),
+                    lambda job, _: replace(job, skipped=True),
+                    lambda _: None,
+                )
+        firsts = first_of(len(listing), hashes)
+        return cls(firsts, np.flatnonzero(firsts != np.arange(len(listing))))
+
+    def mask(self, count: int) -> Bools:
+        """bool (count,): whether each of `count` samples is a duplicate."""
+        mask = np.zeros(count, np.bool_)
+        mask[self.rows] = True
+        return mask
+
+    def named(self, listing: Listing, splits: Sequence[Split]) -> list[tuple[str, str, str]]:
+        """Name of each duplicate, name of the sample that it duplicates, and its split, "" where it is left out."""
+        if self.firsts is None:
+            return []
+        split_of: dict[int, str] = {}
+        for split in splits:
+            split_of.update(dict.fromkeys(np.intersect1d(split.rows, self.rows).tolist(), split.name))
+        names = listing.samples.column(NAME)
+        pairs = zip(self.rows.tolist(), self.firsts[self.rows].tolist(), strict=True)
+        return [(names[row].as_py(), names[first].as_py(), split_of.get(row, "")) for row, first in pairs]
 
 
 def first_of(count: int, hashes: Sequence[tuple[int, bytes]]) -> I64:

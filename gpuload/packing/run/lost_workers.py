@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from gpuload.errors import GpuloadError
 from gpuload.packing.run.shard import ShardJob
-from gpuload.packing.run.worker_position import NOWHERE, read_note
+from gpuload.packing.run.worker_position import NOWHERE, read_position
 
 MOST_DEATHS = 100  # of workers, without one image to blame: then something is wrong with the machine or the caller
 
 
-class Deaths:
+class LostWorkers:
     """Called with the job of a worker that died and its exit code; gives the job to run in its place.
 
     An image that brought a worker down is left out of that, with its reason.
@@ -25,8 +25,8 @@ class Deaths:
         self._count = 0
 
     def __call__(self, job: ShardJob, code: int) -> ShardJob:
-        position, _ = read_note(job.note_path)
-        job.note_path.unlink(missing_ok=True)
+        position, _ = read_position(job.position_path)
+        job.position_path.unlink(missing_ok=True)
         for temporary in job.folder.glob(f"{job.name}.*.tmp"):
             temporary.unlink(missing_ok=True)
         place = (job.folder.name, job.number, position)

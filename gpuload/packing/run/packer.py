@@ -12,14 +12,14 @@ from gpuload.disk import Manifest
 from gpuload.errors import OutputError, SourceError
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
-from gpuload.packing.run.lost_workers import Deaths
+from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.prepare import choose_resizer, identity, lay_out
 from gpuload.packing.run.shard import ShardJob, finished_shard, modules_for, pack_shard
-from gpuload.packing.run.shard_report import PackedShard
+from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.split_files import finish_split, rejected_of
 from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
-from gpuload.packing.run.worker_position import read_note
+from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
 
@@ -62,7 +62,7 @@ class Engine(Protocol):
     def run(
         self,
         tasks: Iterable[ShardJob],
-        done: Callable[[ShardJob, PackedShard], None],
+        done: Callable[[ShardJob, ShardReport], None],
         died: Callable[[ShardJob, int], ShardJob],
         watch: Callable[[list[ShardJob]], None],
     ) -> None: ...
@@ -108,7 +108,7 @@ def pack(
                     output.keep = True
                     state.check_same(settings, output.final)
                     source.prepare(output.scratch)
-                run = _Run(source, state, options, output, watch)
+                run = _PackingRun(source, state, options, output, watch)
                 run.pack_shards(engine)
             run.check_rejected()
             manifests = {split.name: run.finish(split) for split in state.splits if split.shards}
@@ -136,10 +136,10 @@ def _engine(source: Source, options: PackOptions) -> Engine:
 
         return RayWorkers(options.workers, options.address)
     need_main = type(source).__module__ == "__main__"
-    return Workers[ShardJob, PackedShard](options.worker_count, pack_shard, need_main, modules_for(options.encoding))
+    return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, modules_for(options.encoding))
 
 
-class _Run:
+class _PackingRun:
     """One run: hands shards to workers and collects what they report."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _Run:
         self.output = output
         self.watch = watch
         self.kinds: Counter[str] = Counter()
-        self.packed: dict[str, dict[int, PackedShard]] = {split.name: {} for split in state.splits}
+        self.packed: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
         self._done_images = 0
         self._done_bytes = 0
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
@@ -188,12 +188,12 @@ class _Run:
             else:
                 waiting.append(job)
         try:
-            engine.run(waiting, self._done, Deaths(), self._look)
+            engine.run(waiting, self._done, LostWorkers(), self._look)
         finally:
             # A worker may have finished a shard of which this process has not heard when it is stopped.
             self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
 
-    def _done(self, job: ShardJob, packed: PackedShard) -> None:
+    def _done(self, job: ShardJob, packed: ShardReport) -> None:
         self.output.keep = True
         self.packed[job.folder.name][job.number] = packed
         self.kinds += packed.kinds
@@ -201,9 +201,9 @@ class _Run:
         self._done_bytes += packed.read_bytes
 
     def _look(self, jobs: list[ShardJob]) -> None:
-        notes = [read_note(job.note_path) for job in jobs]
-        images = self._done_images + sum(max(position, 0) for position, _ in notes)
-        read_bytes = self._done_bytes + sum(read for _, read in notes)
+        positions = [read_position(job.position_path) for job in jobs]
+        images = self._done_images + sum(max(position, 0) for position, _ in positions)
+        read_bytes = self._done_bytes + sum(read for _, read in positions)
         self.watch(Progress(images, read_bytes, self.state.samples, self.state.bytes))
 
     def check_rejected(self) -> None:
@@ -237,7 +237,7 @@ class _Run:
         remarks = sum((shard.remarks for shard in shards), Counter[str]())
         return [sentence.format(f"{count:,}") for sentence, count in sorted(remarks.items())]
 
-    def _shards(self, split: PlannedSplit) -> list[PackedShard]:
+    def _shards(self, split: PlannedSplit) -> list[ShardReport]:
         return [packed for _, packed in sorted(self.packed[split.name].items())]
 
     def all_rejected(self) -> list[Rejection]:

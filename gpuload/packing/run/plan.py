@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
@@ -17,7 +16,7 @@ from gpuload.draws import make_key, permutation, random_bits
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.sources.listing import BYTES, Listing
-from gpuload.types import I64
+from gpuload.types import I64, Bools
 
 ROW = "row"
 MEASURED = "measured"
@@ -36,7 +35,7 @@ class Split:
     name: str
     rows: I64
     ends: I64
-    measured: npt.NDArray[np.bool_]
+    measured: Bools
 
     @property
     def shard_sizes(self) -> I64:
@@ -54,7 +53,7 @@ def make_plan(
     maxsize: int | None,
     measure: int,
     first_of: I64 | None = None,
-    left_out: npt.NDArray[np.bool_] | None = None,
+    left_out: Bools | None = None,
 ) -> tuple[Split, ...]:
     """The splits, in the order of `shares`.
 
@@ -93,7 +92,9 @@ def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:
     split_of = np.zeros(len(labels), np.int64)
     rest, share_left = np.arange(len(labels)), 1.0
     for number in range(1, len(shares)):
-        chosen = choose_val(labels[rest], shares[number] / share_left, seed + (number - 1))
+        # The first split but one has the key of a lone --val; the number is a word of its own in those of the others.
+        key = make_key(seed, _SPLIT) if number == 1 else make_key(seed, _SPLIT, number)
+        chosen = choose_val(labels[rest], shares[number] / share_left, key)
         split_of[rest[chosen]] = number
         rest, share_left = rest[~chosen], share_left - shares[number]
     return split_of
@@ -118,7 +119,7 @@ def usual_shard_bytes(total_bytes: int) -> int:
     return min(max(total_bytes // 16, 16_000_000), 1_000_000_000)
 
 
-def choose_val(labels: I64, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def choose_val(labels: I64, share: float, key: int) -> Bools:
     """bool (N,): a random round(share * N) of the samples, from each class its share to within 1.
 
     No class is emptied: its last sample stays. 7 of class 0 and 3 of class 1, share 0.2 -> 1 of class 0, 1 of class 1.
@@ -126,7 +127,6 @@ def choose_val(labels: I64, share: float, seed: int) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(labels), bool)
     if not share:
         return chosen
-    key = make_key(seed, _SPLIT)
     classes, number, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota = np.floor(share * sizes).astype(np.int64)
     rest = share * sizes - quota
@@ -159,7 +159,7 @@ def cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
     return np.array(ends, np.int64)
 
 
-def choose_measured(count: int, measure: int, key: int) -> npt.NDArray[np.bool_]:
+def choose_measured(count: int, measure: int, key: int) -> Bools:
     """bool (count,): which samples are measured: all of a small split, a random part of a large one.
 
     Measuring costs a decode to full RGB, so of a middling set it is a sixteenth, and never fewer than 1/8 of `measure`.

@@ -13,11 +13,10 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.registry import kind_of
 from gpuload.packing.options import Encoding, PackOptions, Resizer
 from gpuload.packing.run.append import fit_listing
-from gpuload.packing.run.dedup import HashJob, first_of, hash_images, write_candidates
+from gpuload.packing.run.dedup import Duplicates
 from gpuload.packing.run.output import Output
-from gpuload.packing.run.plan import MEASURED, ROW, make_plan, write_plan
+from gpuload.packing.run.plan import MEASURED, ROW, Split, make_plan, write_plan
 from gpuload.packing.run.state import PlannedSplit, RunState, keep_base
-from gpuload.packing.run.workers import Workers
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
@@ -72,7 +71,7 @@ def identity(source: Source, options: PackOptions) -> dict[str, Any]:
 
 
 def lay_out(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
-    """Lists, decides what goes where, and puts it on the disk."""
+    """Lists the samples, decides what goes where, and writes that to the scratch folder."""
     listing = source.list_samples()
     check_names(listing.fields)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
@@ -80,18 +79,7 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
     if base:
         listing = fit_listing(listing, base.items(), options.encoding)
         first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
-    samples, names = listing.samples, listing.samples.column(NAME)
-    firsts = left_out = None
-    if options.dedup != "no" or len(options.shares) > 1:
-        firsts = _find_copies(source, options, output, listing)
-    copies = np.flatnonzero(firsts != np.arange(len(listing))) if firsts is not None else np.array([], np.int64)
-    notes = list(listing.notes)
-    if len(copies) and options.dedup != "no":
-        done = " and are left out" if options.dedup == "drop" else "; --dedup drop leaves them out"
-        notes.append(f"{len(copies):,} images have the same bytes as others{done}")
-    if options.dedup == "drop":
-        left_out = np.zeros(len(listing), bool)
-        left_out[copies] = True
+    duplicates = Duplicates.find(source, options, output, listing)
     splits = make_plan(
         listing,
         shares=options.shares,
@@ -100,33 +88,18 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
         maxcount=options.maxcount,
         maxsize=options.maxsize,
         measure=options.measure,
-        first_of=firsts,
-        left_out=left_out,
+        first_of=duplicates.firsts,
+        left_out=duplicates.mask(len(listing)) if options.dedup == "drop" else None,
     )
-    planned: list[PlannedSplit] = []
-    split_of: dict[int, str] = {}
-    for split in splits:
-        if not len(split.rows) and not (split.name in base or options.append):
-            share = f"--val {options.val}" if options.val else "--splits"
-            raise ArgumentError(
-                f"{share} of {len(listing):,} images leaves none for {split.name!r}. Change {share.split()[0]}, or "
-                "leave it out"
-            )
-        old = base.get(split.name)
-        first_shard = 0
-        if old is not None:
-            first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in old.shards)
-            keep_base(output.scratch, output.path / split.name)
-        write_plan(output.scratch / f"{split.name}.plan", split, samples)
-        planned.append(PlannedSplit(split.name, len(split.ends), len(split.rows), first_shard))
-        split_of.update(dict.fromkeys(np.intersect1d(split.rows, copies).tolist(), split.name))
-    same = []
-    for row, first in zip(copies.tolist(), firsts[copies].tolist() if firsts is not None else [], strict=True):
-        same.append((names[row].as_py(), names[first].as_py(), split_of.get(row, "")))
+    planned = [_write_split(split, listing, options, output, base.get(split.name)) for split in splits]
+    same = duplicates.named(listing, splits)
     rejected = [(planned[0].name, rejection) for rejection in listing.rejected]
     if options.dedup == "drop":
-        for name, first, _ in same:
-            rejected.append((planned[0].name, Rejection(name, f"has the same bytes as {first!r}", True)))
+        rejected += [(planned[0].name, Rejection(name, f"has the same bytes as {of!r}", True)) for name, of, _ in same]
+    notes = list(listing.notes)
+    if len(duplicates.rows) and options.dedup != "no":
+        done = " and are left out" if options.dedup == "drop" else "; --dedup drop leaves them out"
+        notes.append(f"{len(duplicates.rows):,} images have the same bytes as others{done}")
     state = RunState(
         settings=settings,
         fields=listing.fields,
@@ -136,24 +109,30 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
         duplicates=tuple(same),
         splits=tuple(planned),
         samples=len(listing),
-        bytes=int(np.sum(samples.column(BYTES).to_numpy())),
+        bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
         first_row=first_row,
     )
     state.write(output.scratch)
     return state
 
 
-def _find_copies(source: Source, options: PackOptions, output: Output, listing: Listing) -> "np.ndarray[Any, Any]":
-    """int64 (N,): the first sample with the same bytes, by reading all that could have a copy."""
-    hashes: list[tuple[int, bytes]] = []
-    jobs = write_candidates(output.scratch, listing.samples, source)
-    if jobs:
-        count = min(options.worker_count, len(jobs))
-        with Workers[HashJob, list[tuple[int, bytes]]](count, hash_images) as workers:
-            workers.run(
-                jobs,
-                lambda _, found: hashes.extend(found),
-                lambda job, _: replace(job, skipped=True),
-                lambda _: None,
-            )
-    return first_of(len(listing), hashes)
+def _write_split(
+    split: Split, listing: Listing, options: PackOptions, output: Output, base: Manifest | None
+) -> PlannedSplit:
+    """Writes the plan of one split. base: what the split holds already, where shards are appended.
+
+    Raises:
+        ArgumentError: it would be empty.
+    """
+    if not len(split.rows) and not (base or options.append):
+        share = f"--val {options.val}" if options.val else "--splits"
+        raise ArgumentError(
+            f"{share} of {len(listing):,} images leaves none for {split.name!r}. Change {share.split()[0]}, or "
+            "leave it out"
+        )
+    first_shard = 0
+    if base is not None:
+        first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
+        keep_base(output.scratch, output.path / split.name)
+    write_plan(output.scratch / f"{split.name}.plan", split, listing.samples)
+    return PlannedSplit(split.name, len(split.ends), len(split.rows), first_shard)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpuload.errors import GpuloadError, MissingPackageError, OutputError
-from gpuload.packing.run.lost_workers import MOST_DEATHS, Deaths
+from gpuload.packing.run.lost_workers import MOST_DEATHS, LostWorkers
 from gpuload.packing.run.shard import ShardJob, modules_for, pack_shard
-from gpuload.packing.run.shard_report import PackedShard
+from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.workers import Workers
 
 _LOOK_S = 0.2
@@ -55,7 +55,7 @@ class RayWorkers:
     def run(
         self,
         tasks: Iterable[ShardJob],
-        done: Callable[[ShardJob, PackedShard], None],
+        done: Callable[[ShardJob, ShardReport], None],
         died: Callable[[ShardJob, int], ShardJob],
         watch: Callable[[list[ShardJob]], None],
     ) -> None:
@@ -103,12 +103,12 @@ def _check_address(address: str | None) -> None:
         ) from None
 
 
-def pack_guarded(job: ShardJob) -> PackedShard:
+def pack_guarded(job: ShardJob) -> ShardReport:
     """`pack_shard` in a process that may die."""
-    results: list[PackedShard] = []
+    results: list[ShardReport] = []
     if not job.plan.exists():
         raise OutputError(f"{job.plan}: is not there on this machine. --engine ray needs OUT on a shared file system")
     preload = modules_for(job.encoding)
-    with Workers[ShardJob, PackedShard](1, pack_shard, need_main=False, preload=preload) as workers:
-        workers.run([job], lambda _, packed: results.append(packed), Deaths(), lambda _: None)
+    with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False, preload=preload) as workers:
+        workers.run([job], lambda _, packed: results.append(packed), LostWorkers(), lambda _: None)
     return results[0]

@@ -24,8 +24,8 @@ from gpuload.packing.image.check import NotWantedError, StoredImage, check_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.plan import MEASURED, ROW, read_plan
 from gpuload.packing.run.shard_file import ShardFile
-from gpuload.packing.run.shard_report import PackedShard
-from gpuload.packing.run.worker_position import NOWHERE, Note
+from gpuload.packing.run.shard_report import ShardReport
+from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition
 from gpuload.sources.listing import NAME, WHERE, Source
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
@@ -33,7 +33,7 @@ _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What a worker is told: batch `number` of the plan becomes a shard in `folder`, rows and notes go to `scratch`.
+    """What a worker is told: batch `number` of the plan becomes a shard in `folder`, its rows and the worker's position to `scratch`.
 
     fields: those besides the image. known_bad: samples (by position in the shard) that brought a worker down, and why.
     time_limit_s: for reading and checking one image; the process dies by SIGALRM when it is over.
@@ -57,8 +57,8 @@ class ShardJob:
         return f"shard-{self.first_shard + self.number:06d}.tar"
 
     @property
-    def note_path(self) -> Path:
-        return self.scratch / f"{self.folder.name}-{self.number:06d}.note"
+    def position_path(self) -> Path:
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.position"
 
     @property
     def rows_path(self) -> Path:
@@ -69,7 +69,7 @@ class ShardJob:
         return self.scratch / f"{self.folder.name}-{self.number:06d}.done"
 
 
-def pack_shard(job: ShardJob) -> PackedShard:
+def pack_shard(job: ShardJob) -> ShardReport:
     """Packs one shard. Its tar and `.idx` get their final names when they are whole and on the disk.
 
     The last file that it writes, `done_path`, says that the shard is finished: a later run keeps it.
@@ -88,9 +88,9 @@ def pack_shard(job: ShardJob) -> PackedShard:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     info = None
     try:
-        with ShardFile(temporary) as file, Note(job.note_path) as note:
+        with ShardFile(temporary) as file, WorkerPosition(job.position_path) as position:
             packed = _Packing(job, file)
-            packed.run(note)
+            packed.run(position)
             packed.tar.finish()
             file.finish()
         if packed.members:
@@ -114,10 +114,10 @@ def modules_for(encoding: Encoding) -> tuple[str, ...]:
     return ("gpuload.packing.image.shrink",) if encoding.makes_jpegs_smaller and encoding.resizer != "pillow" else ()
 
 
-def finished_shard(job: ShardJob) -> PackedShard | None:
+def finished_shard(job: ShardJob) -> ShardReport | None:
     """What an earlier run made of this shard, if it finished it and the files are still there."""
     try:
-        packed = PackedShard.from_json(job.done_path.read_text())
+        packed = ShardReport.from_json(job.done_path.read_text())
         if packed.info is not None:
             sizes = [(job.folder / packed.info.name).stat().st_size, job.rows_path.stat().st_size]
             if sizes[0] != packed.info.bytes or not dali_index_path(job.folder / packed.info.name).exists():
@@ -157,7 +157,7 @@ class _Packing:
         self.read_bytes = 0
         self.remarks: Counter[str] = Counter()
 
-    def run(self, note: Note) -> None:
+    def run(self, worker: WorkerPosition) -> None:
         """Every sample of the shard in turn."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
@@ -171,7 +171,7 @@ class _Packing:
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer is gone; nobody would finish what is begun here
-            note.write(position, self.read_bytes)
+            worker.write(position, self.read_bytes)
             values = {column: columns[column][position] for column in names}
             try:
                 if reason := self.job.known_bad.get(position):
@@ -183,7 +183,7 @@ class _Packing:
                 self._add(sample_key(self.job.first_row + row, name), name, image, stored)
                 for field in self.job.fields:
                     self.remarks += kind_of(field).remarks(field, values, image.placement)
-        note.write(NOWHERE, self.read_bytes)
+        worker.write(NOWHERE, self.read_bytes)
 
     def _read(
         self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
@@ -241,11 +241,11 @@ class _Packing:
             writer.write_batch(batch)
         return bytes(sink.getvalue())
 
-    def result(self, info: ShardInfo | None) -> PackedShard:
+    def result(self, info: ShardInfo | None) -> ShardReport:
         def largest(column: str) -> int:
             return int(max(self.columns[column], default=0))
 
-        return PackedShard(
+        return ShardReport(
             info=info,
             rejected=tuple(self.rejected),
             kinds=self.kinds,

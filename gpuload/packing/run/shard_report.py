@@ -11,7 +11,7 @@ from gpuload.disk import ShardInfo
 
 
 @dataclass(frozen=True)
-class PackedShard:
+class ShardReport:
     """What became of a shard; numbers only, so that the parent can hold one for each.
 
     info: None if every sample was rejected; there is no file then.
@@ -44,7 +44,7 @@ class PackedShard:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> "PackedShard":
+    def from_json(cls, text: str) -> "ShardReport":
         found = json.loads(text)
         return cls(
             **{

@@ -18,7 +18,7 @@ from gpuload.fields.field import IMAGE, Field
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.shard import ShardJob
-from gpuload.packing.run.shard_report import PackedShard
+from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.state import (
     DUPLICATES_NAME,
     REJECTED_NAME,
@@ -32,7 +32,7 @@ from gpuload.packing.run.state import (
 from gpuload.sources import Rejection
 
 
-def rejected_of(state: RunState, split: PlannedSplit, packed: Sequence[PackedShard]) -> list[Rejection]:
+def rejected_of(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
     """What was left out of a split, in order of the listing; what was no sample at all counts to the first."""
     found = sorted(entry for shard in packed for entry in shard.rejected)
     listed = [rejection for name, rejection in state.rejected if name == split.name]
@@ -40,7 +40,7 @@ def rejected_of(state: RunState, split: PlannedSplit, packed: Sequence[PackedSha
 
 
 def finish_split(
-    state: RunState, split: PlannedSplit, jobs: Sequence[ShardJob], packed: Sequence[PackedShard], options: PackOptions
+    state: RunState, split: PlannedSplit, jobs: Sequence[ShardJob], packed: Sequence[ShardReport], options: PackOptions
 ) -> Manifest:
     """Writes what describes a split; its manifest last. May be done again and again."""
     folder, scratch = jobs[0].folder, jobs[0].scratch
@@ -80,7 +80,7 @@ def finish_split(
     return manifest
 
 
-def _image_field(packed: Sequence[PackedShard], base: Manifest | None) -> Field:
+def _image_field(packed: Sequence[ShardReport], base: Manifest | None) -> Field:
     extensions = {name for shard in packed for name in shard.extensions}
     if base is not None:
         extensions |= set(base.fields[0].member.split(";"))
@@ -92,7 +92,7 @@ def _write_index(
     folder: Path,
     old: Path | None,
     jobs: Sequence[ShardJob],
-    packed: Sequence[PackedShard],
+    packed: Sequence[ShardReport],
     fields: tuple[Field, ...],
 ) -> None:
     """Joins the rows that were there and those that the workers left, in order of the shards."""

@@ -22,8 +22,8 @@ import gpuload
 from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, FormatError, OutputError, SourceError
-from gpuload.packing.run import output, split_files
 from gpuload.packing.options import PackOptions
+from gpuload.packing.run import output, split_files
 from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
@@ -95,7 +95,7 @@ def test_killed_while_it_finishes(
         raise Killed
 
     target, name = {
-        "index.arrow.tmp": (finish, "write_timm_info"),
+        "index.arrow.tmp": (split_files, "write_timm_info"),
         "manifest.json.tmp": (Manifest, "write"),
         "scratch": (output.Output, "_finish"),
     }[moment]
@@ -258,7 +258,7 @@ def test_an_append_that_was_killed(
         raise KeyboardInterrupt
 
     target, name = {
-        "before the index": (finish, "_write_index"),
+        "before the index": (split_files, "_write_index"),
         "between index and manifest": (Manifest, "write"),
         "after all": (output.Output, "_finish"),
     }[moment]

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, member_span
+from gpuload.draws import make_key
 from gpuload.fields.field import LABEL
 from gpuload.packing.run.plan import (
     choose_measured,
+    choose_splits,
     choose_val,
     cut_shards,
     make_plan,
@@ -64,7 +66,7 @@ def test_every_sample_once_and_limits_held(
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=300), st.floats(0.01, 0.9), st.integers(0, 2**40))
 def test_val_takes_from_each_class_its_share(labels: list[int], share: float, seed: int) -> None:
     array = np.array(labels)
-    chosen = choose_val(array, share, seed)
+    chosen = choose_val(array, share, make_key(seed))
     for label in set(labels):
         here = array == label
         assert abs(chosen[here].sum() - share * here.sum()) < 1
@@ -73,7 +75,7 @@ def test_val_takes_from_each_class_its_share(labels: list[int], share: float, se
 
 
 def test_val_is_the_share_of_the_whole() -> None:
-    assert choose_val(np.repeat(np.arange(100), 15), 0.1, seed=3).sum() == 150  # 1.5 of each class
+    assert choose_val(np.repeat(np.arange(100), 15), 0.1, make_key(3)).sum() == 150  # 1.5 of each class
 
 
 @pytest.mark.parametrize(
@@ -137,3 +139,21 @@ def test_a_written_plan_reads_back(tmp_path) -> None:
     assert [row for shard in shards for row in shard["row"]] == split.rows.tolist()
     assert [name for shard in shards for name in shard["name"]] == [f"c{r % 3}/{r}.jpg" for r in split.rows]
     assert [len(shard["row"]) for shard in shards] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_seed_and_each_split_draws_by_itself(seed: int) -> None:
+    """The third split of a seed was once the second split of the next seed."""
+    labels = np.zeros(1000, np.int64)
+    third = choose_splits(labels, (1 - 2e-9, 1e-9, 0.5), seed) == 2
+    second_of_next = choose_splits(labels, (0.5, 0.5), seed + 1) == 1
+    assert third.sum() == second_of_next.sum() == 500
+    assert 200 < (third & second_of_next).sum() < 300  # 250 by chance
+
+
+def test_the_second_split_has_the_key_of_val() -> None:
+    """Its key is part of what --append and --resume count on: (seed, 2), as in the first version."""
+    labels = np.arange(400) % 3
+    chosen = choose_val(labels, 0.2, make_key(5, 2))
+    assert choose_splits(labels, (0.8, 0.2), 5).tolist() == chosen.astype(int).tolist()
+    assert (choose_splits(labels, (0.7, 0.2, 0.1), 5) == 1).tolist() == chosen.tolist()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuload.packing.run import shard_file
 from gpuload.packing.run.shard_file import ShardFile
-from gpuload.packing.run.worker_position import NOWHERE, Note, read_note
+from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
 from gpuload.sources.listing import read_file
 
 
@@ -55,13 +55,13 @@ def test_what_the_disk_refuses_is_an_error() -> None:
 
 def test_note(tmp_path: Path) -> None:
     path = tmp_path / "note"
-    assert read_note(path) == (NOWHERE, 0)
-    with Note(path) as note:
-        assert read_note(path) == (NOWHERE, 0)
+    assert read_position(path) == (NOWHERE, 0)
+    with WorkerPosition(path) as note:
+        assert read_position(path) == (NOWHERE, 0)
         note.write(3, 1 << 40)
-        assert read_note(path) == (3, 1 << 40)
-    with Note(path):  # of the worker that takes its place
-        assert read_note(path) == (NOWHERE, 0)
+        assert read_position(path) == (3, 1 << 40)
+    with WorkerPosition(path):  # of the worker that takes its place
+        assert read_position(path) == (NOWHERE, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])

@@ -1,0 +1,380 @@
+"""The contract of a kind of field, for each kind in the registry: from a source to a batch and back.
+
+A new kind needs an `Example` here, and nothing else; one that has none fails.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import encode
+from PIL import Image
+
+import gpuload
+from gpuload.cli import main
+from gpuload.disk import Index
+from gpuload.disk.tar import read_members, split_name
+from gpuload.fields import KINDS, kind_of
+from gpuload.packing.verify import verify
+
+SAMPLES = 7
+WIDTH, HEIGHT = 32, 24
+NAMES = ("nose", "left_eye", "right_eye")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One field of a kind, of whole images of WIDTH × HEIGHT.
+
+    give: what a sample number's dict has for it; the first key is the field's name. show: the value of a sample, out of
+    a batch's output and the row, in a form that can be compared. expect: that value of a sample number. mirror, half:
+    the value where the image is flipped left to right, and where it is packed at half its size. cell: of a table.
+    """
+
+    give: Callable[[int], dict[str, Any]]
+    show: Callable[[Any, int], Any]
+    expect: Callable[[int], Any]
+    mirror: Callable[[Any], Any] = lambda value: value
+    half: Callable[[Any], Any] = lambda value: value
+    cell: Callable[[int], Any] | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+def pixels(number: int) -> np.ndarray:
+    """Left half of one gray level, right half of another, which JPEG keeps nearly."""
+    image = np.full((HEIGHT, WIDTH, 3), 40 + 10 * number, np.uint8)
+    image[:, WIDTH // 2 :] = 200
+    return image
+
+
+def boxes(number: int) -> list[list[float]]:
+    return [[0.0, 2.0, 8.0, 10.0], [4.0, 4.0, 16.0 + 2 * number, 20.0]][: number % 3]
+
+
+def points(number: int) -> np.ndarray:
+    """Instances of three points; the last one is never labelled in every other instance."""
+    found = [
+        [[4.0, 2.0, 2], [6.0 + 2 * number, 8.0, 1], [20.0, 12.0 + number, 2 * (at % 2)]] for at in range(number % 3)
+    ]
+    array = np.array(found, np.float32).reshape(-1, 3, 3)
+    array[array[..., 2] == 0] = 0
+    return array
+
+
+def mirror_boxes(found: np.ndarray) -> np.ndarray:
+    mirrored = found.copy()
+    mirrored[:, [0, 2]] = WIDTH - found[:, [2, 0]]
+    return mirrored
+
+
+def mirror_points(found: np.ndarray) -> np.ndarray:
+    mirrored = found[:, [0, 2, 1]].copy()  # the eyes change places
+    mirrored[..., 0] = np.where(mirrored[..., 2] > 0, WIDTH - mirrored[..., 0], 0)
+    return mirrored
+
+
+def whole_image(images: Any, row: int) -> np.ndarray:
+    return images[row].numpy().mean(axis=(0, 1)).round(-1)  # a level for each column, to the nearest ten
+
+
+def image_levels(number: int) -> np.ndarray:
+    return pixels(number)[0, :, 0].astype(np.float32)
+
+
+def mask(number: int) -> np.ndarray:
+    numbers = np.full((HEIGHT, WIDTH), number, np.uint8)
+    numbers[:, : WIDTH // 4] = 9
+    return numbers
+
+
+def flip_columns(value: np.ndarray) -> np.ndarray:
+    return value[..., ::-1]
+
+
+def number_of(output: Any, row: int) -> Any:
+    return output[row].tolist()
+
+
+image = Example(
+    lambda number: {"image": encode(Image.fromarray(pixels(number)), quality=98)},
+    whole_image,
+    image_levels,
+    flip_columns,
+)
+
+EXAMPLES = {
+    "image": image,
+    "raw": Example(
+        lambda number: {"image": pixels(number)}, whole_image, image_levels, flip_columns, settings=(("encode", "raw"),)
+    ),
+    "class": Example(lambda n: {"label": n % 3}, number_of, lambda n: n % 3, cell=lambda n: n % 3),
+    "labels": Example(
+        lambda n: {"labels": ["abc"[at] for at in range(n % 4)] if n else ["a", "b", "c"]},
+        number_of,
+        lambda n: [float(at < n % 4 or not n) for at in range(3)],
+        cell=lambda n: ["abc"[at] for at in range(n % 4)] if n else ["a", "b", "c"],
+    ),
+    "target": Example(lambda n: {"angle": n / 4 - 1}, number_of, lambda n: n / 4 - 1, cell=lambda n: n / 4 - 1),
+    "caption": Example(
+        lambda n: {"caption": f"photo {n}, größer"}, lambda out, row: out[row], lambda n: f"photo {n}, größer",
+        cell=lambda n: f"photo {n}, größer",
+    ),
+    "json": Example(lambda n: {"about": {"n": [n]}}, lambda out, row: out[row], lambda n: {"n": [n]}),
+    "array": Example(lambda n: {"features": np.arange(6.0).reshape(2, 3) + n}, number_of,
+                     lambda n: (np.arange(6.0).reshape(2, 3) + n).tolist()),
+    "boxes": Example(
+        lambda n: {"boxes": boxes(n), "boxes_class": ["dog", "cat"][: n % 3]},
+        lambda out, row: out.boxes[row][: out.counts[row]].numpy(),
+        lambda n: np.array(boxes(n), np.float32).reshape(-1, 4),
+        mirror_boxes,
+        lambda value: value / 2,
+        lambda n: boxes(n),
+    ),
+    "keypoints": Example(
+        lambda n: {"keypoints": points(n)},
+        lambda out, row: out.keypoints[row][: out.counts[row]].numpy(),
+        points,
+        mirror_points,
+        lambda value: value * np.array([0.5, 0.5, 1], np.float32),
+        lambda n: points(n).tolist(),
+    ),
+    "mask": Example(
+        lambda n: {"mask": mask(n)}, lambda out, row: out[row].numpy(), mask, flip_columns,
+        lambda value: value[::2, ::2], lambda n: f"masks/{n}.png",
+    ),
+}  # fmt: skip
+
+
+def field_name(kind: str) -> str:
+    return next(iter(EXAMPLES[kind].give(0)))
+
+
+def spec_of(kind: str) -> Any:
+    """What to ask for: by name, but keypoints by a spec, since those packed from dicts have no names."""
+    return gpuload.Keypoints(flip_pairs=((1, 2),)) if kind == "keypoints" else field_name(kind)
+
+
+def samples_of(kind: str) -> list[dict[str, Any]]:
+    return [{**image.give(number), "name": f"{number:02d}", **EXAMPLES[kind].give(number)} for number in range(SAMPLES)]
+
+
+def pack(folder: Path, kind: str, **settings: Any) -> gpuload.Dataset:
+    given = {"workers": 1, "maxcount": 3, "shuffle": False, **dict(EXAMPLES[kind].settings), **settings}
+    gpuload.pack(samples_of(kind), folder, **given)
+    return gpuload.Dataset(folder / "train")
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def packed(kind: str, tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
+    return pack(tmp_path_factory.mktemp(kind) / "out", kind)
+
+
+def loader(data: Any, kind: str, batch_size: int = 3, **options: Any) -> gpuload.DaliIterator:
+    size = options.pop("size", (HEIGHT, WIDTH))
+    augment = gpuload.Augment(size, crop="none", dtype="uint8", flip=options.pop("flip", 0.0))
+    usual = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1, "drop_last": False}
+    fields = [spec_of(kind), "index", "dataset"]
+    return gpuload.DaliIterator(data, batch_size, augment=augment, fields=fields, **{**usual, **options})
+
+
+def drain(batches: Any, kind: str) -> list[tuple[int, Any]]:
+    """(number of a sample, its value) in the order of the batches."""
+    return [
+        (int(index), EXAMPLES[kind].show(output, row))
+        for output, indices, _ in batches
+        for row, index in enumerate(indices)
+    ]
+
+
+def check(
+    kind: str, found: list[tuple[int, Any]], numbers: Any, change: Callable[[Any], Any] = lambda value: value
+) -> None:
+    assert [number for number, _ in found] == list(numbers)
+    for number, value in found:
+        wanted = change(EXAMPLES[kind].expect(number))
+        if isinstance(wanted, np.ndarray):
+            np.testing.assert_allclose(value, wanted, atol=1e-4)
+        else:
+            assert value == wanted
+
+
+def test_every_kind_has_an_example() -> None:
+    assert set(EXAMPLES) == set(KINDS)
+
+
+def test_what_is_packed_comes_out(kind: str, packed: gpuload.Dataset) -> None:
+    assert packed.fields[field_name(kind)].kind == kind
+    with loader(packed, kind) as batches:
+        check(kind, drain(batches, kind), range(SAMPLES))
+
+
+def test_the_member_holds_what_the_index_does(kind: str, packed: gpuload.Dataset) -> None:
+    field = packed.fields[field_name(kind)]
+    seen = 0
+    for number, path in enumerate(packed.shard_paths):
+        members = {m.name: m for m in read_members(path) if split_name(m.name)[1] in field.member.split(";")}
+        content = path.read_bytes()
+        for row in packed.rows(number).to_pylist():
+            (member,) = (m for name, m in members.items() if split_name(name)[0] == row["key"])
+            loaded = kind_of(field).load(field, content[member.offset : member.offset + member.size])
+            columns = kind_of(field).columns(field)
+            assert {name: pa.array([loaded[name]], columns[name]) for name in columns} == {
+                name: pa.array([row[name]], columns[name]) for name in columns
+            }
+            seen += 1
+    assert seen == SAMPLES
+
+
+def test_a_flip_moves_it_with_its_image(kind: str, packed: gpuload.Dataset) -> None:
+    with loader(packed, kind, flip=1.0) as batches:
+        check(kind, drain(batches, kind), range(SAMPLES), EXAMPLES[kind].mirror)
+
+
+def test_resizing_when_packed_moves_it_with_its_image(kind: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
+    settings["encode"] = "raw" if kind == "raw" else "jpeg"
+    data = pack(tmp_path / "out", kind, **settings, quality=98)
+    size = (HEIGHT, WIDTH) if kind in ("image", "raw") else (HEIGHT // 2, WIDTH // 2)
+    with loader(data, kind, size=size) as batches:
+        found = drain(batches, kind)
+    if kind in ("image", "raw"):  # resized twice: only the middle of each half is of one level
+        keep = [WIDTH // 4, 3 * WIDTH // 4]
+        assert [value[keep].tolist() for _, value in found] == [image_levels(n)[keep].tolist() for n in range(SAMPLES)]
+    else:
+        check(kind, found, range(SAMPLES), EXAMPLES[kind].half)
+
+
+def test_a_subset_has_its_own(kind: str, packed: gpuload.Dataset) -> None:
+    with loader(packed.subset([1, 4, 5]), kind, 2) as batches:
+        check(kind, drain(batches, kind), [1, 4, 5])
+
+
+def test_in_a_mixture_each_sample_keeps_its_own(kind: str, packed: gpuload.Dataset) -> None:
+    both = gpuload.mix([(packed.subset([0, 1, 2, 3]), 0.5), (packed.subset([4, 5, 6]), 0.5)])
+    with loader(both, kind, 2, shuffle=True, steps_per_epoch=9, drop_last=True) as batches:
+        found = drain(batches, kind)
+    check(kind, found, [number for number, _ in found])
+    assert {number for number, _ in found} == set(range(SAMPLES))
+
+
+def test_over_ranks_each_sample_comes_once(kind: str, packed: gpuload.Dataset) -> None:
+    found = []
+    for rank in range(2):
+        with loader(packed, kind, 2, rank=rank, world_size=2, shuffle=True) as batches:
+            found += drain(batches, kind)
+    check(kind, found, [number for number, _ in found])
+    assert sorted(number for number, _ in found) == list(range(SAMPLES))
+
+
+def test_a_resumed_run_has_the_rest(kind: str, packed: gpuload.Dataset) -> None:
+    with loader(packed, kind, 2, shuffle=True) as batches:
+        whole = drain(batches, kind)
+    with loader(packed, kind, 2, shuffle=True) as batches:
+        next(iter(batches))
+        state = batches.state_dict()
+    with loader(packed, kind, 3, shuffle=True) as batches:
+        batches.load_state_dict(json.loads(json.dumps(state)))
+        check(kind, drain(batches, kind), [number for number, _ in whole[2:]])
+
+
+def other(value: Any) -> Any:
+    """A value of the same type that differs."""
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, list):
+        return [*value[:-1], other(value[-1])] if value else None
+    return value + 1
+
+
+def rewrite(folder: Path, fields: Any, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """The index again, with some rows changed."""
+    index = Index(folder / "index.arrow", fields)
+    batches = [index.shard(number).to_pylist() for number in range(len(index))]
+    schema = index.schema
+    for rows in batches:
+        change(rows)
+    with pa.OSFile(str(folder / "index.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for rows in batches:
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+
+
+def test_verify_notices_each_value_that_was_changed(kind: str, tmp_path: Path) -> None:
+    data = pack(tmp_path / "out", kind)
+    field = data.fields[field_name(kind)]
+    assert verify(tmp_path / "out") == []
+    columns = [*kind_of(field).columns(field), field.offset_column, field.bytes_column]
+    if kind in ("image", "raw", "mask"):
+        columns += ["width", "height"]
+    whole = (data.folder / "index.arrow").read_bytes()
+    for column in columns:
+        changed: list[str] = []
+
+        def change(rows: list[dict[str, Any]], column: str = column, changed: list[str] = changed) -> None:
+            for row in rows:
+                if not changed and (value := other(row[column])) is not None:
+                    row[column] = value
+                    changed.append(row["key"])
+
+        rewrite(data.folder, data.manifest.fields, change)
+        faults = verify(tmp_path / "out")
+        assert len(changed) == 1
+        assert any(repr(changed[0]) in fault and field.name in fault for fault in faults), (column, faults)
+        (data.folder / "index.arrow").write_bytes(whole)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
+def test_a_table_gives_the_same(kind: str, packed: gpuload.Dataset, tmp_path: Path, form: str) -> None:
+    cell = EXAMPLES[kind].cell
+    assert (cell is not None) == KINDS[kind].in_tables
+    if cell is None:
+        pytest.skip(f"a table has no column of kind {kind!r}")
+    folder, role = tmp_path / "photos", KINDS[kind].role or kind
+    (folder / "masks").mkdir(parents=True)
+    for number in range(SAMPLES):
+        (folder / f"{number:02d}.jpg").write_bytes(image.give(number)["image"])
+        (folder / "masks" / f"{number}.png").write_bytes(encode(Image.fromarray(mask(number)), "PNG"))
+    rows = [{"path": f"{number:02d}.jpg", "value": cell(number)} for number in range(SAMPLES)]
+    table = tmp_path / f"table.{form}"
+    if form == "parquet":
+        from pyarrow import parquet
+
+        parquet.write_table(pa.Table.from_pylist(rows), table)
+    elif form == "jsonl":
+        table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        import csv
+
+        with table.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "value"])
+            for row in rows:
+                value = row["value"]
+                writer.writerow([row["path"], json.dumps(value) if isinstance(value, list) else value])
+    arguments = ["--labels", str(table), "--column", f"{role}=value", "--no-shuffle", "--workers", "1"]
+    assert main(["pack", str(folder), str(tmp_path / "out"), *arguments]) == 0
+    data = gpuload.Dataset(tmp_path / "out" / "train")
+    (field,) = data.manifest.fields[1:]
+    assert field.kind == kind
+    spec = gpuload.Keypoints(flip_pairs=()) if kind == "keypoints" else field.name
+    augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8", flip=0.0)
+    options: Any = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1}
+    with gpuload.DaliIterator(data, 4, augment=augment, fields=[spec, "index", "dataset"], **options) as batches:
+        check(kind, drain(batches, kind), range(SAMPLES))
+
+
+def test_masks_are_png_images(tmp_path: Path) -> None:
+    data = pack(tmp_path / "out", "mask")
+    field, row = data.fields["mask"], data.rows(0).to_pylist()[0]
+    content = data.shard_paths[0].read_bytes()[row[field.offset_column] :][: row[field.bytes_column]]
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))), mask(0))
