@@ -121,7 +121,7 @@ class KeypointsKind(Kind):
         if not sizes:
             raise SourceError(f"{where}: {name!r} is empty in every sample, so that its points cannot be counted")
         field = Field(name, self.name, f"{name}.json", classes, sizes[0])
-        rows = [array.reshape(len(array), -1).tolist() for array in arrays]
+        rows = [array.reshape(-1, 3 * sizes[0]).tolist() for array in arrays]
         return field, [pa.array(rows, self.columns(field)[name])]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
@@ -131,7 +131,7 @@ class KeypointsKind(Kind):
         gone = ~_inside(moved, placement.canvas)
         found = np.concatenate([moved, points[..., 2:]], axis=2).astype(np.float32)
         found[gone] = 0
-        instances = shortest(found.reshape(len(found), -1))
+        instances = shortest(found.reshape(-1, 3 * field.size))
         return Member(json.dumps(instances).encode(), 0, {field.name: instances})
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
@@ -227,12 +227,11 @@ def pairs_by_name(names: ClassNames) -> Pairs:
 
 def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -> F32:
     """float32 (instances, K, 3) out of one sample's value."""
-    instances = [] if value is None else list(value)
-    if not instances:
-        return np.empty((0, 0, 3), np.float32)
     try:
-        arrays = [np.asarray(instance, np.float32) for instance in instances]
-        found = np.stack([_triples(array, names) for array in arrays])
+        instances = [] if value is None else list(value)
+        if not instances:
+            return np.empty((0, 0, 3), np.float32)
+        found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
     except (TypeError, ValueError):
         raise SourceError(
             f"{where}: {name!r} of sample {row} is {str(value)[:60]}; an instance is a list of x, y, visibility (or of "

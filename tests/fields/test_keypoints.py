@@ -1,0 +1,145 @@
+"""Keypoints: how they are given, what moves them, and what a batch has of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from images import encode, photo
+
+import gpuload
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.fields import KINDS, Field, Keypoints
+from gpuload.fields.keypoints import pairs_by_name
+from gpuload.packing.image.placement import place
+
+KIND = KINDS["keypoints"]
+COCO_PERSON = (
+    *("nose", "left_eye", "right_eye", "left_ear", "right_ear", "left_shoulder", "right_shoulder", "left_elbow"),
+    *("right_elbow", "left_wrist", "right_wrist", "left_hip", "right_hip", "left_knee", "right_knee", "left_ankle"),
+    "right_ankle",
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "pairs"),
+    [
+        (None, ()),
+        (("nose", "tail"), ()),
+        (("nose", "left_eye", "right_eye"), ((1, 2),)),
+        (("eyeRight", "eyeLeft", "left", "right"), ((1, 0), (2, 3))),
+        (("left_eye", "right_ear"), ()),  # no point of the same name on the other side
+        (COCO_PERSON, tuple((n, n + 1) for n in range(1, 17, 2))),
+    ],
+)
+def test_pairs_by_name(names: Any, pairs: Any) -> None:
+    assert pairs_by_name(names) == pairs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[[1, 2, 2], [3, 4, 0]]],
+        [[1, 2, 2, 3, 4, 0]],
+        [np.array([[1, 2, 2], [3, 4, 0]])],
+        np.array([[[1, 2, 2], [3, 4, 0]]], np.float32),
+    ],
+)
+def test_nested_or_flat_they_are_the_same(value: Any) -> None:
+    field, (column,) = KIND.parse("here", "keypoints", [value, []])
+    assert (field.kind, field.size, field.member) == ("keypoints", 2, "keypoints.json")
+    assert column.to_pylist() == [[[1, 2, 2, 0, 0, 0]], []]  # what is not labelled has no place
+
+
+@pytest.mark.parametrize("value", [[[[1, 2], [3, 4]]], [[1, 2, 3, 4]]])
+def test_points_without_visibility_are_visible(value: Any) -> None:
+    _, (column,) = KIND.parse("here", "keypoints", [value], ("nose", "tail"))
+    assert column.to_pylist() == [[[1, 2, 2, 3, 4, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[[1, 2]]], r"here: 'keypoints' of sample 0 is \[\[1, 2\]\]; an instance is a list of x, y, visibility"),
+        ([[], [["a", 1, 2]]], r"'keypoints' of sample 1 is"),
+        ([3], r"'keypoints' of sample 0 is 3; an instance"),
+        ([[[1, 2, 2], [1, 2, 2, 3, 4, 2]]], r"all instances of a sample have the same points"),
+        ([[[1, 2, 3]]], r"a visibility of 0 \(not labelled\), 1 \(hidden\) or 2 \(visible\); found \[\[1, 2, 3\]\]"),
+        ([[[float("nan"), 2, 2]]], r"must hold finite numbers"),
+        ([[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]], r"has instances of 1 and of 2 points; each must have the same points"),
+        ([[], []], r"'keypoints' is empty in every sample, so that its points cannot be counted"),
+    ],
+)
+def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        KIND.parse("here", "keypoints", values)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Keypoints(format="xyz"), r"Keypoints\('keypoints', format='xyz'\): expected one of 'xyv', 'xy'"),
+        (lambda: Keypoints(min_visible=-1), r"Keypoints\('keypoints', min_visible=-1\): expected at least 0"),
+        (lambda: Keypoints(max_instances=0), r"max_instances=0\): expected at least 1"),
+        (lambda: Keypoints(flip_pairs=((0, 1), (1, 2))), r"flip_pairs=\(\(0, 1\), \(1, 2\)\)\): expected pairs"),
+        (lambda: Keypoints(flip_pairs=(1, 2)), r"flip_pairs=\(1, 2\)\): expected pairs of point numbers"),
+        (lambda: Keypoints(flip_pairs=((0, -1),)), r"expected pairs of point numbers, each number once"),
+    ],
+)
+def test_impossible_specs_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_pairs_beyond_the_points_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"names point 3, and 'keypoints' was packed with 3, numbered from 0"):
+        KIND.bind(Keypoints(flip_pairs=((0, 3),)), Field("keypoints", "keypoints", "keypoints.json", None, 3), [])
+
+
+def stored(points: Any, **placement: Any) -> list[list[float]]:
+    field = Field("keypoints", "keypoints", "keypoints.json", None, len(points[0]) // 3)
+    return KIND.store(field, {"keypoints": points}, place(**placement)).values["keypoints"]  # type: ignore[no-any-return]
+
+
+def test_the_packer_moves_them() -> None:
+    points = [[0, 0, 2, 500, 375, 1, 0, 0, 0], [250, 187.5, 2, 10, 10, 2, 490, 300, 1]]
+    settings: dict[str, Any] = {"source": (500, 375), "size": (250, 250), "enlarge": False}
+    assert stored(points, **settings, fit="longest") == [
+        [0, 0, 2, 250, 188, 1, 0, 0, 0],
+        pytest.approx([125, 94, 2, 5, 10 * 188 / 375, 2, 245, 150.4, 1]),
+    ]
+    # 500×375 becomes 333×250, of which the middle 250 columns stay: what is cut off becomes invisible.
+    assert stored(points, **settings, fit="center-crop") == [
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        pytest.approx([250 * 333 / 500 - 42, 125, 2, 0, 0, 0, 0, 0, 0]),
+    ]
+
+
+def test_what_lies_outside_of_its_image_is_counted_and_becomes_invisible(tmp_path: Path) -> None:
+    image = encode(photo(0, 40, 30))
+    samples = [
+        {"image": image, "keypoints": [[1, 1, 2, 41, 3, 2]]},
+        {"image": image, "keypoints": [[0, 0, 0, -1, 3, 1]]},
+    ]
+    report = gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
+    assert report.notes == ("keypoints that lie outside of their images: 2, invisible now",)
+    rows = gpuload.Dataset(tmp_path / "out" / "train").rows(0).column("keypoints").to_pylist()
+    assert rows == [[[1, 1, 2, 0, 0, 0]], [[0, 0, 0, 0, 0, 0]]]
+
+
+@given(st.integers(1, 5), st.integers(0, 4), st.data())
+def test_stored_and_loaded_again_they_are_the_same(size: int, count: int, data: st.DataObject) -> None:
+    number = st.floats(0, 64, width=32)
+    instances = data.draw(
+        st.lists(st.lists(number, min_size=3 * size, max_size=3 * size), min_size=count, max_size=count)
+    )
+    for instance in instances:
+        instance[2::3] = [float(int(v) % 3) for v in instance[2::3]]
+    field = Field("keypoints", "keypoints", "keypoints.json", None, size)
+    whole = place((64, 64), None, "shortest", False)
+    member = KIND.store(field, {"keypoints": instances}, whole)
+    assert KIND.load(field, member.content) == member.values
+    again = KIND.store(field, member.values, whole)
+    assert again.content == member.content
