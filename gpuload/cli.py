@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuload import __version__
 from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED, STOPPED, WRONG
 from gpuload.errors import GpuloadError
 
@@ -29,15 +30,14 @@ def main(argv: list[str] | None = None) -> int:
 
         # Before all else: it imports what workers need while this process imports the commands.
         start_server(_preload(argv))
-    from gpuload.commands import packing as commands
-    from gpuload.commands.info import add_info
-    from gpuload.commands.tune import add_tune
+    from gpuload.commands import index, info, pack, tune, verify
     from gpuload.packing.run.output import SCRATCH_NAME
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
+    parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     adders = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (commands.add_pack, commands.add_index, commands.add_verify, add_info, add_tune):
-        add(adders)
+    for module in (pack, index, verify, info, tune):
+        module.add_command(adders)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
     try:

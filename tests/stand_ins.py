@@ -84,7 +84,7 @@ class SlowAndFaultySource(FaultySource):
 if __name__ == "__main__":
     # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
     from gpuload import cli
-    from gpuload.commands import packing as commands
+    from gpuload.commands import pack
 
-    commands.open_source = lambda root, *_: SlowSource(root)
+    pack.open_source = lambda root, *_: SlowSource(root)
     sys.exit(cli.main(["pack", *sys.argv[1:]]))

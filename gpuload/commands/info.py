@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpuload.order.mixedness import Mixing
 
 
-def add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command to the command line."""
     info = commands.add_parser(
         "info",

@@ -188,7 +188,7 @@ def _rotated(candidates: list[Measured], turn: int) -> list[Measured]:
     return candidates[first:] + candidates[:first]
 
 
-def add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command to the command line."""
     tune = commands.add_parser(
         "tune",

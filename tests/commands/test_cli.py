@@ -9,7 +9,7 @@ import pytest
 from images import Folder, encode, photo
 
 from gpuload import cli
-from gpuload.commands import packing as commands
+from gpuload.commands import pack as pack_command
 from gpuload.disk import Manifest
 from gpuload.packing.options import Encoding, PackOptions
 
@@ -70,7 +70,7 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands.packer, "pack", pack)
+    monkeypatch.setattr(pack_command.packer, "pack", pack)
     assert cli.main(["pack", "a", "b"]) == cli.STOPPED
     assert seen == [PackOptions()]
     changed = ["--val", "0.5", "--no-shuffle", "--seed", "3", "--maxcount", "4", "--maxsize", "5", "--workers", "6"]

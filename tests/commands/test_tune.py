@@ -15,7 +15,7 @@ import gpuload
 from gpuload.commands.tune import (
     Measured,
     Setting,
-    add_tune,
+    add_command,
     best_of_each,
     candidates,
     choose,
@@ -200,7 +200,7 @@ def test_a_device_is_told_with_the_cores_of_a_rank() -> None:
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_tune(parser.add_subparsers())
+    add_command(parser.add_subparsers())
     args = parser.parse_args(["tune", *arguments])
     return int(args.run(args))
 

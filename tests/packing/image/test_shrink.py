@@ -294,6 +294,6 @@ def test_what_the_command_line_has_the_server_import(
     seen: list[tuple[str, ...]] = []
     monkeypatch.setattr("gpuload.packing.run.workers.start_server", seen.append)
     monkeypatch.setattr("gpuload.packing.run.packer.pack", lambda *_: pytest.fail("too far"))
-    monkeypatch.setattr("gpuload.commands.packing._pack", lambda _: cli.DONE)
+    monkeypatch.setattr("gpuload.commands.pack._pack", lambda _: cli.DONE)
     cli.main(["pack", *arguments.split()])
     assert seen == [("gpuload.packing.image.shrink",) if guessed else ()]

@@ -1,27 +1,25 @@
-"""The commands of the packing half: `pack`, `index` and `verify`. `gpuload.cli` runs them."""
+"""`python -m gpuload pack SOURCE OUT`: packs images into shards."""
 
 import argparse
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_args
 
-from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED
+from rich.filesize import decimal
+
+from gpuload.commands.exit_codes import DONE, REJECTED
+from gpuload.commands.progress import progress_bar
 from gpuload.disk import Manifest
-from gpuload.packing.foreign.index import index_shards
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
 from gpuload.packing.run import packer
-from gpuload.packing.verify import verify
 from gpuload.sources import Format, open_source
 from gpuload.sources.columns import ROLES, parse_columns
 
 
-def add_pack(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     pack = commands.add_parser(
         "pack",
         help="pack images into shards",
@@ -113,7 +111,7 @@ def _pack(args: argparse.Namespace) -> int:
         if name is not None:
             columns[role] = (name,)
     source = open_source(args.source, args.labels, columns, args.form)
-    with _progress("packing", "images") as bar:
+    with progress_bar("packing", "images") as bar:
         report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
     _summarise(report, Path(args.out))
     return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
@@ -123,7 +121,7 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
     rows: dict[str, Callable[[Manifest], str]] = {
         "images": lambda m: f"{m.samples:,}",
         "shards": lambda m: f"{len(m.shards):,}",
-        "size": lambda m: _megabytes(m.bytes),
+        "size": lambda m: decimal(m.bytes),
         "largest": lambda m: f"{m.width:,} × {m.height:,}",
     }
     table = [["", *report.manifests]]
@@ -150,85 +148,7 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
     print(f"{report.images:,} images in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
 
 
-def add_index(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    index = commands.add_parser(
-        "index",
-        help="index WebDataset shards that others packed",
-        description="Indexes WebDataset shards in place, without repacking: members jpg/jpeg/png, cls, txt, json.",
-        epilog="Exit codes: 0 indexed; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C.",
-    )
-    index.set_defaults(run=_index)
-    index.add_argument(
-        "shards", metavar="SHARDS", nargs="+", help="tars; braces ({000..127}) and wildcards are expanded"
-    )
-    index.add_argument("--out", metavar="DIR", help="folder for the index (default: beside the shards)")
-    index.add_argument("--classes", metavar="FILE", help="text file with the name of a class in each line")
-    index.add_argument("--overwrite", action="store_true", help="replace an index that is there")
-
-
-def _index(args: argparse.Namespace) -> int:
-    with _progress("indexing", "shards") as bar:
-        folder, manifest = index_shards(
-            args.shards, args.out, args.classes, args.overwrite, lambda n, of: bar(n, of, 0)
-        )
-    found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
-    print(
-        f"{folder}: {manifest.samples:,} samples in {len(manifest.shards):,} shards, "
-        f"{_megabytes(manifest.bytes)}; fields: {found}"
-    )
-    for member, count in manifest.packing["not_indexed"].items():
-        print(f"note: only {count:,} samples have .{member}, so it is not indexed")
-    return DONE
-
-
-def add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    check = commands.add_parser(
-        "verify",
-        help="read a packed folder again and list its faults",
-        description="Reads everything again: sizes, SHA-256, index against tar, and every image.",
-        epilog="Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder.",
-    )
-    check.set_defaults(run=_verify)
-    check.add_argument("folder", metavar="DIR", help="a packed folder, or one that holds several")
-    check.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
-
-
-def _verify(args: argparse.Namespace) -> int:
-    with _progress("verifying", "shards") as bar:
-        faults = verify(args.folder, args.workers, lambda n, of: bar(n, of, 0))
-    for fault in faults:
-        print(fault)
-    print(f"{args.folder}: {len(faults):,} faults" if faults else f"{args.folder}: all is well")
-    return FAULTY if faults else DONE
-
-
-@contextmanager
-def _progress(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, read: None
-        return
-    from rich.console import Console  # 60 ms
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    started = time.monotonic()
-
-    def speed(done: int, read: int) -> str:
-        elapsed_s = max(time.monotonic() - started, 1e-9)
-        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
-
-    texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
-    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None, speed="")
-        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))
-
-
 def _counts(counts: Counter[str], most: int = 8) -> str:
     listed = [f"{count:,} × {name}" for name, count in counts.most_common(most)]
     rest = counts.total() - sum(count for _, count in counts.most_common(most))
     return ", ".join(listed) + (f", {rest:,} × other" if rest else "")
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"

@@ -1,0 +1,40 @@
+"""`python -m gpuload index SHARDS`: indexes WebDataset shards that others packed, without repacking them."""
+
+import argparse
+
+from rich.filesize import decimal
+
+from gpuload.commands.exit_codes import DONE
+from gpuload.commands.progress import progress_bar
+from gpuload.packing.foreign.index import index_shards
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    index = commands.add_parser(
+        "index",
+        help="index WebDataset shards that others packed",
+        description="Indexes WebDataset shards in place, without repacking: members jpg/jpeg/png, cls, txt, json.",
+        epilog="Exit codes: 0 indexed; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C.",
+    )
+    index.set_defaults(run=_index)
+    index.add_argument(
+        "shards", metavar="SHARDS", nargs="+", help="tars; braces ({000..127}) and wildcards are expanded"
+    )
+    index.add_argument("--out", metavar="DIR", help="folder for the index (default: beside the shards)")
+    index.add_argument("--classes", metavar="FILE", help="text file with the name of a class in each line")
+    index.add_argument("--overwrite", action="store_true", help="replace an index that is there")
+
+
+def _index(args: argparse.Namespace) -> int:
+    with progress_bar("indexing", "shards") as bar:
+        folder, manifest = index_shards(
+            args.shards, args.out, args.classes, args.overwrite, lambda n, of: bar(n, of, 0)
+        )
+    found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
+    print(
+        f"{folder}: {manifest.samples:,} samples in {len(manifest.shards):,} shards, "
+        f"{decimal(manifest.bytes)}; fields: {found}"
+    )
+    for member, count in manifest.packing["not_indexed"].items():
+        print(f"note: only {count:,} samples have .{member}, so it is not indexed")
+    return DONE

@@ -1,0 +1,28 @@
+"""The progress bar of the commands."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, read: None
+        return
+    from rich.console import Console  # 60 ms
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    started = time.monotonic()
+
+    def speed(done: int, read: int) -> str:
+        elapsed_s = max(time.monotonic() - started, 1e-9)
+        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
+
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
+    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None, speed="")
+        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))
