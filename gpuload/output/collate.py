@@ -21,7 +21,7 @@ from gpuload.errors import ArgumentError
 from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.numbers import BoundNumbers
 from gpuload.output.arrays import Arrays
-from gpuload.read.batches import Batch
+from gpuload.read.batch import Batch
 from gpuload.transforms import affine_of
 
 _COMPUTED = ("index", "dataset")  # no columns of the index: the batch knows them

@@ -6,18 +6,19 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.dali.graph import GRAPH_DRAWS, Operators, backend, fn, input_names, operators, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, R, Stored
+from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
 from gpuload.errors import DeviceError
+from gpuload.read.batch import Batch
 from gpuload.types import U8
 
-_GRAPH_DRAW = 1 << 13  # the first of a request's random numbers that are for the user's operators
+_GRAPH_DRAW = 1 << 13  # the first of a sample's random numbers that are for the user's operators
 
 
 def count_gpus() -> int:
@@ -28,7 +29,7 @@ def count_gpus() -> int:
         return 0
 
 
-class DaliDecoder(Generic[R]):
+class DaliDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
     device_id: number of a GPU, or None for the CPU.
@@ -64,11 +65,11 @@ class DaliDecoder(Generic[R]):
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
-        self._source: Iterator[R] = iter(())
-        self._in_flight: deque[tuple[R, float]] = deque()  # and when its decoding began
+        self._source: Iterator[Batch] = iter(())
+        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding began
         self._pipeline: Any = None
 
-    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
         self._finish()
         if self._pipeline is None:
@@ -80,7 +81,7 @@ class DaliDecoder(Generic[R]):
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 self._pipeline.build()
             _pipelines.add(self._pipeline)
-        self._source = requests
+        self._source = batches
         while True:
             try:
                 outputs = [output.as_tensor() for output in self._pipeline.run()]
@@ -89,18 +90,18 @@ class DaliDecoder(Generic[R]):
                 return
             except RuntimeError as error:
                 raise self._explain(error) from None
-            except BaseException:  # raised by `requests` itself: batches in flight are lost with the pipeline
+            except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
-            request, begun = self._in_flight.popleft()
-            for field in request.masks:
+            batch, begun = self._in_flight.popleft()
+            for field in batch.masks:
                 # DALI cuts the image's crop also out of a mask that is larger, and says nothing.
-                if places := find_other_sizes(request, field):
+                if rows := find_other_sizes(batch, field):
                     self._discard()
-                    raise BatchDecodeError(request, places, "mask", OTHER_SIZE)
+                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
             yield (
-                request,
+                batch,
                 Decoded(
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
@@ -114,21 +115,21 @@ class DaliDecoder(Generic[R]):
         self._discard()
 
     def _feed(self) -> tuple[Any, ...]:
-        request = next(self._source)
-        self._in_flight.append((request, time.perf_counter()))
+        batch = next(self._source)
+        self._in_flight.append((batch, time.perf_counter()))
         # DALI's own conversion of a list of arrays takes 2.4 µs an image, this and what is left of it 1.2 (2026-11).
-        images: Iterable[U8] = request.images
+        images: Iterable[U8] = batch.encoded.images
         if self._stored.raw:
-            sizes = zip(request.heights.tolist(), request.widths.tolist(), strict=True)
+            sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
             images = (data.reshape(*size, 3) for data, size in zip(images, sizes, strict=True))
-        encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *request.masks)]
+        encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *batch.masks)]
         drawn = []
-        for number, (form, view) in enumerate(zip(self._forms, request.views, strict=True)):
+        for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
             inputs = view.crops._asdict()
-            inputs["size"] = np.full((len(request.images), 2), view.size, np.float32)
+            inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if self._graph is not None:
                 first = _GRAPH_DRAW + GRAPH_DRAWS * number
-                draws = [request.draws(draw) for draw in range(first, first + GRAPH_DRAWS)]
+                draws = [batch.draws(draw) for draw in range(first, first + GRAPH_DRAWS)]
                 inputs["draws"] = np.stack(draws, axis=1).astype(np.float32)
             drawn += [inputs[name] for name in input_names(form, self._graph)]
         return (*encoded, *drawn)
@@ -157,16 +158,16 @@ class DaliDecoder(Generic[R]):
 
         The pipeline is of no use after an error ("Current pipeline object is no longer valid"), so it goes.
         """
-        requests = [request for request, _ in self._in_flight]
+        batches = [batch for batch, _ in self._in_flight]
         self._discard()
-        for request in requests:
-            if places := [place for place, data in enumerate(request.images) if not _decodes(data)]:
-                return BatchDecodeError(request, places)
-            for masks in request.masks:
-                if places := [place for place, data in enumerate(masks) if not _decodes(data)]:
-                    return BatchDecodeError(request, places, "mask")
-                if places := find_other_sizes(request, masks):
-                    return BatchDecodeError(request, places, "mask", OTHER_SIZE)
+        for batch in batches:
+            if rows := [row for row, data in enumerate(batch.encoded.images) if not _decodes(data)]:
+                return BatchDecodeError(batch, rows)
+            for masks in batch.masks:
+                if rows := [row for row, data in enumerate(masks) if not _decodes(data)]:
+                    return BatchDecodeError(batch, rows, "mask")
+                if rows := find_other_sizes(batch, masks):
+                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
         return error
 
 
