@@ -5,20 +5,12 @@ from contextlib import nullcontext
 from typing import Any
 
 from gpuload.augment.schedule import Schedule
-from gpuload.batchwise import (
-    BatchForm,
-    BatchTransform,
-    CutMix,
-    FieldBatch,
-    MixUp,
-    RandomChoice,
-    apply_transforms,
-    check_transforms,
-)
+from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
+from gpuload.batchwise.apply import apply_transforms, check_transforms
 from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.numbers import BoundNumbers
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
@@ -63,17 +55,11 @@ class Collate:
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
-        mixers = [transform for transform in transforms if isinstance(transform, MixUp | CutMix | RandomChoice)]
-        if mixers and any(field.name == "label" and not isinstance(field, BoundNumbers) for field in self._bound):
-            raise ArgumentError(
-                f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
-            )
-        for augment in schedule.all_augments():
-            form = BatchForm(
-                tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes
-            )
-            check_transforms(self._transforms, form)
         self._asked = tuple(field.name for field in bound)
+        classes = tuple(f.name for f in self._bound if isinstance(f, BoundNumbers) and f.name not in COMPUTED)
+        for augment in schedule.all_augments():
+            form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
+            check_transforms(self._transforms, form)
         self.names = (*names, *sorted(added - set(names)))
 
     @property

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuload.augment import View
-from gpuload.draws import uniform
+from gpuload.draws import BATCH_DRAWS, uniform
 from gpuload.types import F64, I32, I64, U8, U64, Bools
-
-# Random numbers that each sample owns, an epoch, for batch transforms and for DALI operators of the user's.
-_DRAWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -73,4 +70,4 @@ class Batch:
 
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
-        return uniform(self.keys, self.encoded.samples * _DRAWS + number)
+        return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))

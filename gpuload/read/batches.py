@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import make_key
-from gpuload.order.epoch import BATCH
+from gpuload.draws import BATCH, make_key
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.members import MemberViews

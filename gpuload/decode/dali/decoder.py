@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import GRAPH_DRAWS, Operators, backend, fn, input_names, operators, pipeline_def, tensors
+from gpuload.decode.dali.graph import Operators, backend, fn, input_names, operators, pipeline_def, tensors
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
-from gpuload.errors import DeviceError
+from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
+from gpuload.errors import ArgumentError, DeviceError
 from gpuload.read.batch import Batch
 from gpuload.types import U8
-
-_GRAPH_DRAW = 1 << 13  # the first of a sample's random numbers that are for the user's operators
 
 
 def count_gpus() -> int:
@@ -55,6 +54,9 @@ class DaliDecoder:
                 f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
+        most = GRAPH_DRAWS.count // EACH_GRAPH_VIEW
+        if graph is not None and len(forms) > most:
+            raise ArgumentError(f"graph: augment makes {len(forms)} views, expected at most {most}. Use fewer views")
         self._forms, self._stored, self._graph = tuple(forms), stored, graph
         self._decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
         self._settings = {
@@ -123,16 +125,18 @@ class DaliDecoder:
             sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
             images = (data.reshape(*size, 3) for data, size in zip(images, sizes, strict=True))
         encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *batch.masks)]
-        drawn = []
+        fed = []
         for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
             inputs = view.crops._asdict()
             inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if self._graph is not None:
-                first = _GRAPH_DRAW + GRAPH_DRAWS * number
-                draws = [batch.draws(draw) for draw in range(first, first + GRAPH_DRAWS)]
-                inputs["draws"] = np.stack(draws, axis=1).astype(np.float32)
-            drawn += [inputs[name] for name in input_names(form, self._graph)]
-        return (*encoded, *drawn)
+                own = GRAPH_DRAWS.part(f"graph, view {number}", EACH_GRAPH_VIEW * number, EACH_GRAPH_VIEW).of(
+                    batch.draws
+                )
+                drawn = np.stack([own(draw) for draw in range(EACH_GRAPH_VIEW)], axis=1)
+                inputs["draws"] = drawn.astype(np.float32)
+            fed += [inputs[name] for name in input_names(form, self._graph)]
+        return (*encoded, *fed)
 
     def _finish(self) -> None:
         """Runs out a call that was not followed to its end, so that the pipeline can start anew."""

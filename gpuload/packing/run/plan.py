@@ -13,16 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
-from gpuload.draws import make_key, permutation, random_bits
+from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.fields.field import Field
 from gpuload.sources.listing import BYTES, Listing
 from gpuload.types import I64
 
 ROW = "row"
 MEASURED = "measured"
-
-# What a random choice is for; part of its key, so that the choices are independent of each other.
-_SHUFFLE, _SPLIT, _MEASURE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def make_plan(
     spans = sample_spans(listing.samples, listing.fields)
     if maxsize is None:
         maxsize = usual_shard_bytes(int(spans.sum()))
-    order = permutation(make_key(seed, _SHUFFLE), count) if shuffle else np.arange(count)
+    order = permutation(make_key(seed, SHUFFLE), count) if shuffle else np.arange(count)
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
@@ -82,7 +79,7 @@ def make_plan(
     splits = []
     for number, (name, _) in enumerate(shares):
         rows = order[split_of[order] == number]
-        measured = choose_measured(len(rows), measure, make_key(seed, _MEASURE, number))
+        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
         splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
     return tuple(splits)
 
@@ -136,7 +133,7 @@ def choose_val(labels: I64, share: float, seed: int) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(labels), bool)
     if not share:
         return chosen
-    key = make_key(seed, _SPLIT)
+    key = make_key(seed, SPLIT)
     classes, number, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota = np.floor(share * sizes).astype(np.int64)
     rest = share * sizes - quota
