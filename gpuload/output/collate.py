@@ -14,6 +14,7 @@ from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.numbers import BoundNumbers
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
+from gpuload.read.index_check import check_first_rows
 from gpuload.transforms import affine_of
 
 _COMPUTED = ("index", "dataset")  # no columns of the index: the batch knows them
@@ -43,6 +44,8 @@ class Collate:
         names = [field if isinstance(field, str) else field.name for field in fields]
         if len(set(names)) < len(names):
             raise ArgumentError(f"fields={tuple(names)!r}: a field is there twice")
+        for dataset in datasets:
+            check_first_rows(dataset)
         bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in added]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]

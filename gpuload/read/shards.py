@@ -12,12 +12,13 @@ from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
 from gpuload.fields.field import Field
 from gpuload.read.batch import EncodedBatch
+from gpuload.read.index_check import checked_rows
 from gpuload.read.members import MemberViews
 from gpuload.types import I64, U8
 
 
 class MappedShard:
-    """One shard: its bytes, memory-mapped, and its rows of the index.
+    """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
     Raises:
         ShardError: it cannot be read, or does not match the index.
@@ -25,32 +26,24 @@ class MappedShard:
 
     def __init__(self, dataset: Dataset, number: int) -> None:
         self.path = dataset.shard_paths[number]
-        self.rows = dataset.rows(number)
+        self.rows = checked_rows(dataset, number)
         try:
             with self.path.open("rb") as file:
                 self.data: U8 = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         except (OSError, ValueError) as error:
             raise ShardError(f"{self.path}: cannot be read ({error}). Copy it again") from None
-        self._check(dataset.require_field("image"))
+        expected = dataset.manifest.shards[number].bytes
+        if len(self.data) < expected:
+            raise ShardError(
+                f"{self.path}: is {len(self.data):,} bytes, manifest.json says {expected:,}. It was cut short or "
+                "replaced: copy it again, or index the folder again"
+            )
+        self._check_headers(dataset.require_field("image"))
 
-    def _check(self, image: Field) -> None:
-        """Compares the index with the shard where that is cheap: its end, and three headers."""
+    def _check_headers(self, image: Field) -> None:
+        """Looks for the headers of three images where the index says that they are."""
         offsets = self.rows.column(image.offset_column).to_numpy()
         sizes = self.rows.column(image.bytes_column).to_numpy()
-        end = int((offsets + sizes).max(initial=0))
-        if end > len(self.data):
-            raise ShardError(
-                f"{self.path}: is {len(self.data):,} bytes, but the index places an image at byte {end:,}. "
-                "It was cut short or replaced: copy it again, or index the folder anew"
-            )
-        if image.kind == "raw":
-            pixels = self.rows.column("height").to_numpy().astype(np.int64) * self.rows.column("width").to_numpy()
-            if (sizes != 3 * pixels).any():
-                row = int((sizes != 3 * pixels).argmax())
-                raise ShardError(
-                    f"{self.path}: its index says that the pixels of {self.rows.column('key')[row].as_py()!r} are "
-                    f"{sizes[row]:,} bytes, but height x width x 3 are {3 * pixels[row]:,}. Index the folder anew"
-                )
         for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
             # Bytes 124..135 of the header before the data hold the size in octal (POSIX ustar). Between that and pixels
             # is a .npy header, which ends in a newline (NumPy's format description).
@@ -63,7 +56,8 @@ class MappedShard:
             if not is_there:
                 raise ShardError(
                     f"{self.path}: its index does not match it (sample {self.rows.column('key')[row].as_py()!r} is "
-                    "not at its place). Shard and index are not of one run: copy both again, or index the folder anew"
+                    "not where the index says). Shard and index are not of one run: copy both again, or index the "
+                    "folder again"
                 )
 
 

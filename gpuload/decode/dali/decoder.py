@@ -17,7 +17,7 @@ from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
 from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.types import U8, HeightWidth
 
 
 def count_gpus() -> int:
@@ -165,10 +165,16 @@ class DaliDecoder:
         batches = [batch for batch, _ in self._in_flight]
         self._discard()
         for batch in batches:
-            if rows := [row for row, data in enumerate(batch.encoded.images) if not _decodes(data)]:
-                return BatchDecodeError(batch, rows)
+            encoded = batch.encoded
+            if not self._stored.raw:
+                sizes = [_decoded_size(data) for data in encoded.images]
+                if rows := [row for row, size in enumerate(sizes) if size is None]:
+                    return BatchDecodeError(batch, rows)
+                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
+                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
+                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
             for masks in batch.masks:
-                if rows := [row for row, data in enumerate(masks) if not _decodes(data)]:
+                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
                     return BatchDecodeError(batch, rows, "mask")
                 if rows := find_other_sizes(batch, masks):
                     return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
@@ -190,15 +196,16 @@ def _keep_pipelines() -> None:
 os.register_at_fork(after_in_child=_keep_pipelines)
 
 
-def _decodes(data: U8) -> bool:
-    """Whether DALI's CPU decoder takes this image."""
+def _decoded_size(data: U8) -> HeightWidth | None:
+    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     def graph() -> Any:
         return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
 
     try:
-        graph().run()
+        (images,) = graph().run()
     except RuntimeError:
-        return False
-    return True
+        return None
+    height, width, _ = images.at(0).shape
+    return height, width
