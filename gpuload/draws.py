@@ -1,20 +1,104 @@
-"""Random numbers that are a pure function of a key and a counter.
+"""Random numbers that are a pure function of a key and a counter, and the table of who uses which.
 
 Order, crops and the packer's shuffle draw from here, never from a generator with a state: whichever process asks, and
-whatever was drawn before, (seed, epoch, sample, draw) gives the same number. It does not depend on NumPy's generators,
-whose streams may change between versions (NEP 19).
+whatever was drawn before, (seed, epoch, sample, draw number) gives the same number. It does not depend on NumPy's
+generators, whose streams may change between versions (NEP 19).
 
 The function is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, with
-the constants of Vigna's splitmix64.c): the k-th output is a 64-bit finaliser of `key + k * GAMMA`, so that any k can be
-had at once. Unsigned 64-bit arithmetic wraps alike everywhere.
+the constants of Vigna's splitmix64.c): the k-th output is a 64-bit finaliser of `key + k * GAMMA`, so that any of them
+is available without those before it. Unsigned 64-bit arithmetic wraps in the same way on every machine.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.types import U64
+from gpuload.errors import ArgumentError
+from gpuload.types import F64, I64, U64
+
+# draws(k): float64 (N,) in [0, 1), random number k of each of N samples.
+Draws = Callable[[int], F64]
+
+# What a key is for: one word of it, so that no two purposes share random numbers. The values are part of the disk
+# format (see gpuload.disk.manifest): a new purpose gets a new value, and none is ever changed.
+#
+#   key                                          what is drawn                                    by
+#   (seed, epoch, SHARDS)                        order of the shards of a pass                    order/epoch.py
+#   (seed, epoch, SAMPLES, window)               order of the samples of a window                 order/epoch.py
+#   (seed, MIXTURE, data set)                    the seed of one data set of a mixture            order/stream.py
+#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/stream.py
+#   (seed, epoch, AUGMENT), the first view       crop and flips: CROP_DRAWS of each sample        augment/augment.py
+#   (seed, epoch, AUGMENT, view), the others     the same
+#   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py
+#   (seed, epoch, BATCH)                         BATCH_DRAWS of each sample                       read/batches.py
+#   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
+#   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py
+#   (seed, MEASURE, split)                       images measured for mean and std                 packing/run/plan.py
+#
+# In a mixture, `seed` and `epoch` of a pass are those of the data set.
+SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH = 0, 1, 2, 3, 4, 5
+SHUFFLE, SPLIT, MEASURE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class DrawRange:
+    """Draw numbers first..first+count-1, of each sample and under one key, and who may use them."""
+
+    owner: str
+    first: int
+    count: int
+
+    def number(self, number: int) -> int:
+        """Draw number of this range's own `number`, which counts from 0.
+
+        Raises:
+            ArgumentError: `number` is not in 0..count-1; it would be another owner's.
+        """
+        if not 0 <= number < self.count:
+            raise ArgumentError(
+                f"{self.owner}: asks for draw number {number}, expected 0..{self.count - 1}. Use fewer random numbers"
+            )
+        return self.first + number
+
+    def part(self, owner: str, first: int, count: int) -> "DrawRange":
+        """Own numbers first..first+count-1 of this range, for another owner.
+
+        Raises:
+            ArgumentError: they are not all in this range.
+        """
+        if first < 0 or first + count > self.count:
+            raise ArgumentError(
+                f"{owner}: needs draw numbers up to {first + count - 1}, expected 0..{self.count - 1} of {self.owner}. "
+                "Use fewer of them"
+            )
+        return DrawRange(owner, self.first + first, count)
+
+    def of(self, draws: Draws) -> Draws:
+        """The same random numbers for the owner, who counts from 0 and gets no others."""
+        return lambda number: draws(self.number(number))
+
+    def counters(self, samples: I64, number: int) -> I64:
+        """int64 (N,): the counters of this range's own `number` for samples, of which each owns `count` numbers."""
+        return samples * self.count + self.number(number)
+
+
+# The draw numbers that each sample owns under a key. Like the keys, these are never changed.
+CROP_DRAWS = DrawRange("a crop", 0, 64)  # which one is for what: Augment.draw
+TRANSFORM_DRAWS = DrawRange("Augment(transforms): a transform", 0, 1 << 12)
+BATCH_DRAWS = DrawRange("a batch", 0, 1 << 14)
+
+# The parts of BATCH_DRAWS: those of the i-th batch transform begin at 256 i, those of view i of `graph=` at 16 i.
+BATCH_TRANSFORM_DRAWS = BATCH_DRAWS.part("batch_transforms", 0, 1 << 13)
+EACH_BATCH_TRANSFORM = 256
+GRAPH_DRAWS = BATCH_DRAWS.part("graph", 1 << 13, 1 << 13)
+EACH_GRAPH_VIEW = 16
+
+# Of the 256 of a RandomChoice, number 0 chooses; those of the i-th transform in it begin at 1 + 8 i.
+CHOICE_DRAWS = DrawRange("RandomChoice", 0, EACH_BATCH_TRANSFORM)
+EACH_CHOICE = 8
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -40,12 +124,12 @@ def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:
     return result
 
 
-def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+def uniform(key: int | U64, counters: npt.NDArray[np.integer]) -> F64:
     """float64 in [0, 1), in the shape of `counters`: multiples of 2**-53."""
-    result: npt.NDArray[np.float64] = (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
+    result: F64 = (random_bits(key, counters) >> np.uint64(11)) * 2.0**-53
     return result
 
 
-def permutation(key: int, count: int) -> npt.NDArray[np.int64]:
-    """int64 (count,): the numbers 0..count-1, each order as likely as any other, by sorting random bits."""
+def permutation(key: int, count: int) -> I64:
+    """int64 (count,): the numbers 0..count-1 in random order, every order equally likely, by sorting random bits."""
     return np.argsort(random_bits(key, np.arange(count, dtype=np.uint64)), kind="stable")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from gpuload.augment.schedule import Schedule, Views
 from gpuload.batchwise import BatchTransform
-from gpuload.decode.interface import BatchDecodeError, explain, no_pixels
+from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
+from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.fields import FieldSpec
@@ -21,7 +22,8 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, count_threads, find_ranks
-from gpuload.read.batches import Batch, BatchReader
+from gpuload.read.batch import Batch
+from gpuload.read.batches import BatchReader
 from gpuload.tuning import describe_device, load_tuning
 
 # Samples that are read at a time, in one batch or in some that follow one another. Beside a decoder that fills the
@@ -291,9 +293,7 @@ class DaliIterator:
                     )
                 asked = time.perf_counter()
         except BatchDecodeError as error:
-            failed = error.request
-            assert isinstance(failed, Batch)
-            raise explain(error, self._datasets, failed.encoded.samples, failed.sources) from None
+            raise explain(error, self._datasets) from None
         if (last := self._empty_batch(position)) is not None:
             self._handed_out = position._replace(samples=self._epoch_samples)
             nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))

@@ -1,10 +1,16 @@
 """Random numbers: against the published generator, and for the mistakes that loaders make with seeds."""
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuload.draws import make_key, permutation, random_bits, uniform
+from gpuload import draws
+from gpuload.augment.crops import RANDOM_CROP_DRAWS
+from gpuload.draws import DrawRange, make_key, permutation, random_bits, uniform
+from gpuload.errors import ArgumentError
 
 
 def test_random_bits_are_splitmix64() -> None:
@@ -37,3 +43,44 @@ def test_every_order_of_four_is_as_likely() -> None:
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 24
     assert (((counts - 500) ** 2) / 500).sum() < 60  # chi-square, 23 degrees of freedom: above 60 once in 30,000
+
+
+def test_the_table_is_as_it_always_was() -> None:
+    """Another number here gives other batches for the same seed: it belongs in the changelog."""
+    loading = (draws.SHARDS, draws.SAMPLES, draws.AUGMENT, draws.MIXTURE, draws.TRANSFORM, draws.BATCH)
+    assert loading == (0, 1, 2, 3, 4, 5)
+    assert (draws.SHUFFLE, draws.SPLIT, draws.MEASURE) == (1, 2, 3)
+    samples = np.array([0, 5])
+    transform = draws.BATCH_TRANSFORM_DRAWS.part("", 3 * draws.EACH_BATCH_TRANSFORM, draws.EACH_BATCH_TRANSFORM)
+    view = draws.GRAPH_DRAWS.part("", 2 * draws.EACH_GRAPH_VIEW, draws.EACH_GRAPH_VIEW)
+    assert draws.BATCH_DRAWS.counters(samples, transform.number(7)).tolist() == [775, 5 * 16384 + 775]
+    assert draws.BATCH_DRAWS.counters(samples, view.number(15)).tolist() == [8239, 5 * 16384 + 8239]
+    assert draws.TRANSFORM_DRAWS.counters(samples, 6).tolist() == [6, 5 * 4096 + 6]
+    assert (draws.CROP_DRAWS.count, draws.EACH_CHOICE) == (64, 8)
+
+
+def test_the_parts_of_the_table_fit_and_do_not_overlap() -> None:
+    parts = (draws.BATCH_TRANSFORM_DRAWS, draws.GRAPH_DRAWS)
+    owned = [range(part.first, part.first + part.count) for part in parts]
+    assert not any(set(one) & set(other) for one, other in itertools.combinations(owned, 2))
+    assert all(part.start >= 0 and part.stop <= draws.BATCH_DRAWS.count for part in owned)
+    assert draws.CROP_DRAWS.count >= 2 + RANDOM_CROP_DRAWS  # of Augment.draw: a flip, the crop, the other flip
+
+
+@given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 120), st.integers(1, 120), st.integers(-3, 130))
+def test_a_range_gives_nobody_the_numbers_of_another(first: int, count: int, start: int, size: int, k: int) -> None:
+    whole = DrawRange("all", first, count)
+    if start + size > count:
+        with pytest.raises(
+            ArgumentError, match=rf"mine: needs draw numbers up to {start + size - 1}, expected 0..{count - 1} of all"
+        ):
+            whole.part("mine", start, size)
+        return
+    part = whole.part("mine", start, size)
+    if 0 <= k < size:
+        assert part.number(k) == first + start + k
+        assert part.of(lambda number: np.array([number]))(k).tolist() == [first + start + k]
+        assert part.counters(np.array([3]), k).tolist() == [3 * size + first + start + k]
+    else:
+        with pytest.raises(ArgumentError, match=rf"mine: asks for draw number {k}, expected 0..{size - 1}. Use fewer"):
+            part.number(k)

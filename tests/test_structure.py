@@ -17,7 +17,8 @@ PACKAGE = Path(gpuload.__file__).parent
 # from rooms before it. Everything at the top of the package is listed here, and nothing else.
 COMMON = ["errors", "types", "collector", "draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output", "iterator"]
+LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
+LOADING += ["decode_errors", "iterator"]
 COMMANDS = ["commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}

@@ -17,9 +17,8 @@ from gpuload.augment.crops import (
 )
 from gpuload.augment.from_torchvision import arguments_of
 from gpuload.augment.views import DType, Form, Interpolation, Layout, Normalize, View
-from gpuload.draws import make_key, uniform
+from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, make_key, uniform
 from gpuload.errors import ArgumentError
-from gpuload.order.epoch import AUGMENT, TRANSFORM
 from gpuload.transforms import (
     ColorJitter,
     RandomErasing,
@@ -33,9 +32,6 @@ Crop = Literal["random", "center", "none", "pad_or_crop"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-# Each sample owns this many random numbers an epoch for its crop; which one is for what is told in `Augment.draw`.
-_CROP_DRAWS = 64
 
 
 @dataclass(frozen=True)
@@ -181,10 +177,10 @@ class Augment:
         # Number 0: flip. Then those of a random crop, and the vertical flip. At once: each NumPy call costs as much.
         last = 1 + RANDOM_CROP_DRAWS
         numbers = np.array([0, 1, 2, 3, 4, last] if self.crop == "random" else [0, last])
-        drawn = uniform(key, samples * _CROP_DRAWS + numbers[:, None])
+        drawn = uniform(key, samples * CROP_DRAWS.count + numbers[:, None])
 
         def draw_more(rows: I64) -> F64:
-            return uniform(key, samples[rows] * _CROP_DRAWS + np.arange(5, last)[:, None])
+            return uniform(key, samples[rows] * CROP_DRAWS.count + np.arange(5, last)[:, None])
 
         def draws_of(transform: int) -> Any:
             return sample_draws(make_key(seed, epoch, TRANSFORM, view, transform), samples)

@@ -1,25 +1,17 @@
-"""Operations on whole batches, on the device that they are on: MixUp, CutMix, and functions of your own."""
+"""Operations on whole batches, on the device that they are on: written once for NumPy's and CuPy's arrays.
 
-from gpuload.batchwise.transforms import (
-    BatchForm,
-    BatchTransform,
-    CenterHole,
-    CutMix,
-    FieldBatch,
-    MixUp,
-    RandomChoice,
-    apply_transforms,
-    check_transforms,
-)
+    loader = gpuload.DaliIterator(
+        "shards/train", 256, augment=gpuload.Augment(224), batch_transforms=[RandomChoice([MixUp(), CutMix()])]
+    )
+    for images, soft_labels in loader:
+        ...
 
-__all__ = [
-    "BatchForm",
-    "BatchTransform",
-    "CenterHole",
-    "CutMix",
-    "FieldBatch",
-    "MixUp",
-    "RandomChoice",
-    "apply_transforms",
-    "check_transforms",
-]
+Any function that takes a `FieldBatch` and changes its fields is a batch transform, too, such as a CUDA kernel
+(`examples/raw_kernel.py`). Random numbers are those of (seed, epoch, sample), as for crops.
+"""
+
+from gpuload.batchwise.center_hole import CenterHole
+from gpuload.batchwise.interface import BatchForm, BatchTransform, FieldBatch
+from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice
+
+__all__ = ["BatchForm", "BatchTransform", "CenterHole", "CutMix", "FieldBatch", "MixUp", "RandomChoice"]

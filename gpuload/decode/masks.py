@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from gpuload.augment import View
-from gpuload.decode.interface import Request
+from gpuload.read.batch import Batch
 from gpuload.types import U8
 
 OTHER_SIZE = "it is not of its image's size"
@@ -17,15 +17,15 @@ OTHER_SIZE = "it is not of its image's size"
 _HEADER, _HEADER_BYTES = struct.Struct(">4sII"), slice(12, 24)
 
 
-def find_other_sizes(request: Request, masks: Sequence[U8]) -> list[int]:
-    """Places of the masks that are not of their image's size. Only headers are read, where there is one."""
-    places = []
-    sizes = zip(request.widths.tolist(), request.heights.tolist(), strict=True)
-    for place, (data, size) in enumerate(zip(masks, sizes, strict=True)):
+def find_other_sizes(batch: Batch, masks: Sequence[U8]) -> list[int]:
+    """Rows of the batch whose mask is not of its image's size. Only PNG headers are read."""
+    rows = []
+    sizes = zip(batch.encoded.widths.tolist(), batch.encoded.heights.tolist(), strict=True)
+    for row, (data, size) in enumerate(zip(masks, sizes, strict=True)):
         header = data[_HEADER_BYTES].tobytes()
         if header.startswith(b"IHDR") and _HEADER.unpack(header)[1:] != size:
-            places.append(place)
-    return places
+            rows.append(row)
+    return rows
 
 
 def decode_mask(data: U8) -> U8:

@@ -11,7 +11,6 @@ from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.ranks import Ranks, find_device
-from gpuload.read.batches import Batch
 
 DecoderName = Literal["auto", "dali", "native"]
 
@@ -47,7 +46,7 @@ def open_decoder(
     graph: Callable[[Any, Any], Any] | None,
     hw_decoder_load: float | None,
     **options: Any,
-) -> Decoder[Batch]:
+) -> Decoder:
     """The decoder; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each field of masks the class of what lies outside the image; None where neither images nor masks
@@ -82,7 +81,7 @@ def open_decoder(
             "decoder='dali': one of the data sets holds encoded images and another pixels as they are. Pack both "
             "alike, or use decoder='native'"
         )
-    decoder: Decoder[Batch] = DaliDecoder(
+    decoder: Decoder = DaliDecoder(
         schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
     if all(form.is_plain for form in schedule.forms):

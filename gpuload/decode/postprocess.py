@@ -1,13 +1,14 @@
 """The last step of an image, in torch on the device: transforms, normalisation, erasing."""
 
 from collections.abc import Iterator
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import Decoded, Decoder, R
+from gpuload.decode.interface import Decoded, Decoder
+from gpuload.read.batch import Batch
 from gpuload.transforms.apply import apply_steps, erase, warp_masks
 
 # NumPy and DALI have no bfloat16: float32 until the batch is handed over.
@@ -62,27 +63,27 @@ def _standardise(images: torch.Tensor) -> torch.Tensor:
     return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
 
 
-class FinishingDecoder(Generic[R]):
+class FinishingDecoder:
     """Finishes the batches of a decoder that hands over plain uint8 (N, 3, height, width) of these views."""
 
     def __init__(
-        self, decoder: Decoder[R], forms: tuple[Form, ...], mask_fills: tuple[int, ...], device_id: int | None
+        self, decoder: Decoder, forms: tuple[Form, ...], mask_fills: tuple[int, ...], device_id: int | None
     ) -> None:
         self._decoder, self._mask_fills = decoder, mask_fills
         self._forms = forms
         device = "cpu" if device_id is None else f"cuda:{device_id}"
         self._finishes = [None if form.is_plain else Finish(form, device) for form in forms]
 
-    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`."""
-        for request, decoded in self._decoder.decode(requests):
+        for batch, decoded in self._decoder.decode(batches):
             images = tuple(
                 pixels if finish is None else self._finish(finish, form, pixels, view)
                 for finish, form, pixels, view in zip(
-                    self._finishes, self._forms, decoded.images, request.views, strict=True
+                    self._finishes, self._forms, decoded.images, batch.views, strict=True
                 )
             )
-            yield request, Decoded(images, tuple(map(self._warp, decoded.masks, request.views)), decoded.seconds)
+            yield batch, Decoded(images, tuple(map(self._warp, decoded.masks, batch.views)), decoded.seconds)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""

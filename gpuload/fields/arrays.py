@@ -1,7 +1,7 @@
 """Arrays that stay in the shard: stacked as they are, or padded."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe
-from gpuload.fields.ragged import flat, lengths_of, pad
+from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
+from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
 from gpuload.types import Array, ClassNames
 
@@ -88,6 +88,18 @@ class ArrayKind(Kind):
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         return array_fault(content, header, tuple(row[shape_column(field)]), field.dtype)
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        """Members that are not as large as an array of their shape."""
+        shapes, size = rows.column(shape_column(field)), rows.column(field.bytes_column).to_numpy()
+        sides = flat(shapes).astype(np.float64)
+        # Products in float64, which do not overflow: exact up to 2**53, and larger than any shard beyond.
+        needed = np.full(len(size), float(np.dtype(field.dtype).itemsize))
+        np.multiply.at(needed, rows_of(lengths_of(shapes)), np.where(sides < 0, np.nan, sides))
+        yield BadRows(
+            np.flatnonzero(~(needed == size)),
+            lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",
+        )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
         return BoundTokens(spec, field, datasets) if isinstance(spec, Tokens) else BoundArray(field, datasets)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, shortest
+from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, shortest
 from gpuload.fields.motion import crop_edges, flips
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
@@ -149,6 +149,18 @@ class BoxesKind(Kind):
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         found = json.loads(content)
         return {field.name: found["boxes"], class_column(field): found["classes"]}
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        boxes, classes = rows.column(field.name), rows.column(class_column(field))
+        count, class_count = lengths_of(boxes), lengths_of(classes)
+        yield BadRows(
+            np.flatnonzero(count != class_count),
+            lambda row: f"{count[row]} boxes in {field.name!r} and {class_count[row]} class numbers of them",
+        )
+        yield BadRows(
+            rows_of(4 * count)[~np.isfinite(flat(boxes))],
+            lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected numbers",
+        )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
         return BoundBoxes(spec if isinstance(spec, Boxes) else Boxes(field.name), field)

@@ -1,13 +1,14 @@
 """The image itself: encoded, or as raw pixels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gpuload.fields.arrays import array_fault
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.types import ClassNames, WidthHeight
 
@@ -60,6 +61,17 @@ class RawKind(ImageKind):
     """An image as pixels, uint8 (height, width, 3), in a `.npy` member."""
 
     name = "raw"
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        """Members that are not as large as their pixels."""
+        size, height, width = (
+            rows.column(name).to_numpy().astype(np.int64) for name in (field.bytes_column, "height", "width")
+        )
+        needed = 3 * height * width
+        yield BadRows(
+            np.flatnonzero(size != needed),
+            lambda row: f"its pixels as {size[row]:,} bytes, but height x width x 3 are {needed[row]:,}",
+        )
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         return array_fault(content, header, (row["height"], row["width"], 3), "|u1")

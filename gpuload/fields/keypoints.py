@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe, shortest
+from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe, shortest
 from gpuload.fields.motion import flips, move_points
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
@@ -147,6 +147,13 @@ class KeypointsKind(Kind):
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {field.name: json.loads(content)}
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        instances = rows.column(field.name)
+        yield BadRows(
+            rows_of(3 * field.size * lengths_of(instances))[~np.isfinite(flat(instances))],
+            lambda row: f"its {field.name!r} as {str(instances[row].as_py())[:60]}, expected numbers",
+        )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
         return BoundKeypoints(spec if isinstance(spec, Keypoints) else Keypoints(field.name), field)

@@ -7,7 +7,7 @@ of a kind that follows its image, `targets.py` of one that only lies in the inde
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -50,6 +50,13 @@ class Member(NamedTuple):
     content: bytes
     header: int
     values: Mapping[str, Any]
+
+
+class BadRows(NamedTuple):
+    """Rows of an index, int64 (n,), with the same fault. found: what the index says of one of them."""
+
+    rows: I64
+    found: Callable[[int], str]
 
 
 class FieldSpec:
@@ -211,6 +218,13 @@ class Kind(ABC):
         return ""
 
     # In the loader
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        """Rows of a shard's index whose values cannot be right, whatever the shard holds; vectorised over the rows.
+
+        Nulls, and members that lie outside of the shard, have been refused before.
+        """
+        return iter(())
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         """What must be the same in data sets that are mixed, by a word for messages."""

@@ -1,7 +1,7 @@
 """Labels: any number of class numbers a sample."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpuload.errors import ArgumentError
 from gpuload.fields.class_limits import check_classes, known_count
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe
+from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
@@ -76,6 +76,13 @@ class LabelsKind(Kind):
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {field.name: json.loads(content)}
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        labels = rows.column(field.name)
+        yield BadRows(
+            rows_of(lengths_of(labels))[flat(labels) < 0],
+            lambda row: f"its {field.name!r} as {labels[row].as_py()}, expected class numbers from 0",
+        )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
         wanted = spec if isinstance(spec, MultiHot) else MultiHot(field.name)

@@ -14,11 +14,8 @@ them.
 
 import numpy as np
 
-from gpuload.draws import make_key, permutation
+from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.types import I64
-
-# What a key is for: the first word after (seed, epoch), so that none of them shares random numbers.
-SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH = 0, 1, 2, 3, 4, 5
 
 
 class EpochOrder:

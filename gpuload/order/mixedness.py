@@ -80,7 +80,11 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
     shards = order.window_shards(0)
     if len(shards) == np.count_nonzero(dataset.shard_sizes):
         return False
-    seen = {int(label) for shard in shards for label in np.unique(dataset.rows(int(shard)).column("label").to_numpy())}
+    seen = {
+        int(label)
+        for shard in shards
+        for label in np.unique(dataset.rows(int(shard)).column("label").drop_null().to_numpy())
+    }
     classes = len(dataset.classes)
     # If classes were of one size. They are not, but a set that is not sorted stays far above half of it.
     expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import make_key, permutation
+from gpuload.draws import MIXTURE, make_key, permutation
 from gpuload.errors import ArgumentError
-from gpuload.order.epoch import MIXTURE, EpochOrder
+from gpuload.order.epoch import EpochOrder
 from gpuload.types import I64
 
 # Positions after which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and to find out

@@ -5,23 +5,16 @@ from contextlib import nullcontext
 from typing import Any
 
 from gpuload.augment.schedule import Schedule
-from gpuload.batchwise import (
-    BatchForm,
-    BatchTransform,
-    CutMix,
-    FieldBatch,
-    MixUp,
-    RandomChoice,
-    apply_transforms,
-    check_transforms,
-)
+from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
+from gpuload.batchwise.apply import apply_transforms, check_transforms
 from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.integers import BoundIntegers
 from gpuload.output.arrays import Arrays
-from gpuload.read.batches import Batch
+from gpuload.read.batch import Batch
+from gpuload.read.index_check import check_first_rows
 from gpuload.transforms import affine_of
 
 _COMPUTED = ("index", "dataset")  # no columns of the index: the batch knows them
@@ -51,6 +44,8 @@ class Collate:
         names = [field if isinstance(field, str) else field.name for field in fields]
         if len(set(names)) < len(names):
             raise ArgumentError(f"fields={tuple(names)!r}: a field is there twice")
+        for dataset in datasets:
+            check_first_rows(dataset)
         bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in added]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
@@ -63,17 +58,11 @@ class Collate:
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
-        mixers = [transform for transform in transforms if isinstance(transform, MixUp | CutMix | RandomChoice)]
-        if mixers and any(field.name == "label" and not isinstance(field, BoundIntegers) for field in self._bound):
-            raise ArgumentError(
-                f"{mixers[0]}: makes soft labels out of class numbers; ask for 'label' by its name alone"
-            )
-        for augment in schedule.all_augments():
-            form = BatchForm(
-                tuple(field.name for field in bound), augment.output_size, augment.dtype, self._num_classes
-            )
-            check_transforms(self._transforms, form)
         self._asked = tuple(field.name for field in bound)
+        classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers) and f.name not in COMPUTED)
+        for augment in schedule.all_augments():
+            form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
+            check_transforms(self._transforms, form)
         self.names = (*names, *sorted(added - set(names)))
 
     @property

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpuload.draws import Draws
 from gpuload.transforms import geometry
 from gpuload.transforms.checks import Fill, check_fill, is_count, refuse
 from gpuload.transforms.policies import POLICIES, Policy
-from gpuload.transforms.steps import Draws, Op, Steps, join, one_step
+from gpuload.transforms.steps import Op, Steps, join, one_step
 from gpuload.types import F64
 
 _MOVES = {

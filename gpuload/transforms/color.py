@@ -6,9 +6,10 @@ from itertools import permutations
 
 import numpy as np
 
+from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.checks import Range, check_probability, check_range, is_count, is_number, refuse
-from gpuload.transforms.steps import Draws, Op, Steps, join, no_steps, one_step
+from gpuload.transforms.steps import Op, Steps, join, no_steps, one_step
 
 
 class Photometric:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuload.draws import Draws
 from gpuload.transforms.checks import check_probability, refuse
-from gpuload.transforms.steps import Draws, Steps, Transform, is_geometric, join
+from gpuload.transforms.steps import Steps, Transform, is_geometric, join
 
 
 @dataclass(frozen=True)

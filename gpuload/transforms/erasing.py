@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpuload.draws import Draws
 from gpuload.transforms.checks import check_pair, check_probability, is_number, refuse
-from gpuload.transforms.steps import Draws
 from gpuload.types import F32
 
 _ATTEMPTS = 10  # as in torchvision

@@ -11,13 +11,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.draws import uniform
+from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
 from gpuload.types import F32, F64, I8
 
-# draws(k): float64 (N,) in [0, 1), the k-th random number of each sample; k from 0 to NUMBERS - 1.
-Draws = Callable[[int], F64]
-
-NUMBERS = 1 << 12  # that each sample owns for one transform
 ARGS = 9  # numbers of a step, at most
 
 
@@ -76,7 +72,7 @@ class Transform(Protocol):
 
 def sample_draws(key: int, samples: npt.NDArray[np.int64]) -> Draws:
     """The random numbers of samples (N,), by their numbers, for the one transform to which `key` belongs."""
-    return lambda number: uniform(key, samples * NUMBERS + number)
+    return lambda number: uniform(key, TRANSFORM_DRAWS.counters(samples, number))
 
 
 def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:

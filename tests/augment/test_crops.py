@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from images import encode
+from made_batches import make_batch
 from PIL import Image
-from requests_of import make_request
 
 from gpuload.augment import Augment, View
 from gpuload.augment.crops import Crops
@@ -75,15 +75,15 @@ def test_pad_or_crop_keeps_each_pixel(which: str, size: tuple[int, int]) -> None
     arrays = [rng.integers(0, 256, (h, w, 3), np.uint8) for h, w in [(20, 31), (21, 32), (50, 8), (7, 33), (1, 1)]]
     augment = Augment(size, crop="pad_or_crop", fill=77, flip=0.5, vertical_flip=0.5, **UINT8)
     encoded = [np.frombuffer(encode(Image.fromarray(array), "PNG"), np.uint8) for array in arrays]
-    request = make_request(augment, encoded, [array.shape[1::-1] for array in arrays], seed=1)
+    batch = make_batch(augment, encoded, [array.shape[1::-1] for array in arrays], seed=1)
     options: Any = {"batch_size": 5, "num_threads": 1, "prefetch": 1}
     decoder: Any = (
         NativeDecoder([augment.form], Stored(), **options)
         if which == "native"
         else DaliDecoder([augment.form], Stored(), device_id=None, **options)
     )
-    [(_, decoded)] = decoder.decode(iter([request]))
-    crops = request.views[0].crops
+    [(_, decoded)] = decoder.decode(iter([batch]))
+    crops = batch.views[0].crops
     flips = set()
     for image, found, mirror, mirror_y in zip(arrays, np.asarray(decoded.images[0]), *crops[-2:], strict=True):
         expected = resize_with_crop_or_pad(image, *size, 77)

@@ -10,17 +10,8 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.batchwise import (
-    BatchForm,
-    CenterHole,
-    CutMix,
-    FieldBatch,
-    MixUp,
-    RandomChoice,
-    apply_transforms,
-    blend,
-    check_transforms,
-)
+from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, blend
+from gpuload.batchwise.apply import apply_transforms, check_transforms
 from gpuload.batchwise.blend import Mix, symmetric_beta
 from gpuload.draws import make_key, uniform
 
@@ -264,7 +255,7 @@ def test_transforms_follow_one_another_and_draw_apart() -> None:
         assert "twice" in batch.fields
 
     batch = make_batch(np)
-    form = BatchForm(("image", "label"), (12, 17), "float32", CLASSES)
+    form = BatchForm(("image", "label"), (12, 17), "float32", CLASSES, ("label",))
     assert check_transforms([first, second, MixUp(), CenterHole(2)], form) == ("twice", "middle")
     apply_transforms([first, second], batch)
     np.testing.assert_array_equal(batch.fields["twice"], 2 * batch.fields["label"])
@@ -275,7 +266,7 @@ def test_a_field_that_was_added_can_be_used_by_the_next() -> None:
     def label(batch: FieldBatch) -> None: ...
 
     label.adds = ("label",)  # type: ignore[attr-defined]
-    assert check_transforms([label, MixUp()], FORM._replace(fields=("image",))) == ("label",)
+    assert check_transforms([label, MixUp()], FORM._replace(fields=("image",), class_fields=())) == ("label",)
 
 
 def test_a_transform_that_does_not_add_what_it_says() -> None:
@@ -288,7 +279,77 @@ def test_a_transform_that_does_not_add_what_it_says() -> None:
         apply_transforms([Lazy()], make_batch(np))
 
 
-FORM = BatchForm(("image", "label"), (24, 32), "float32", 10)
+def test_a_transform_may_say_what_it_needs_and_changes() -> None:
+    class Smooth:
+        """Label smoothing: the user's own transform that makes soft labels."""
+
+        softens = ("label",)
+
+        def check(self, form: BatchForm) -> None:
+            seen.append(form.class_fields)
+            if "label" not in form.class_fields:
+                raise gpuload.ArgumentError("Smooth: needs class numbers")
+
+        def __call__(self, batch: FieldBatch) -> None: ...
+
+        def __str__(self) -> str:
+            return "Smooth()"
+
+    seen: list[tuple[str, ...]] = []
+    check_transforms([Smooth(), CenterHole(2)], FORM)
+    assert seen == [("label",)]
+    with pytest.raises(gpuload.ArgumentError, match="Smooth: needs class numbers"):
+        check_transforms([Smooth()], FORM._replace(class_fields=()))
+    for pair in ([MixUp(), Smooth()], [Smooth(), MixUp()]):
+        with pytest.raises(
+            gpuload.ArgumentError, match=f"{pair[0].__class__.__name__}.* and .* would mix the labels twice"
+        ):
+            check_transforms(pair, FORM)
+
+    def look(batch: FieldBatch) -> None:
+        seen.append(batch.form.class_fields)
+
+    batch = make_batch(np)
+    batch.fields["index"] = batch.fields["label"].copy()
+    apply_transforms([look, MixUp(), look], batch)
+    assert seen[-2:] == [("label",), ()]
+
+
+def test_each_transform_of_a_list_has_256_random_numbers() -> None:
+    def draw(number: int) -> Callable[[FieldBatch], None]:
+        return lambda batch: seen.append(batch.draws(number)[0])
+
+    seen: list[float] = []
+    batch = make_batch(np)
+    counted = FieldBatch(batch.fields, CLASSES, lambda number: np.array([float(number)]))
+    apply_transforms([draw(255)] * 32, counted)
+    assert seen == [256 * index + 255 for index in range(32)]
+    check_transforms([draw(0)] * 32, FORM)
+    with pytest.raises(gpuload.ArgumentError, match="batch_transforms: there are 33, expected at most 32. Combine"):
+        check_transforms([draw(0)] * 33, FORM)
+    with pytest.raises(gpuload.ArgumentError, match=r"batch_transforms\[32\]: needs draw numbers up to 8447"):
+        apply_transforms([draw(0)] * 33, counted)
+    for number in (300, 256, -1):
+        with pytest.raises(
+            gpuload.ArgumentError, match=rf"batch_transforms\[1\]: asks for draw number {number}, expected 0..255"
+        ):
+            apply_transforms([draw(0), draw(number)], counted)
+
+
+def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
+    class Greedy(MixUp):
+        def plan(self, draws: Callable[[int], np.ndarray], height: int, width: int) -> Mix:
+            draws(8)
+            return super().plan(draws, height, width)
+
+    RandomChoice([MixUp()] * 31)
+    with pytest.raises(gpuload.ArgumentError, match="RandomChoice: has 32 transforms, expected at most 31. Use fewer"):
+        RandomChoice([MixUp()] * 32)
+    with pytest.raises(gpuload.ArgumentError, match=r"Greedy in a RandomChoice: asks for draw number 8, expected 0..7"):
+        RandomChoice([CutMix(), Greedy()])
+
+
+FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +359,7 @@ FORM = BatchForm(("image", "label"), (24, 32), "float32", 10)
         ([CutMix()], FORM._replace(fields=("label",)), "needs the field 'image'; fields are 'label'"),
         ([CenterHole()], FORM._replace(fields=("label",)), r"CenterHole\(size=32.*\): needs the field 'image'"),
         ([MixUp()], FORM._replace(num_classes=None), "the data set does not tell how many classes it has. Give num_classes"),
-        ([CutMix(num_classes=9)], FORM, r"the data set has 10 classes; give as many, or leave it away"),
+        ([CutMix(num_classes=9)], FORM, r"the data set has 10 classes; give as many, or none"),
         ([MixUp(), CutMix()], FORM, r"MixUp\(.*\) and CutMix\(.*\) would mix the labels twice. Use RandomChoice"),
         ([CenterHole(25)], FORM, r"the hole is larger than the image, 24×32 pixels \(height×width\)"),
         ([CenterHole((8, 33))], FORM, "the hole is larger than the image, 24×32"),

@@ -2,21 +2,21 @@
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from images import smooth_image
+from made_batches import make_batch, with_images
 from PIL import Image
-from requests_of import Request, make_request
 
 import gpuload
 from gpuload.augment import Augment
 from gpuload.decode.dali.decoder import DaliDecoder
 from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
 from gpuload.decode.native.decoder import NativeDecoder
+from gpuload.read.batch import Batch
 from gpuload.types import U8
 
 
@@ -27,18 +27,18 @@ def encode(image: Image.Image, **options: Any) -> U8:
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def request(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> Request:
-    return make_request(augment, [encode(image) for image in images], [image.size for image in images], seed=seed)
+def batch_of(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> Batch:
+    return make_batch(augment, [encode(image) for image in images], [image.size for image in images], seed=seed)
 
 
-Open = Callable[..., Decoder[Request]]
+Open = Callable[..., Decoder]
 
 
 @pytest.fixture(params=["dali", "native"])
 def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
-    opened: list[Decoder[Request]] = []
+    opened: list[Decoder] = []
 
-    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2, num_threads: int = 2) -> Decoder[Request]:
+    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2, num_threads: int = 2) -> Decoder:
         options: Any = {
             "batch_size": batch_size,
             "num_threads": num_threads,
@@ -55,9 +55,9 @@ def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
         decoder.close()
 
 
-def decode(open_decoder: Open, augment: Augment, wanted: Request) -> np.ndarray:
+def decode(open_decoder: Open, augment: Augment, wanted: Batch) -> np.ndarray:
     """The batch, of the augment's dtype and layout."""
-    [(_, decoded)] = open_decoder(augment, len(wanted.images)).decode(iter([wanted]))
+    [(_, decoded)] = open_decoder(augment, len(wanted)).decode(iter([wanted]))
     return np.array(decoded.images[0])
 
 
@@ -80,7 +80,7 @@ MEAN, LARGEST = 0.3, 2
 
 def test_random_crop_is_pillows_crop_and_resize(open_decoder: Open, images: list[Image.Image]) -> None:
     augment = Augment((48, 56), **UINT8_HWC)
-    wanted = request(augment, images)
+    wanted = batch_of(augment, images)
     found = decode(open_decoder, augment, wanted)
     crops = wanted.views[0].crops
     flips = 0
@@ -101,7 +101,7 @@ def test_center_crop_is_torchvisions(
 ) -> None:
     augment = Augment(size, crop="center", resize=resize, **UINT8_HWC)
     reference = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(size)])
-    found = decode(open_decoder, augment, request(augment, images))
+    found = decode(open_decoder, augment, batch_of(augment, images))
     for image, pixels in zip(images, found, strict=True):
         mean, largest = apart(pixels, np.asarray(reference(image)))
         assert mean < MEAN and largest <= LARGEST
@@ -113,26 +113,26 @@ def test_default_center_crop_resizes_224_to_256() -> None:
 
 def test_no_crop_stretches_the_whole_image(open_decoder: Open, images: list[Image.Image]) -> None:
     augment = Augment((20, 30), crop="none", **UINT8_HWC)
-    found = decode(open_decoder, augment, request(augment, images))
+    found = decode(open_decoder, augment, batch_of(augment, images))
     for image, pixels in zip(images, found, strict=True):
         mean, largest = apart(pixels, np.asarray(image.resize((30, 20), Image.Resampling.BILINEAR)))
         assert mean < MEAN and largest <= LARGEST
 
 
 def test_normalisation_and_layout(open_decoder: Open, images: list[Image.Image]) -> None:
-    raw = decode(open_decoder, Augment(24, **UINT8_HWC), request(Augment(24), images))
+    raw = decode(open_decoder, Augment(24, **UINT8_HWC), batch_of(Augment(24), images))
     mean, std = np.array(Augment(24).mean), np.array(Augment(24).std)
     expected = ((raw / 255 - mean) / std).transpose(0, 3, 1, 2)
     # The resized pixels are rounded to uint8 in both, so only float rounding is left: float16 has 11 bits.
-    np.testing.assert_allclose(decode(open_decoder, Augment(24), request(Augment(24), images)), expected, atol=1e-5)
-    half = decode(open_decoder, Augment(24, dtype="float16"), request(Augment(24), images))
+    np.testing.assert_allclose(decode(open_decoder, Augment(24), batch_of(Augment(24), images)), expected, atol=1e-5)
+    half = decode(open_decoder, Augment(24, dtype="float16"), batch_of(Augment(24), images))
     assert half.dtype == np.float16
     np.testing.assert_allclose(half, expected, atol=2e-3)
 
 
 def test_batches_of_any_size_come_in_order_whatever_the_prefetch(open_decoder: Open, images: list[Image.Image]) -> None:
     augment = Augment(16, **UINT8_HWC)
-    wanted = [request(augment, images[:n], seed=n) for n in (5, 5, 3, 1, 4)]
+    wanted = [batch_of(augment, images[:n], seed=n) for n in (5, 5, 3, 1, 4)]
     for prefetch in (1, 2, 7):
         found = list(open_decoder(augment, 5, prefetch).decode(iter(wanted)))
         assert [one for one, _ in found] == wanted
@@ -141,33 +141,33 @@ def test_batches_of_any_size_come_in_order_whatever_the_prefetch(open_decoder: O
 
 def test_a_call_that_is_left_early_does_not_leak_into_the_next(open_decoder: Open, images: list[Image.Image]) -> None:
     augment = Augment(16, **UINT8_HWC)
-    first, second = ([request(augment, images, seed=s) for s in seeds] for seeds in ([1, 2, 3, 4], [5, 6]))
+    first, second = ([batch_of(augment, images, seed=s) for s in seeds] for seeds in ([1, 2, 3, 4], [5, 6]))
     one = open_decoder(augment, 5)
     assert next(one.decode(iter(first)))[0] is first[0]
-    assert [request for request, _ in one.decode(iter(second))] == second
+    assert [batch for batch, _ in one.decode(iter(second))] == second
 
 
 def test_an_image_that_does_not_decode_is_found_and_the_decoder_goes_on(
     open_decoder: Open, images: list[Image.Image]
 ) -> None:
     augment = Augment(16, **UINT8_HWC)
-    good = request(augment, images)
+    good = batch_of(augment, images)
     jpeg = encode(images[1], format="JPEG")
     for bad in (np.zeros(500, np.uint8), jpeg[: len(jpeg) // 2], np.empty(0, np.uint8)):
-        broken = replace(good, images=[good.images[0], bad, good.images[2], bad, good.images[4]])
+        broken = with_images(good, [bad if row in (1, 3) else data for row, data in enumerate(good.encoded.images)])
         one = open_decoder(augment, 5)
         found = []
         with pytest.raises(BatchDecodeError, match="2 of 5 images do not decode") as caught:
             for wanted, _ in one.decode(iter([good, good, broken, good])):
                 found.append(wanted)
         assert found == [good, good]
-        assert caught.value.places == [1, 3] and caught.value.request is broken
+        assert caught.value.rows == [1, 3] and caught.value.batch is broken
         assert [wanted for wanted, _ in one.decode(iter([good]))] == [good]
 
 
 def test_an_error_of_the_source_comes_through(open_decoder: Open, images: list[Image.Image]) -> None:
     augment = Augment(16, **UINT8_HWC)
-    good = request(augment, images)
+    good = batch_of(augment, images)
 
     def source() -> Any:
         yield good

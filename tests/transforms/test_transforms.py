@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload import transforms as own
-from gpuload.draws import make_key
+from gpuload.draws import TRANSFORM_DRAWS, make_key
 from gpuload.transforms import Op, RandomErasing, Steps, Transform, draw_steps, sample_draws
 from gpuload.transforms.auto import Space, auto_space, linspace, rand_space, trivial_space
 from gpuload.transforms.policies import POLICIES
@@ -353,7 +353,15 @@ def test_parts_of_a_whole_have_numbers_of_their_own() -> None:
     nested = own.RandomApply((pair, own.RandAugment(64), own.ColorJitter(1, 1, 1, 0.5), pair), p=1)
     nested.draw(recorded, 32, 32)
     assert len(set(numbers)) == len(numbers) > 130
-    assert max(numbers) < own.steps.NUMBERS
+    assert max(numbers) < TRANSFORM_DRAWS.count
+
+
+def test_a_transform_that_needs_more_random_numbers_than_it_has_is_refused() -> None:
+    gpuload.Augment(8, transforms=[own.RandomApply((own.RandAugment(64),) * 31)])
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"Augment\(transforms\): a transform: asks for draw number 4\d+, expected 0..4095"
+    ):
+        gpuload.Augment(8, transforms=[own.RandomApply((own.RandAugment(64),) * 33)])
 
 
 def test_random_apply_does_all_or_nothing() -> None:

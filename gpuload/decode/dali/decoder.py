@@ -6,18 +6,18 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import GRAPH_DRAWS, Operators, backend, fn, input_names, operators, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, R, Stored
+from gpuload.decode.dali.graph import Operators, backend, fn, input_names, operators, pipeline_def, tensors
+from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
-from gpuload.errors import DeviceError
-from gpuload.types import U8
-
-_GRAPH_DRAW = 1 << 13  # the first of a request's random numbers that are for the user's operators
+from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
+from gpuload.errors import ArgumentError, DeviceError
+from gpuload.read.batch import Batch
+from gpuload.types import U8, HeightWidth
 
 
 def count_gpus() -> int:
@@ -28,7 +28,7 @@ def count_gpus() -> int:
         return 0
 
 
-class DaliDecoder(Generic[R]):
+class DaliDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
     device_id: number of a GPU, or None for the CPU.
@@ -54,6 +54,9 @@ class DaliDecoder(Generic[R]):
                 f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
+        most = GRAPH_DRAWS.count // EACH_GRAPH_VIEW
+        if graph is not None and len(forms) > most:
+            raise ArgumentError(f"graph: augment makes {len(forms)} views, expected at most {most}. Use fewer views")
         self._forms, self._stored, self._graph = tuple(forms), stored, graph
         self._decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
         self._settings = {
@@ -64,11 +67,11 @@ class DaliDecoder(Generic[R]):
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
-        self._source: Iterator[R] = iter(())
-        self._in_flight: deque[tuple[R, float]] = deque()  # and when its decoding began
+        self._source: Iterator[Batch] = iter(())
+        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding began
         self._pipeline: Any = None
 
-    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
         self._finish()
         if self._pipeline is None:
@@ -80,7 +83,7 @@ class DaliDecoder(Generic[R]):
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 self._pipeline.build()
             _pipelines.add(self._pipeline)
-        self._source = requests
+        self._source = batches
         while True:
             try:
                 outputs = [output.as_tensor() for output in self._pipeline.run()]
@@ -89,18 +92,18 @@ class DaliDecoder(Generic[R]):
                 return
             except RuntimeError as error:
                 raise self._explain(error) from None
-            except BaseException:  # raised by `requests` itself: batches in flight are lost with the pipeline
+            except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
-            request, begun = self._in_flight.popleft()
-            for field in request.masks:
+            batch, begun = self._in_flight.popleft()
+            for field in batch.masks:
                 # DALI cuts the image's crop also out of a mask that is larger, and says nothing.
-                if places := find_other_sizes(request, field):
+                if rows := find_other_sizes(batch, field):
                     self._discard()
-                    raise BatchDecodeError(request, places, "mask", OTHER_SIZE)
+                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
             yield (
-                request,
+                batch,
                 Decoded(
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
@@ -114,24 +117,26 @@ class DaliDecoder(Generic[R]):
         self._discard()
 
     def _feed(self) -> tuple[Any, ...]:
-        request = next(self._source)
-        self._in_flight.append((request, time.perf_counter()))
+        batch = next(self._source)
+        self._in_flight.append((batch, time.perf_counter()))
         # DALI's own conversion of a list of arrays takes 2.4 µs an image, this and what is left of it 1.2 (2026-11).
-        images: Iterable[U8] = request.images
+        images: Iterable[U8] = batch.encoded.images
         if self._stored.raw:
-            sizes = zip(request.heights.tolist(), request.widths.tolist(), strict=True)
+            sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
             images = (data.reshape(*size, 3) for data, size in zip(images, sizes, strict=True))
-        encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *request.masks)]
-        drawn = []
-        for number, (form, view) in enumerate(zip(self._forms, request.views, strict=True)):
+        encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *batch.masks)]
+        fed = []
+        for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
             inputs = view.crops._asdict()
-            inputs["size"] = np.full((len(request.images), 2), view.size, np.float32)
+            inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
             if self._graph is not None:
-                first = _GRAPH_DRAW + GRAPH_DRAWS * number
-                draws = [request.draws(draw) for draw in range(first, first + GRAPH_DRAWS)]
-                inputs["draws"] = np.stack(draws, axis=1).astype(np.float32)
-            drawn += [inputs[name] for name in input_names(form, self._graph)]
-        return (*encoded, *drawn)
+                own = GRAPH_DRAWS.part(f"graph, view {number}", EACH_GRAPH_VIEW * number, EACH_GRAPH_VIEW).of(
+                    batch.draws
+                )
+                drawn = np.stack([own(draw) for draw in range(EACH_GRAPH_VIEW)], axis=1)
+                inputs["draws"] = drawn.astype(np.float32)
+            fed += [inputs[name] for name in input_names(form, self._graph)]
+        return (*encoded, *fed)
 
     def _finish(self) -> None:
         """Runs out a call that was not followed to its end, so that the pipeline can start anew."""
@@ -157,16 +162,22 @@ class DaliDecoder(Generic[R]):
 
         The pipeline is of no use after an error ("Current pipeline object is no longer valid"), so it goes.
         """
-        requests = [request for request, _ in self._in_flight]
+        batches = [batch for batch, _ in self._in_flight]
         self._discard()
-        for request in requests:
-            if places := [place for place, data in enumerate(request.images) if not _decodes(data)]:
-                return BatchDecodeError(request, places)
-            for masks in request.masks:
-                if places := [place for place, data in enumerate(masks) if not _decodes(data)]:
-                    return BatchDecodeError(request, places, "mask")
-                if places := find_other_sizes(request, masks):
-                    return BatchDecodeError(request, places, "mask", OTHER_SIZE)
+        for batch in batches:
+            encoded = batch.encoded
+            if not self._stored.raw:
+                sizes = [_decoded_size(data) for data in encoded.images]
+                if rows := [row for row, size in enumerate(sizes) if size is None]:
+                    return BatchDecodeError(batch, rows)
+                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
+                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
+                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
+            for masks in batch.masks:
+                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
+                    return BatchDecodeError(batch, rows, "mask")
+                if rows := find_other_sizes(batch, masks):
+                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
         return error
 
 
@@ -185,15 +196,16 @@ def _keep_pipelines() -> None:
 os.register_at_fork(after_in_child=_keep_pipelines)
 
 
-def _decodes(data: U8) -> bool:
-    """Whether DALI's CPU decoder takes this image."""
+def _decoded_size(data: U8) -> HeightWidth | None:
+    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     def graph() -> Any:
         return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
 
     try:
-        graph().run()
+        (images,) = graph().run()
     except RuntimeError:
-        return False
-    return True
+        return None
+    height, width, _ = images.at(0).shape
+    return height, width

@@ -26,7 +26,7 @@ except ImportError as error:
         "the driver is for CUDA 12; it also runs on machines without a GPU"
     ) from None
 
-__all__ = ["GRAPH_DRAWS", "Operators", "backend", "fn", "input_names", "operators", "pipeline_def", "tensors"]
+__all__ = ["Operators", "backend", "fn", "input_names", "operators", "pipeline_def", "tensors"]
 
 # DALI has no bfloat16: float32 leaves the graph, and the iterator casts.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
@@ -45,10 +45,9 @@ _INPUTS = {
 }
 
 # The user's part of the graph: a function of uint8 images (height, width, 3), cropped and resized but not flipped yet,
-# and of GRAPH_DRAWS random numbers in [0, 1) for each, float32, that are a pure function of seed, epoch and sample.
+# and of EACH_GRAPH_VIEW random numbers in [0, 1) for each, float32, that are a pure function of seed, epoch and sample.
 # It returns such images, made by DALI's operators on the same device.
 Operators = Callable[[Any, Any], Any]
-GRAPH_DRAWS = 16
 
 
 def operators(

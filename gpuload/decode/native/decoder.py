@@ -13,17 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, R, Stored
+from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, decode_mask, show_mask
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.errors import MissingPackageError
+from gpuload.read.batch import Batch
 from gpuload.types import I64
 
 try:
@@ -46,7 +47,7 @@ _BLOCK_BYTES = 800_000
 _ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 
 
-class NativeDecoder(Generic[R]):
+class NativeDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
     num_threads: that decode.
@@ -67,7 +68,7 @@ class NativeDecoder(Generic[R]):
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
         # Batches are begun by a thread of their own, while the one that asks for them computes: reading one, its crops
         # and what they take of each image are 0.3 ms of Python.
-        self._in_flight: deque[Task[_Work[R] | None]] = deque()
+        self._in_flight: deque[Task[_Work | None]] = deque()
         self._beginner = Threads(1, "gpuload-begin")
         # torch keeps the number of threads that compute for each thread that asks, but for threads still to come, and
         # for MKL, in the whole process: so, when all of ours have begun, the number is the user's again.
@@ -77,12 +78,12 @@ class NativeDecoder(Generic[R]):
         begun.wait()
         torch.set_num_threads(torch_threads)
 
-    def decode(self, requests: Iterator[R]) -> Iterator[tuple[R, Decoded]]:
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
         self._abandon()
         while True:
             while len(self._in_flight) <= self._prefetch:
-                self._in_flight.append(self._beginner.submit(partial(self._begin, requests)))
+                self._in_flight.append(self._beginner.submit(partial(self._begin, batches)))
             work = self._in_flight.popleft().result()
             if work is None:
                 return
@@ -91,9 +92,9 @@ class NativeDecoder(Generic[R]):
             if work.broken:
                 self._abandon()
                 what = min(work.broken.values())
-                places = sorted(place for place, broken in work.broken.items() if broken == what)
-                raise BatchDecodeError(work.request, places, *what)
-            yield work.request, Decoded(tuple(work.images), tuple(work.masks), work.ended - work.begun)
+                rows = sorted(row for row, broken in work.broken.items() if broken == what)
+                raise BatchDecodeError(work.batch, rows, *what)
+            yield work.batch, Decoded(tuple(work.images), tuple(work.masks), work.ended - work.begun)
 
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
@@ -101,20 +102,20 @@ class NativeDecoder(Generic[R]):
         self._beginner.close()
         self._pool.close()
 
-    def _begin(self, requests: Iterator[R]) -> "_Work[R] | None":
+    def _begin(self, batches: Iterator[Batch]) -> "_Work | None":
         """Hands the next batch to the threads; None is the end."""
-        request = next(requests, None)
-        if request is None:
+        batch = next(batches, None)
+        if batch is None:
             return None
         images, masks, cuts = [], [], []
-        number = len(request.images)
-        for form, view, buffers in zip(self._forms, request.views, self._buffers, strict=True):
+        number = len(batch)
+        for form, view, buffers in zip(self._forms, batch.views, self._buffers, strict=True):
             height, width = view.size
             shape = (3, height, width) if form.layout == "NCHW" else (height, width, 3)
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
-            cuts.append(Cuts(form, view, request.heights, request.widths))
-        work = _Work(request, images, masks, cuts)
+            cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
+        work = _Work(batch, images, masks, cuts)
         work.block = max(1, min(_BLOCK_BYTES // work.plan.largest_bytes, -(-number // self._num_threads)))
         work.blocks = count(0, work.block)
         work.tasks = [self._pool.submit(partial(self._share, work)) for _ in range(self._num_threads)]
@@ -136,9 +137,9 @@ class NativeDecoder(Generic[R]):
                 share.wait()
 
     @torch.inference_mode()
-    def _share(self, work: "_Work[R]") -> None:
+    def _share(self, work: "_Work") -> None:
         """What one thread does of a batch: the next block that no other has begun, until none is left."""
-        number = len(work.request.images)
+        number = len(work.batch)
         for begin in work.blocks:
             if begin >= number or work.abandoned:
                 work.ended = time.perf_counter()
@@ -147,39 +148,39 @@ class NativeDecoder(Generic[R]):
             rows = slice(begin, min(begin + work.block, number))
             _kept, broken = self._images.decode(work.plan, rows)
             work.broken.update((row, ("image",)) for row in broken)
-            for part in zip(self._forms, work.request.views, work.cuts, self._finishes, work.images, strict=True):
+            for part in zip(self._forms, work.batch.views, work.cuts, self._finishes, work.images, strict=True):
                 _show(work.plan.pictures[rows], rows, *part)
             if self._fills:
-                for place in range(rows.start, rows.stop):
-                    self._show_masks(work, place)
+                for row in range(rows.start, rows.stop):
+                    self._show_masks(work, row)
 
-    def _show_masks(self, work: "_Work[R]", place: int) -> None:
-        request = work.request
+    def _show_masks(self, work: "_Work", row: int) -> None:
+        batch, size = work.batch, (work.batch.encoded.heights[row], work.batch.encoded.widths[row])
         for number, fill in enumerate(self._fills):
             try:
-                mask = decode_mask(request.masks[number][place])
+                mask = decode_mask(batch.masks[number][row])
             except Exception:  # Pillow's decoders raise many kinds
-                work.broken[place] = ("mask",)
+                work.broken[row] = ("mask",)
                 continue
-            if mask.shape != (request.heights[place], request.widths[place]):
-                work.broken[place] = ("mask", OTHER_SIZE)
+            if mask.shape != size:
+                work.broken[row] = ("mask", OTHER_SIZE)
                 continue
-            for view, shown in zip(request.views, work.masks, strict=True):
-                shown[number][place] = show_mask(mask, view, place, fill)
+            for view, shown in zip(batch.views, work.masks, strict=True):
+                shown[number][row] = show_mask(mask, view, row, fill)
                 if view.steps is not None:
-                    row = torch.from_numpy(shown[number][place : place + 1])
-                    row.copy_(warp_masks(row, view.steps.select(slice(place, place + 1)), fill))
+                    moved = torch.from_numpy(shown[number][row : row + 1])
+                    moved.copy_(warp_masks(moved, view.steps.select(slice(row, row + 1)), fill))
 
 
 @dataclass
-class _Work(Generic[R]):
+class _Work:
     """A batch in the hands of the threads.
 
     block: images that a thread takes at a time.
-    broken: by its place, what of a sample does not decode, and why.
+    broken: by row, what of a sample does not decode, and why.
     """
 
-    request: R
+    batch: Batch
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
@@ -196,7 +197,7 @@ class _Work(Generic[R]):
         for cuts in self.cuts[1:]:  # what all views need
             low, high = np.minimum(windows, cuts.windows)[:, :2], np.maximum(windows, cuts.windows)[:, 2:]
             windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, cuts.factors)
-        self.plan = Plan(self.request, windows, factors)
+        self.plan = Plan(self.batch.encoded, windows, factors)
 
 
 def _show(

@@ -8,8 +8,9 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageOps
 
-from gpuload.decode.interface import Request, Stored
+from gpuload.decode.interface import Stored
 from gpuload.decode.native import jpeg
+from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8
 
 Row = tuple[int, int, int, int, int, int, int]
@@ -31,13 +32,13 @@ class Plan:
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
     """
 
-    def __init__(self, request: Request, windows: I64, factors: I64) -> None:
-        self.images, self.spans, self.windows, self.factors = request.images, request.spans, windows, factors
+    def __init__(self, encoded: EncodedBatch, windows: I64, factors: I64) -> None:
+        self.images, self.spans, self.windows, self.factors = encoded.images, encoded.spans, windows, factors
         self.pictures: I64 = np.zeros((len(windows), 7), np.int64)
-        self.pictures[:, 0] = request.spans[:, 0] * request.raw
-        self.pictures[:, 1], self.pictures[:, 2] = request.heights, request.widths
-        self.pictures[:, 3], self.pictures[:, 6] = 3 * request.widths, 1
-        self.encoded = not request.raw.all()
+        self.pictures[:, 0] = encoded.spans[:, 0] * encoded.raw
+        self.pictures[:, 1], self.pictures[:, 2] = encoded.heights, encoded.widths
+        self.pictures[:, 3], self.pictures[:, 6] = 3 * encoded.widths, 1
+        self.encoded = not encoded.raw.all()
         if self.encoded:
             self.rooms, self.spare_bytes = jpeg.room_for(windows, factors)
             self.largest_bytes = int(self.rooms.max(initial=1))

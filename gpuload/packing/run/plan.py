@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
-from gpuload.draws import make_key, permutation, random_bits
+from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.sources.listing import BYTES, Listing
@@ -20,9 +20,6 @@ from gpuload.types import I64, Bools
 
 ROW = "row"
 MEASURED = "measured"
-
-# What a random choice is for; part of its key, so that the choices are independent of each other.
-_SHUFFLE, _SPLIT, _MEASURE = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def make_plan(
     spans = sample_spans(listing.samples, listing.fields)
     if maxsize is None:
         maxsize = usual_shard_bytes(int(spans.sum()))
-    order = permutation(make_key(seed, _SHUFFLE), count) if shuffle else np.arange(count)
+    order = permutation(make_key(seed, SHUFFLE), count) if shuffle else np.arange(count)
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
@@ -82,7 +79,7 @@ def make_plan(
     splits = []
     for number, (name, _) in enumerate(shares):
         rows = order[split_of[order] == number]
-        measured = choose_measured(len(rows), measure, make_key(seed, _MEASURE, number))
+        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
         splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
     return tuple(splits)
 
@@ -93,7 +90,7 @@ def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:
     rest, share_left = np.arange(len(labels)), 1.0
     for number in range(1, len(shares)):
         # The first split but one has the key of a lone --val; the number is a word of its own in those of the others.
-        key = make_key(seed, _SPLIT) if number == 1 else make_key(seed, _SPLIT, number)
+        key = make_key(seed, SPLIT) if number == 1 else make_key(seed, SPLIT, number)
         chosen = choose_val(labels[rest], shares[number] / share_left, key)
         split_of[rest[chosen]] = number
         rest, share_left = rest[~chosen], share_left - shares[number]

@@ -11,7 +11,7 @@ from nvidia.dali import fn, types
 
 import gpuload
 from gpuload import Augment, batchwise
-from gpuload.decode.dali.graph import GRAPH_DRAWS
+from gpuload.draws import EACH_GRAPH_VIEW
 from gpuload.transforms import RandomInvert
 
 
@@ -78,7 +78,7 @@ def test_draws_are_uniform_and_independent(packed: Path) -> None:
             columns.append(epoch)
     assert all((np.abs(one - other) > 0.01).mean() > 0.9 for one, other in pairwise(columns))  # in each epoch others
     drawn = np.concatenate(columns)  # (970, 12 draws of each of two views)
-    assert drawn.shape == (970, 24) and GRAPH_DRAWS == 16
+    assert drawn.shape == (970, 24) and EACH_GRAPH_VIEW == 16
     # Of 970 uniform numbers the mean has a standard error of 0.0093, a correlation one of 0.032; four of each.
     assert np.abs(drawn.mean(axis=0) - 0.5).max() < 0.038
     assert np.abs(np.corrcoef(drawn.T) - np.eye(24)).max() < 0.13
@@ -109,6 +109,14 @@ def test_it_goes_with_batch_transforms_which_draw_apart(packed: Path) -> None:
         shown = np.concatenate([images[:, 0, :, 0].numpy() / 255 for _, images in loader])
     assert shown.shape == np.shape(seen) == (97, 12)
     assert (np.abs(shown - np.array(seen)) > 0.01).mean() > 0.9
+
+
+def test_no_more_views_than_there_are_random_numbers_for(packed: Path) -> None:
+    views = [Augment(12, dtype="uint8")] * 513
+    with pytest.raises(gpuload.ArgumentError, match="graph: augment makes 513 views, expected at most 512. Use fewer"):
+        load(packed, darken_and_turn, augment=views)
+    load(packed, darken_and_turn, augment=views[1:])
+    load(packed, None, augment=views)
 
 
 def test_it_needs_dali(packed: Path) -> None:

@@ -1,0 +1,56 @@
+"""The task of inpainting: the centre of each image cut out."""
+
+from dataclasses import dataclass
+
+from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.errors import ArgumentError
+from gpuload.types import HeightWidth
+
+
+@dataclass(frozen=True)
+class CenterHole:
+    """The task of inpainting: the centre of each image becomes a field of its own, and a hole in the image.
+
+    size: of the hole in pixels, or (height, width). Where the remaining pixels are odd in number, one more of them is
+        below and right of the hole.
+    fill: of the hole, in units of the batch: 0 is the mean of a normalised image, and black with uint8, whose units are
+        0..255.
+    target: name of the field that is added: (N, 3, height, width) of the hole, of the image's dtype.
+
+    Raises:
+        ArgumentError: a size that is not positive.
+    """
+
+    size: int | tuple[int, int] = 32
+    fill: float = 0.0
+    target: str = "middle"
+
+    def __post_init__(self) -> None:
+        if len(self._hole) != 2 or min(self._hole) < 1:
+            raise ArgumentError(f"CenterHole(size={self.size!r}): expected a positive side in pixels, or two")
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """As `BatchTransform`."""
+        return (self.target,)
+
+    @property
+    def _hole(self) -> HeightWidth:
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    def check(self, form: BatchForm) -> None:
+        """Raises ArgumentError where the hole does not fit into images of this form, or its fill into their dtype."""
+        require_fields(self, form, "image")
+        height, width = form.image_size
+        if self._hole[0] > height or self._hole[1] > width:
+            raise ArgumentError(f"{self}: the hole is larger than the image, {height}×{width} pixels (height×width)")
+        if form.dtype == "uint8" and self.fill not in range(256):
+            raise ArgumentError(f"{self}: the images are uint8; fill must be a whole number in 0..255")
+
+    def __call__(self, batch: FieldBatch) -> None:
+        self.check(batch.form)
+        images, (height, width) = batch.fields["image"], self._hole
+        top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
+        middle = images[..., top : top + height, left : left + width]
+        batch.fields[self.target] = middle.copy()
+        middle[...] = self.fill

@@ -1,0 +1,76 @@
+"""What a batch transform gets, and what it may say of itself."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from gpuload.draws import Draws
+from gpuload.errors import ArgumentError
+from gpuload.fields import COMPUTED
+from gpuload.types import HeightWidth
+
+
+class BatchForm(NamedTuple):
+    """What is known of every batch before the first.
+
+    fields: names, in the order asked for. image_size: (height, width) of "image" in pixels. dtype: of "image".
+    num_classes: of "label", where the packer was told. class_fields: the fields that hold one class number of each
+    sample, whole numbers (N,); those that an earlier transform adds are among them, since nothing is known of them.
+    """
+
+    fields: tuple[str, ...]
+    image_size: HeightWidth
+    dtype: str
+    num_classes: int | None
+    class_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FieldBatch:
+    """A batch of N samples on its way to the user.
+
+    fields: by name, in the order asked for: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is
+        (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). To be
+        changed in place or replaced; what a transform adds comes after what was asked for.
+    num_classes: of "label", where the packer was told.
+    draws: gives float64 (N,) in [0, 1), NumPy's also on a GPU, for each of the numbers 0..255: a pure function of (seed,
+        epoch, sample, number). Each transform of a list has numbers of its own.
+    """
+
+    fields: dict[str, Any]
+    num_classes: int | None
+    draws: Draws
+
+    @property
+    def form(self) -> BatchForm:
+        """The form of this batch."""
+        names = tuple(self.fields)
+        classes = tuple(name for name in names if name not in COMPUTED and _is_class_numbers(self.fields[name]))
+        images = self.fields.get("image")
+        size, dtype = ((0, 0), "") if images is None else (images.shape[-2:], str(images.dtype))
+        return BatchForm(names, size, dtype, self.num_classes, classes)
+
+
+class BatchTransform(Protocol):
+    """A function that changes a batch. It may also have these attributes:
+
+    adds: names of the fields that it adds to the batch.
+    softens: names of class fields that it replaces by soft labels, float32 (N, classes).
+    check: a function of a `BatchForm` that raises ArgumentError where it cannot work on such batches; called before the
+        first batch.
+    """
+
+    def __call__(self, batch: FieldBatch, /) -> None:
+        """Changes the batch's fields; sets those that `adds` names."""
+
+
+def require_fields(transform: object, form: BatchForm, *names: str) -> None:
+    """Raises ArgumentError where the batch lacks one of these fields."""
+    for name in names:
+        if name not in form.fields:
+            raise ArgumentError(
+                f"{transform}: needs the field {name!r}; fields are {', '.join(map(repr, form.fields))}"
+            )
+
+
+def _is_class_numbers(values: Any) -> bool:
+    return getattr(values, "ndim", 0) == 1 and values.dtype.kind in "iu"

@@ -1,0 +1,73 @@
+"""A batch before decoding: samples as they are stored, and what is to be done to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuload.augment import View
+from gpuload.draws import BATCH_DRAWS, uniform
+from gpuload.types import F64, I32, I64, U8, U64, Bools
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """N samples as they are stored.
+
+    samples: int64 (N,), sample indices in stored order.
+    images: uint8, the bytes of each image: the encoded file, or for raw images the pixels (height, width, 3).
+    spans: int64 (N, 2), memory address and size of these bytes.
+    raw: bool (N,), whether the image is stored as pixels.
+    widths, heights: int32 (N,), of the decoded images in pixels.
+    columns: further columns of the index, by name, N rows each: a NumPy array for numbers, else a pyarrow array.
+    members: of further fields that stay in the shard, by name, the bytes of each sample's member: N views, uint8.
+    """
+
+    samples: I64
+    images: Sequence[U8]
+    spans: I64
+    raw: Bools
+    widths: I32
+    heights: I32
+    columns: dict[str, Any]
+    members: dict[str, list[U8]]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def select(self, rows: slice) -> "EncodedBatch":
+        """Some of the samples; nothing is copied."""
+        return EncodedBatch(
+            self.samples[rows],
+            self.images[rows],
+            self.spans[rows],
+            self.raw[rows],
+            self.widths[rows],
+            self.heights[rows],
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: views[rows] for name, views in self.members.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N samples and what is to be done to them: what a decoder gets.
+
+    masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
+    sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
+    stop: position in the stream where this global batch ends. read_s: seconds that reading took.
+    """
+
+    encoded: EncodedBatch
+    masks: Sequence[Sequence[U8]]
+    views: tuple[View, ...]
+    sources: I64
+    keys: U64
+    stop: int
+    read_s: float
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def draws(self, number: int) -> F64:
+        """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
+        return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))

@@ -1,0 +1,39 @@
+"""Batches for a decoder, made without a data set."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuload.augment import Augment
+from gpuload.draws import make_key
+from gpuload.read.batch import Batch, EncodedBatch
+from gpuload.types import U8
+
+
+def make_batch(
+    augment: Augment | Sequence[Augment],
+    images: Sequence[U8],
+    sizes: Sequence[tuple[int, int]],
+    *,
+    seed: int = 0,
+    masks: Sequence[Sequence[U8]] = (),
+) -> Batch:
+    """images: encoded, or of shape (height, width, 3). sizes: (width, height) of each image."""
+    widths, heights = np.array(sizes, np.int32).reshape(-1, 2).T
+    augments = [augment] if isinstance(augment, Augment) else augment
+    samples = np.arange(len(images))
+    views = tuple(a.draw(seed, 0, samples, widths, heights, number) for number, a in enumerate(augments))
+    raw = np.array([data.ndim == 3 for data in images], np.bool_)
+    encoded = EncodedBatch(samples, images, spans_of(images), raw, widths, heights, {}, {})
+    keys = np.full(len(images), make_key(seed), np.uint64)
+    return Batch(encoded, masks, views, np.zeros(len(images), np.int64), keys, len(images), 0.0)
+
+
+def with_images(batch: Batch, images: Sequence[U8]) -> Batch:
+    """The same batch with these bytes in place of its images'; the index still describes the former ones."""
+    return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans_of(images)))
+
+
+def spans_of(images: Sequence[U8]) -> np.ndarray:
+    return np.array([(data.ctypes.data, data.nbytes) for data in images], np.int64).reshape(-1, 2)

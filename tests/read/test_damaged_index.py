@@ -1,0 +1,150 @@
+"""An index that says what cannot be: refused with the sample's name, and never a crash."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packed_fields
+import pytest
+from fuzz_index import write_value
+
+import gpuload
+from gpuload.order.epoch import EpochOrder
+from gpuload.read.reader import Reader
+
+SAMPLES = [packed_fields.sample(number) for number in range(packed_fields.COUNT)]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every kind of field in three shards, with encoded images and with raw ones."""
+    packed = {}
+    for encode, options in (("jpeg", {}), ("raw", {"encode": "raw"})):
+        folder = tmp_path_factory.mktemp(encode)
+        gpuload.pack(SAMPLES, folder, workers=1, maxcount=4, shuffle=False, **options)
+        packed[encode] = folder / "train"
+    return packed
+
+
+@pytest.fixture
+def damage(sets: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a set whose index says something else of one sample."""
+
+    def damage(name: str, row: int, value: Any, encode: str = "jpeg") -> Path:
+        folder = Path(shutil.copytree(sets[encode], tmp_path / f"{encode}{name}{value}"[:50]))
+        write_value(folder, (folder / "index.arrow").read_bytes(), name, row, value)
+        return folder
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("encode", "decoder", "examples"), [("jpeg", "native", 200), ("jpeg", "dali", 100), ("raw", "native", 60)]
+)
+def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(
+    sets: dict[str, Path], tmp_path: Path, encode: str, decoder: str, examples: int
+) -> None:
+    folder = shutil.copytree(sets[encode], tmp_path / "copy")
+    script = str(Path(__file__).with_name("fuzz_index.py"))
+    command = [sys.executable, script, str(folder), decoder, str(examples)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, f"exit code {result.returncode}\n{result.stdout[-300:]}\n{result.stderr[-3000:]}"
+
+
+def read_all(folder: Path) -> None:
+    dataset = gpuload.Dataset(folder)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=8, shuffle=False)
+    Reader(dataset, [], ["mask"]).read(order, 0, len(order))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("image_offset", -1, r"its 'image' as [\d,]+ bytes at byte -1, and the shard has [\d,]+"),
+        (
+            "image_offset",
+            2**63 - 1,
+            r"its 'image' as [\d,]+ bytes at byte 9,223,372,036,854,775,807, and the shard has",
+        ),
+        ("image_bytes", -7, r"its 'image' as -7 bytes at byte"),
+        ("image_bytes", 2**62, r"its 'image' as 4,611,686,018,427,387,904 bytes at byte"),
+        ("mask_offset", -(2**63), r"its 'mask' as [\d,]+ bytes at byte -9,223,372,036,854,775,808"),
+        ("mask_bytes", 10**9, r"its 'mask' as 1,000,000,000 bytes at byte"),
+        ("features_offset", 10**9, r"its 'features' as 24 bytes at byte 1,000,000,000"),
+        ("features_bytes", 20, r"its 'features' as 20 bytes for an array of shape \(2, 3\)"),
+        ("features_shape", [2, -3], r"its 'features' as 24 bytes for an array of shape \(2, -3\)"),
+        (
+            "features_shape",
+            [2**31 - 1] * 4,
+            r"its 'features' as 24 bytes for an array of shape \(2147483647, 2147483647, 2147483647, 2147483647\)",
+        ),
+        ("features_shape", [], r"its 'features' as 24 bytes for an array of shape \(\)"),
+        ("width", 0, r"an image of 0 × 22 pixels, expected 1 × 1 to 34 × 22"),
+        ("width", -(2**31), r"an image of -2147483648 × 22 pixels, expected"),
+        ("height", 2**31 - 1, r"an image of 29 × 2147483647 pixels, expected 1 × 1 to 34 × 22"),
+        ("labels", [1, -1], r"its 'labels' as \[1, -1\], expected class numbers from 0"),
+        ("boxes", [[0, 0, float("nan"), 9]] * 2, r"its 'boxes' as \[\[0.0, 0.0, nan, 9.0\], .*, expected numbers"),
+        ("boxes_class", [0], r"2 boxes in 'boxes' and 1 class numbers of them"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_samples_name(
+    damage: Callable[..., Path], name: str, value: Any, message: str
+) -> None:
+    with pytest.raises(
+        gpuload.ShardError, match=rf"shard-000001.tar: its index gives sample '\d+5' {message}.*Copy the"
+    ):
+        read_all(damage(name, 5, value))
+
+
+@pytest.mark.parametrize(
+    "name", ["key", "width", "image_offset", "label", "labels", "boxes", "drive", "features_shape"]
+)
+def test_a_value_that_is_missing_is_refused(damage: Callable[..., Path], name: str) -> None:
+    inside = {"labels": [[1, None]], "boxes": [[None], [[0, 0, None, 9]]], "drive": [[1.0, None, 2.0]]}
+    for value in (None, *inside.get(name, [])):
+        with pytest.raises(
+            gpuload.ShardError, match=rf"shard-000001.tar: its index lacks values in column '{name}'. Copy"
+        ):
+            read_all(damage(name, 5, value))
+
+
+def test_raw_images_are_as_large_as_their_pixels(damage: Callable[..., Path]) -> None:
+    with pytest.raises(gpuload.ShardError, match=r"its pixels as 1,914 bytes, but height x width x 3 are 1,848. Copy"):
+        read_all(damage("width", 5, 28, encode="raw"))
+
+
+def test_fields_that_look_at_the_first_sample_are_refused_at_construction(damage: Callable[..., Path]) -> None:
+    folder = damage("tokens_shape", 0, None)
+    with pytest.raises(gpuload.ShardError, match="its index lacks values in column 'tokens_shape'"):
+        gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), fields=(gpuload.Tokens("tokens"),), device="cpu")
+
+
+def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], tmp_path: Path) -> None:
+    """Offsets of lists and texts that lead out of their buffers: Arrow would read there."""
+    folder = Path(shutil.copytree(sets["jpeg"], tmp_path / "copy"))
+    key = np.arange(5, dtype=np.int64) * 8  # the offsets of four keys of eight digits
+    index = (folder / "index.arrow").read_bytes()
+    assert index.count(key.tobytes()) >= 1
+    (folder / "index.arrow").write_bytes(index.replace(key.tobytes(), (key * 2**40).tobytes()))
+    with pytest.raises(
+        gpuload.ShardError, match=r"shard-000000.tar: its index is damaged \(.*\). Copy the folder again"
+    ):
+        read_all(folder)
+
+
+def test_dali_refuses_an_image_that_is_smaller_than_the_index_says(damage: Callable[..., Path]) -> None:
+    augment = gpuload.Augment(8, crop="none")
+    with (
+        gpuload.DaliIterator(
+            damage("width", 5, 34), 4, augment=augment, fields=("image",), device="cpu", decoder="dali", shuffle=False
+        ) as loader,
+        pytest.raises(
+            gpuload.DecodeError,
+            match=r"the image of sample '\d+5' cannot be used: it is not of the size that the index says",
+        ),
+    ):
+        list(loader)
