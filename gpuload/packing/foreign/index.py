@@ -11,13 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+from braceexpand import braceexpand
 
 from gpuload.disk import IndexWriter, Manifest, ShardInfo, dali_index, timm_info
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import LABEL, Field, index_schema
-from gpuload.packing.foreign.scan import IMAGE_EXTENSIONS, VALUE_FIELDS, ScannedShard, scan_shard
+from gpuload.packing.foreign.scan import IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
 from gpuload.sources.listing import some_of
 
 
@@ -93,9 +94,13 @@ def expand_shards(patterns: Sequence[str]) -> list[Path]:
 def _expand_braces(pattern: str) -> list[str]:
     if "{" not in pattern or os.path.exists(pattern):
         return [pattern]
-    from webdataset.shardlists import expand_urls  # imports torch where there is one: a second
-
-    return list(expand_urls(pattern))
+    try:
+        return list(braceexpand(pattern))
+    except ValueError:
+        raise SourceError(
+            f"{pattern}: has an opening brace without a closing one, or the reverse. Give tars, for instance "
+            "'shards/train-{000..127}.tar'"
+        ) from None
 
 
 def _output_folder(shards: list[Path], out: str | Path | None) -> Path:
@@ -149,7 +154,7 @@ def _common_fields(scanned: list[ScannedShard]) -> tuple[Field, ...]:
         ShardError: some samples have a class and some have none.
     """
     found = set().union(*(shard.image_extensions for shard in scanned))
-    order = sorted(found, key=lambda name: (IMAGE_EXTENSIONS.index(name.lower()), name))
+    order = sorted(found, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
     fields = [Field("image", "image", ";".join(order))]
     for field in VALUE_FIELDS:
         lacking = [shard for shard in scanned if field.member in shard.lacking]

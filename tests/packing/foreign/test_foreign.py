@@ -17,6 +17,7 @@ from reading import rows_of
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
+from gpuload.packing.foreign import index
 from gpuload.packing.foreign.index import expand_shards, index_shards
 
 WDS2IDX = Path(sys.executable).with_name("wds2idx")
@@ -228,6 +229,28 @@ def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = expand_shards([str(tmp_path / "b.tar"), str(tmp_path / "[ab].tar"), str(tmp_path / "we{ird.tar")])
     assert [path.name for path in found] == ["b.tar", "a.tar", "we{ird.tar"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["s-{0..2}.tar", "{a,b}/s-{08..11}.tar", "s-{a,b{1..2}}.tar", "s{x}.tar", "{c..a}{1..5..2}"]
+)
+def test_braces_are_expanded_as_webdataset_does(pattern: str) -> None:
+    shardlists = pytest.importorskip("webdataset.shardlists")
+    assert index._expand_braces(pattern) == shardlists.expand_urls(pattern)
+
+
+def test_braces_that_do_not_match(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"s-{0..2.tar: has an opening brace without a closing one, or the reverse"):
+        expand_shards([str(tmp_path / "s-{0..2.tar")])
+
+
+def test_expanding_braces_imports_neither_webdataset_nor_torch(tmp_path: Path) -> None:
+    (tmp_path / "s-0.tar").touch()
+    code = (
+        "import sys; from gpuload.packing.foreign.index import expand_shards; "
+        f"print(len(expand_shards([{str(tmp_path / 's-{0..0}.tar')!r}])), {{'webdataset', 'torch'}} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1 set()\n"
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
