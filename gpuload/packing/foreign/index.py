@@ -174,7 +174,7 @@ def _check_labels(scanned: list[ScannedShard], classes: tuple[str, ...] | None) 
             if not isinstance(label, int) or label < 0 or (classes is not None and label >= len(classes)):
                 known = f"--classes names {len(classes)}, numbered from 0" if classes else "classes are numbered from 0"
                 raise ShardError(
-                    f"{shard.path}: sample {key!r} is of class {label}, but {known}. Mend one or the other"
+                    f"{shard.path}: sample {key!r} is of class {label}, but {known}. Correct one or the other"
                 )
 
 
@@ -185,7 +185,7 @@ def _write(
     fields: tuple[Field, ...],
     classes: tuple[str, ...] | None,
 ) -> Manifest:
-    """Removes an old manifest, then writes all anew; the manifest last."""
+    """Removes an old manifest, then writes everything; the manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest_file.FILE_NAME).unlink(missing_ok=True)
     infos = []

@@ -128,7 +128,7 @@ def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, 
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), heedless of XMP."""
+    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), ignoring XMP."""
     try:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         exif = Image.Exif()

@@ -187,7 +187,7 @@ def test_a_text_that_only_some_have(tmp_path: Path) -> None:
         ({"k x.jpg": JPG}, r"the name 'k x.jpg' holds white space, at which DALI's index splits. Rename"),
         ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, r"key 'k' comes again after other samples.*--sort=name"),
         ({"k.jpg": JPG, "k.cls": b"cat"}, r"'k.cls' holds b'cat'; a .cls member is a class number.*with numbers"),
-        ({"k.jpg": JPG, "k.cls": b"-1"}, r"sample 'k' is of class -1, but classes are numbered from 0. Mend"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, r"sample 'k' is of class -1, but classes are numbered from 0. Correct"),
         ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\). .*gpuload pack"),
         ({"k.jpg": b""}, r"'k.jpg' is empty. A sample cannot be left out in place"),
         ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, r"'k.txt' is not UTF-8 text. Pack the set again with UTF-8"),
@@ -220,7 +220,9 @@ def test_shards_that_are_none(tmp_path: Path) -> None:
         index_shards([])
     with pytest.raises(SourceError, match="nowhere: cannot be read .*a class name in each line"):
         index_shards([str(shard)], classes=tmp_path / "nowhere")
-    with pytest.raises(ShardError, match="sample 'k' is of class 5, but --classes names 1, numbered from 0. Mend one"):
+    with pytest.raises(
+        ShardError, match="sample 'k' is of class 5, but --classes names 1, numbered from 0. Correct one"
+    ):
         index_shards([str(shard)], classes=tmp_path / "classes")
 
 
