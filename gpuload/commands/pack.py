@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import get_args
 
 from rich.filesize import decimal
 
@@ -15,15 +14,16 @@ from gpuload.disk import Manifest
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
 from gpuload.packing.run import packer
-from gpuload.sources import Format, open_source
+from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
+from gpuload.sources.registry import format_names
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     pack = commands.add_parser(
         "pack",
         help="pack images into shards",
-        description="Packs images from folders, tables, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards.",
+        description="Packs images from folders, zips, HDF5, LMDB, arrays, Parquet or tars into WebDataset shards.",
         epilog="Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
         "2 nothing packed, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
@@ -31,7 +31,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder of class folders, or what else --from names; with --labels, where its paths start",
+        help="folder or .zip of class folders, or what else --from names; with --labels, where its paths start",
     )
     pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/)")
     _add_source_options(pack)
@@ -67,7 +67,8 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="CSV, TSV, JSONL or Parquet table of paths and what belongs to them; COCO's .json; an .npy of labels",
     )
-    pack.add_argument("--from", dest="form", metavar="KIND", help=f"what SOURCE is: {', '.join(get_args(Format))}")
+    pack.add_argument("--no-labels", action="store_true", help="pack all images below SOURCE, without the field label")
+    pack.add_argument("--from", dest="form", metavar="KIND", help=f"what SOURCE is: {', '.join(format_names())}")
     pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
     pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
     pack.add_argument(
@@ -110,7 +111,7 @@ def _pack(args: argparse.Namespace) -> int:
     for role, name in (("path", args.path_column), ("label", args.label_column)):
         if name is not None:
             columns[role] = (name,)
-    source = open_source(args.source, args.labels, columns, args.form)
+    source = open_source(args.source, args.labels, columns, args.form, args.no_labels)
     with progress_bar("packing", "images") as bar:
         report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
     _summarise(report, Path(args.out))

@@ -5,7 +5,9 @@ chroma grids, arithmetic coding. DALI's parser and nvJPEG are the strict ones. W
 as a JPEG that is.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+from gpuload.headers.exif import exif_orientation
 
 START = b"\xff\xd8"
 END = b"\xff\xd9"
@@ -14,7 +16,6 @@ _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG and DAC
 _SCAN, _TABLES, _EXIF, _ADOBE = 0xDA, 0xDB, 0xE1, 0xEE
 _SEGMENTS = _FRAMES | {0xC4, 0xCC, _SCAN, _TABLES, 0xDD, 0xFE} | frozenset(range(0xE0, 0xF0))
-_ORIENTATION = 0x0112  # EXIF tag
 # Sampling of Y when Cb and Cr have 1x1: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1, 4:1:0.
 _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 
@@ -80,34 +81,6 @@ def read_header(data: bytes) -> JpegHeader:
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
     return JpegHeader(width, height, oddity, abs(orientation), xmp, components == 1)
-
-
-def exif_orientation(segment: bytes) -> int:
-    """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it.
-
-    Every entry of the first directory is looked at, none of what they point to.
-    """
-    order: Literal["big", "little"] = "big" if segment[6:8] == b"MM" else "little"
-    mark = b"MM\0*" if order == "big" else b"II*\0"
-    if segment[:6] != b"Exif\0\0" or segment[6:10] != mark:
-        return 0
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(segment[at : at + size], order)
-
-    first = 6 + number(10, 4)
-    count = number(first, 2)
-    if first < 14 or first + 2 + 12 * count > len(segment):
-        return 0
-    entries = [first + 2 + 12 * i for i in range(count)]
-    found = [at for at in entries if number(at, 2) == _ORIENTATION]
-    if not found:
-        return 1
-    at = found[0]
-    value = number(at + 8, 2)
-    # One entry, a SHORT (type 3), a single one.
-    sound = len(found) == 1 and number(at + 2, 2) == 3 and number(at + 4, 4) == 1
-    return value if sound and 1 <= value <= 8 else 0
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:

@@ -12,9 +12,8 @@ import pyarrow as pa
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources import values
-from gpuload.sources.hdf5 import image_name, other_names
 from gpuload.sources.listing import Listing, Source, listing_schema
-from gpuload.sources.samples import image_array
+from gpuload.sources.named_arrays import image_array, image_name, other_names
 from gpuload.types import Array
 
 

@@ -1,20 +1,19 @@
-"""COCO's JSON: captions, or instances with boxes and classes, beside a folder of images."""
+"""COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources import values
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
+from gpuload.sources.files import Files
+from gpuload.sources.files.source import FilesSource, files_table
+from gpuload.sources.listing import Listing, Rejection, some_of
 
 
-class CocoSource(Source):
+class CocoSource(FilesSource):
     """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
 
     Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out) and "labels" (the classes in the image);
@@ -23,8 +22,8 @@ class CocoSource(Source):
     have gaps. Samples are in the order of the file.
     """
 
-    def __init__(self, root: str | Path, annotations: str | Path) -> None:
-        self.root = Path(root)
+    def __init__(self, root: str | Path | Files, annotations: str | Path) -> None:
+        super().__init__(root)
         self.annotations = Path(annotations)
 
     def list_samples(self) -> Listing:
@@ -33,6 +32,7 @@ class CocoSource(Source):
         Raises:
             SourceError: the file is not COCO's, names a missing image, or contradicts itself.
         """
+        self.check_root("Give the folder of the images as SOURCE")
         found = self._read()
         images: list[dict[str, Any]] = found["images"]
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -46,12 +46,7 @@ class CocoSource(Source):
             lacking = [image for image in images if not any("caption" in e for e in by_image[image["id"]])]
             rejected = [Rejection(image["file_name"], "has no caption") for image in lacking]
             images = [image for image in images if any("caption" in e for e in by_image[image["id"]])]
-        sizes, missing = [], []
-        for image in images:
-            try:
-                sizes.append(os.stat(self.root / image["file_name"]).st_size)
-            except OSError:
-                missing.append(image["file_name"])
+        files, missing = self.find_all([image["file_name"] for image in images])
         if missing:
             raise SourceError(
                 f"{self.annotations}: names {len(missing):,} of {len(images):,} files that are not in {self.root}: "
@@ -59,12 +54,11 @@ class CocoSource(Source):
             )
         entries = [by_image[image["id"]] for image in images]
         fields: list[Field] = []
-        columns: list[Any] = [[image["file_name"] for image in images], sizes]
+        columns: list[Any] = []
         for field, column in (*self._captions(entries), *self._instances(entries, found.get("categories") or [])):
             fields.append(field)
             columns += column
-        table = pa.table(columns, schema=listing_schema(tuple(fields)))
-        return Listing(table, tuple(fields), None, tuple(rejected), ())
+        return Listing(files_table(files, fields, columns), tuple(fields), None, tuple(rejected), ())
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -112,6 +106,3 @@ class CocoSource(Source):
             values.boxes_column(where, "boxes", boxes, classes, names),
             values.labels_column(where, "labels", present, names),
         ]
-
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        return read_file(os.path.join(self.root, name))

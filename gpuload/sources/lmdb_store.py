@@ -7,8 +7,9 @@ import numpy as np
 
 from gpuload.errors import MissingPackageError, SourceError
 from gpuload.sources.columns import USUAL
-from gpuload.sources.hdf5 import plain
-from gpuload.sources.samples import FileSource, Sample, image_array
+from gpuload.sources.named_arrays import image_array, plain
+from gpuload.sources.samples import FileSource
+from gpuload.sources.spool import Sample
 
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
 _NDARRAY, _STR = 2, 1  # ml-pyxis's types

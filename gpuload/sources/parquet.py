@@ -7,7 +7,8 @@ from typing import Any
 
 from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL
-from gpuload.sources.samples import FileSource, Sample
+from gpuload.sources.samples import FileSource
+from gpuload.sources.spool import Sample
 
 _BATCH_ROWS = 64
 

@@ -1,6 +1,5 @@
-"""A table of paths and what belongs to them, beside a folder of images: `--labels table.csv`."""
+"""A table of paths and what belongs to them, beside a folder or archive of images: `--labels table.csv`."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +11,17 @@ from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources import values
 from gpuload.sources.columns import USUAL, find_column
-from gpuload.sources.listing import Listing, Source, listing_schema, read_file, some_of
+from gpuload.sources.files import Files, Found
+from gpuload.sources.files.source import FilesSource, files_table
+from gpuload.sources.listing import Listing, some_of
 
 _LABEL_COLUMNS = ("label", "class", "target")
 
 
-class TableSource(Source):
+class TableSource(FilesSource):
     """Images named by a CSV, TSV, JSONL or Parquet table.
 
-    root: the folder that paths in the table are relative to.
+    root: the folder, or archive, that paths in the table are relative to.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
         "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists), "mask"
         (the path of one). A role without a name takes the first of its usual names that the table has.
@@ -30,9 +31,9 @@ class TableSource(Source):
     """
 
     def __init__(
-        self, root: str | Path, table: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None
+        self, root: str | Path | Files, table: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
-        self.root = Path(root)
+        super().__init__(root)
         self.table = Path(table)
         self.columns = dict(columns or {})
 
@@ -43,6 +44,7 @@ class TableSource(Source):
             SourceError: the table cannot be read or lacks a column; a file is missing or named twice; a value is
                 missing, or is not what its column should hold.
         """
+        self.check_root(f"Give the folder that the paths in {self.table} start from")
         rows = self._read_table()
         path = self._column(rows, "path", "--path-column", USUAL["path"])
         others = {role: self._column(rows, role) for role in ("target", "labels", "caption", "boxes", "mask")}
@@ -57,11 +59,11 @@ class TableSource(Source):
         if not names:
             raise SourceError(f"{self.table}: has a header but no rows. Give it a row for each image")
         self._refuse([str(line) for line, name in enumerate(names, 2) if not name], "an empty path", "lines")
-        sizes = self._sizes(names)
+        files = self._files(names)
         twice = [str(name) for name, count in Counter(names).items() if count > 1]
         self._refuse(twice, "a path in more than one row", "rows for")
         fields: list[Field] = []
-        columns: list[Any] = [names, sizes]
+        columns: list[Any] = []
         classes = None
         if label:
             found, classes = values.class_column(str(self.table), rows.column(label[0]))
@@ -73,8 +75,7 @@ class TableSource(Source):
                 field, found = self._field(role, [rows.column(name).to_pylist() for name in asked])
                 fields.append(field)
                 columns += found
-        schema = listing_schema(tuple(fields))
-        return Listing(pa.table(columns, schema=schema), tuple(fields), classes)
+        return Listing(files_table(files, fields, columns), tuple(fields), classes)
 
     def _field(self, role: str, cells: list[list[Any]]) -> tuple[Field, values.Columns]:
         where = str(self.table)
@@ -84,8 +85,8 @@ class TableSource(Source):
         if role == "caption":
             return values.caption_column(where, role, cells[0])
         if role == "mask":
-            self._sizes(cells[0])
-            return Field("mask", "mask", "mask.png"), [pa.array(cells[0], pa.large_string())]
+            masks = [found.address for found in self._files(cells[0])]
+            return Field("mask", "mask", "mask.png"), [pa.array(masks, pa.large_string())]
         try:
             lists = [values.parse_list(cell) for cell in cells[0]]
         except SourceError as error:
@@ -96,17 +97,9 @@ class TableSource(Source):
         numbers = [[box[4] if len(box) > 4 else 0 for box in row] for row in lists]
         return values.boxes_column(where, role, boxes, numbers)
 
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        return read_file(os.path.join(self.root, name))
-
-    def read_field(self, field: Field, row: int, where: str) -> bytes:
-        return self.read(row, where)
-
     def _read_table(self) -> pa.Table:
         from pyarrow import csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait
 
-        if not self.root.is_dir():
-            raise SourceError(f"{self.root}: no such folder. Give the folder that the paths in {self.table} start from")
         try:
             if self.table.suffix.lower() in (".jsonl", ".ndjson"):
                 from pyarrow import json
@@ -144,22 +137,14 @@ class TableSource(Source):
             f"Name one with {option}"
         )
 
-    def _sizes(self, names: list[Any]) -> list[int]:
-        sizes, missing = [], []
-        for name in names:
-            try:
-                path = os.path.join(self.root, name)
-                if not os.path.isfile(path):
-                    raise FileNotFoundError
-                sizes.append(os.stat(path).st_size)
-            except (OSError, ValueError, TypeError):
-                missing.append(str(name))
+    def _files(self, names: list[Any]) -> list[Found]:
+        files, missing = self.find_all(names)
         if missing:
             raise SourceError(
                 f"{self.table}: names {len(missing):,} of {len(names):,} files that are not in {self.root}: "
                 f"{some_of(missing)}. Paths are relative to SOURCE; correct them or remove the rows"
             )
-        return sizes
+        return files
 
     def _refuse(self, wrong: list[str], what: str, unit: str) -> None:
         if wrong:

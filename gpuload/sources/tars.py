@@ -15,7 +15,7 @@ from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import kind_of
-from gpuload.sources.folder import IMAGE_EXTENSIONS
+from gpuload.sources.files import IMAGE_EXTENSIONS
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema
 from gpuload.types import Array
 
@@ -31,8 +31,9 @@ class TarsSource(Source):
     out with that reason. Samples are in stored order; a key that comes twice is two samples.
     """
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
-        self.paths = [path for given in paths for path in _expand(Path(given))]
+    def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
+        given = [paths] if isinstance(paths, (str, Path)) else paths
+        self.paths = [path for one in given for path in _expand(Path(one))]
 
     def list_samples(self) -> Listing:
         """Every sample of every shard; only small members are read.
@@ -151,7 +152,7 @@ def _value(path: Path, field: Field, member: Member, content: bytes) -> dict[str
         return {field.name: found}
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
-            f"{path}: {member.name!r} is no {field.kind} ({error}). Mend it, or leave the shard out"
+            f"{path}: {member.name!r} is no {field.kind} ({error}). Correct it, or leave the shard out"
         ) from None
 
 

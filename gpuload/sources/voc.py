@@ -1,23 +1,22 @@
 """Annotations in XML beside images: Pascal VOC and ILSVRC's detection set."""
 
-import os
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import pyarrow as pa
 
-from gpuload.errors import SourceError
+from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.sources import values
-from gpuload.sources.folder import IMAGE_EXTENSIONS, walk_files
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, read_file, some_of
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Found, PassedOver
+from gpuload.sources.files.source import FilesSource, files_table
+from gpuload.sources.listing import Listing, some_of
 
 BACKGROUND = "background"
 _IMAGE_FOLDERS = ("Data", "JPEGImages")
+_XML_FOLDER = "Annotations"
 
 
-class VocSource(Source):
+class VocSource(FilesSource):
     """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC) or `JPEGImages` (Pascal VOC).
 
     Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
@@ -25,13 +24,11 @@ class VocSource(Source):
     order of their paths.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
-
     @staticmethod
-    def fits(root: Path) -> bool:
-        """Whether a folder looks like one of these."""
-        return (root / "Annotations").is_dir() and any((root / name).is_dir() for name in _IMAGE_FOLDERS)
+    def fits(root: Files) -> bool:
+        """Whether a container looks like one of these."""
+        folders = root.folders()
+        return _XML_FOLDER in folders and any(name in folders for name in _IMAGE_FOLDERS)
 
     def list_samples(self) -> Listing:
         """Every pair of image and XML.
@@ -39,17 +36,39 @@ class VocSource(Source):
         Raises:
             SourceError: one has no partner, or an XML is not an annotation.
         """
+        self.check_root("Give the folder that holds Annotations")
         if not self.fits(self.root):
             raise SourceError(f"{self.root}: holds no Annotations beside Data (ILSVRC) or JPEGImages (Pascal VOC)")
-        data = next(name for name in _IMAGE_FOLDERS if (self.root / name).is_dir())
-        rejected: list[Rejection] = []
-        images = self._files(data, IMAGE_EXTENSIONS, rejected)
-        annotations = self._files("Annotations", frozenset(("xml",)), rejected)
-        for found, others, what, place in (
+        folders = self.root.folders()
+        data = next(name for name in _IMAGE_FOLDERS if name in folders)
+        passed = PassedOver()
+        images, annotations = self._pairs(data, passed)
+        stems = sorted(images)
+        boxes, names = zip(*(self._objects(annotations[stem]) for stem in stems), strict=True)
+        largest = [_largest(*pair) for pair in zip(boxes, names, strict=True)]
+        classes = (BACKGROUND, *sorted({name for row in names for name in row} - {BACKGROUND}))
+        numbers = [classes.index(name) for name in largest]
+        field, columns = values.boxes_column(str(self.root), "boxes", boxes, names, classes)
+        fields: tuple[Field, ...] = (LABEL, field)
+        table = files_table([images[stem] for stem in stems], fields, [numbers, *columns])
+        return Listing(table, fields, classes, passed.sorted_rejections(), tuple(passed.notes))
+
+    def _pairs(self, data: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
+        """Images and annotations by their paths below their folders, without extension."""
+        images: dict[str, Found] = {}
+        annotations: dict[str, Found] = {}
+        for found in self.root.walk({*IMAGE_EXTENSIONS, "xml"}, passed):
+            folder, _, below = found.name.partition("/")
+            stem, _, extension = below.rpartition(".")
+            if folder == data and extension.lower() != "xml":
+                images[stem] = found
+            elif folder == _XML_FOLDER and extension.lower() == "xml":
+                annotations[stem] = found
+        for present, others, what, place in (
             (annotations, images, "image", data),
-            (images, annotations, "XML", "Annotations"),
+            (images, annotations, "XML", _XML_FOLDER),
         ):
-            alone = [found[stem][0] for stem in sorted(set(found) - set(others))]
+            alone = [present[stem].name for stem in sorted(set(present) - set(others))]
             if alone:
                 raise SourceError(
                     f"{self.root}: {len(alone):,} files have no {what} of the same path below {place}: "
@@ -57,33 +76,15 @@ class VocSource(Source):
                 )
         if not images:
             raise SourceError(f"{self.root}: holds neither images nor XML. Is it unpacked?")
-        stems = sorted(images)
-        boxes, names = zip(*(self._objects(annotations[stem][0]) for stem in stems), strict=True)
-        largest = [_largest(*pair) for pair in zip(boxes, names, strict=True)]
-        classes = (BACKGROUND, *sorted({name for row in names for name in row} - {BACKGROUND}))
-        numbers = [classes.index(name) for name in largest]
-        field, columns = values.boxes_column(str(self.root), "boxes", boxes, names, classes)
-        fields: tuple[Field, ...] = (LABEL, field)
-        table = [[images[stem][0] for stem in stems], [images[stem][1] for stem in stems], numbers, *columns]
-        listing = pa.table(table, schema=listing_schema(fields))
-        return Listing(listing, fields, classes, tuple(rejected))
+        return images, annotations
 
-    def _files(self, folder: str, extensions: frozenset[str], rejected: list[Rejection]) -> dict[str, tuple[str, int]]:
-        """Path below the root and size of each file, by its path below the folder without extension."""
-        found = {}
-        for name, size in walk_files(self.root / folder, rejected):
-            stem, _, extension = name.rpartition(".")
-            if extension.lower() in extensions:
-                found[stem] = (f"{folder}/{name}", size)
-        return found
-
-    def _objects(self, name: str) -> tuple[list[list[float]], list[str]]:
-        path = self.root / name
+    def _objects(self, found: Found) -> tuple[list[list[float]], list[str]]:
+        title = f"{self.root}/{found.name}"
         try:
-            text = path.read_bytes()
+            text = self.root.read(found.address)
             # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
             if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
-                raise SourceError(f"{path}: declares entities or is not UTF-8, which no annotation needs. Remove that")
+                raise SourceError(f"{title}: declares entities or is not UTF-8, which no annotation needs. Remove that")
             tree = ElementTree.fromstring(text)
             boxes, names = [], []
             for entry in tree.iter("object"):
@@ -94,16 +95,16 @@ class VocSource(Source):
                 names.append((entry.findtext("name") or "").strip())
             if "" in names:
                 raise ValueError("an object without a name")
-        except OSError as error:
-            raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
+        except (OSError, DecodeError) as error:
+            raise SourceError(
+                f"{title}: cannot be read ({getattr(error, 'strerror', None) or error}). "
+                "Correct it, or remove it with its image"
+            ) from None
         except (ElementTree.ParseError, ValueError) as error:
             raise SourceError(
-                f"{path}: not an annotation in XML ({error}). Mend it, or remove it with its image"
+                f"{title}: not an annotation in XML ({error}). Correct it, or remove it with its image"
             ) from None
         return boxes, names
-
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        return read_file(os.path.join(self.root, name))
 
 
 def _largest(boxes: list[list[float]], names: list[str]) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+from braceexpand import braceexpand
 
 from gpuload.disk import IndexWriter, Manifest, ShardInfo, dali_index, timm_info
 from gpuload.disk import index as index_file
@@ -18,7 +19,7 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import index_schema
-from gpuload.packing.foreign.scan import IMAGE_EXTENSIONS, VALUE_FIELDS, ScannedShard, scan_shard
+from gpuload.packing.foreign.scan import IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
 from gpuload.sources.listing import some_of
 
 
@@ -94,9 +95,13 @@ def expand_shards(patterns: Sequence[str]) -> list[Path]:
 def _expand_braces(pattern: str) -> list[str]:
     if "{" not in pattern or os.path.exists(pattern):
         return [pattern]
-    from webdataset.shardlists import expand_urls  # imports torch where there is one: a second
-
-    return list(expand_urls(pattern))
+    try:
+        return list(braceexpand(pattern))
+    except ValueError:
+        raise SourceError(
+            f"{pattern}: has an opening brace without a closing one, or the reverse. Give tars, for instance "
+            "'shards/train-{000..127}.tar'"
+        ) from None
 
 
 def _output_folder(shards: list[Path], out: str | Path | None) -> Path:
@@ -150,7 +155,7 @@ def _common_fields(scanned: list[ScannedShard]) -> tuple[Field, ...]:
         ShardError: some samples have a class and some have none.
     """
     found = set().union(*(shard.image_extensions for shard in scanned))
-    order = sorted(found, key=lambda name: (IMAGE_EXTENSIONS.index(name.lower()), name))
+    order = sorted(found, key=lambda name: (IMAGE_MEMBERS.index(name.lower()), name))
     fields = [Field("image", "image", ";".join(order))]
     for field in VALUE_FIELDS:
         lacking = [shard for shard in scanned if field.member in shard.lacking]
@@ -170,7 +175,7 @@ def _check_labels(scanned: list[ScannedShard], classes: tuple[str, ...] | None) 
             if not isinstance(label, int) or label < 0 or (classes is not None and label >= len(classes)):
                 known = f"--classes names {len(classes)}, numbered from 0" if classes else "classes are numbered from 0"
                 raise ShardError(
-                    f"{shard.path}: sample {key!r} is of class {label}, but {known}. Mend one or the other"
+                    f"{shard.path}: sample {key!r} is of class {label}, but {known}. Correct one or the other"
                 )
 
 
@@ -181,7 +186,7 @@ def _write(
     fields: tuple[Field, ...],
     classes: tuple[str, ...] | None,
 ) -> Manifest:
-    """Removes an old manifest, then writes all anew; the manifest last."""
+    """Removes an old manifest, then writes everything; the manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest_file.FILE_NAME).unlink(missing_ok=True)
     infos = []

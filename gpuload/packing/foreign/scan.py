@@ -12,11 +12,11 @@ from PIL import Image
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import ShardError
 from gpuload.fields.field import LABEL, Field
+from gpuload.headers.exif import ORIENTATION
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png")  # the first of a sample's members in this order is its image
+IMAGE_MEMBERS = ("jpg", "jpeg", "png")  # the first of a sample's members in this order is its image
 VALUE_FIELDS = (LABEL, Field("caption", "caption", "txt"), Field("json", "json", "json"))
 
-_ORIENTATION = 0x0112  # EXIF tag; from 5 on width and height change places
 _CHUNK_BYTES = 1 << 24
 
 
@@ -59,12 +59,12 @@ def scan_shard(path: Path) -> ScannedShard:
             digest.update(data[start : start + _CHUNK_BYTES])
         for key, members in samples:
             by_extension = {split_name(member.name)[1].lower(): member for member in members}
-            image = next((by_extension[name] for name in IMAGE_EXTENSIONS if name in by_extension), None)
+            image = next((by_extension[name] for name in IMAGE_MEMBERS if name in by_extension), None)
             found = ", ".join("." + split_name(member.name)[1] for member in members)
             if image is None:
                 raise ShardError(
                     f"{path}: sample {key!r} has no image (found: {found}; "
-                    f"wanted one of {', '.join(IMAGE_EXTENSIONS)}). "
+                    f"wanted one of {', '.join(IMAGE_MEMBERS)}). "
                     "Pack its images with `python -m gpuload pack`"
                 )
             extensions.add(split_name(image.name)[1])
@@ -128,12 +128,12 @@ def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, 
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
-    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), heedless of XMP."""
+    """Width and height as DALI decodes: upright as EXIF says (JPEG, PNG and WebP alike, DALI 2.4), ignoring XMP."""
     try:
         image = Image.open(io.BytesIO(data[member.offset : member.offset + member.size]))
         exif = Image.Exif()
         exif.load(image.info.get("exif", b""))
-        turned = exif.get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        turned = exif.get(ORIENTATION, 1) in (5, 6, 7, 8)
     except Exception as error:
         what = "is empty" if not member.size else f"is not an image that Pillow reads ({type(error).__name__})"
         raise ShardError(

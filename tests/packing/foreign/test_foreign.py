@@ -17,6 +17,7 @@ from reading import rows_of
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
+from gpuload.packing.foreign import index
 from gpuload.packing.foreign.index import expand_shards, index_shards
 
 WDS2IDX = Path(sys.executable).with_name("wds2idx")
@@ -186,7 +187,7 @@ def test_a_text_that_only_some_have(tmp_path: Path) -> None:
         ({"k x.jpg": JPG}, r"the name 'k x.jpg' holds white space, at which DALI's index splits. Rename"),
         ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, r"key 'k' comes again after other samples.*--sort=name"),
         ({"k.jpg": JPG, "k.cls": b"cat"}, r"'k.cls' holds b'cat'; a .cls member is a class number.*with numbers"),
-        ({"k.jpg": JPG, "k.cls": b"-1"}, r"sample 'k' is of class -1, but classes are numbered from 0. Mend"),
+        ({"k.jpg": JPG, "k.cls": b"-1"}, r"sample 'k' is of class -1, but classes are numbered from 0. Correct"),
         ({"k.jpg": b"garbage"}, r"'k.jpg' is not an image that Pillow reads \(UnidentifiedImageError\). .*gpuload pack"),
         ({"k.jpg": b""}, r"'k.jpg' is empty. A sample cannot be left out in place"),
         ({"k.jpg": JPG, "k.txt": b"\xff\xff"}, r"'k.txt' is not UTF-8 text. Pack the set again with UTF-8"),
@@ -219,7 +220,9 @@ def test_shards_that_are_none(tmp_path: Path) -> None:
         index_shards([])
     with pytest.raises(SourceError, match="nowhere: cannot be read .*a class name in each line"):
         index_shards([str(shard)], classes=tmp_path / "nowhere")
-    with pytest.raises(ShardError, match="sample 'k' is of class 5, but --classes names 1, numbered from 0. Mend one"):
+    with pytest.raises(
+        ShardError, match="sample 'k' is of class 5, but --classes names 1, numbered from 0. Correct one"
+    ):
         index_shards([str(shard)], classes=tmp_path / "classes")
 
 
@@ -228,6 +231,28 @@ def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = expand_shards([str(tmp_path / "b.tar"), str(tmp_path / "[ab].tar"), str(tmp_path / "we{ird.tar")])
     assert [path.name for path in found] == ["b.tar", "a.tar", "we{ird.tar"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["s-{0..2}.tar", "{a,b}/s-{08..11}.tar", "s-{a,b{1..2}}.tar", "s{x}.tar", "{c..a}{1..5..2}"]
+)
+def test_braces_are_expanded_as_webdataset_does(pattern: str) -> None:
+    shardlists = pytest.importorskip("webdataset.shardlists")
+    assert index._expand_braces(pattern) == shardlists.expand_urls(pattern)
+
+
+def test_braces_that_do_not_match(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"s-{0..2.tar: has an opening brace without a closing one, or the reverse"):
+        expand_shards([str(tmp_path / "s-{0..2.tar")])
+
+
+def test_expanding_braces_imports_neither_webdataset_nor_torch(tmp_path: Path) -> None:
+    (tmp_path / "s-0.tar").touch()
+    code = (
+        "import sys; from gpuload.packing.foreign.index import expand_shards; "
+        f"print(len(expand_shards([{str(tmp_path / 's-{0..0}.tar')!r}])), {{'webdataset', 'torch'}} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1 set()\n"
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -465,7 +465,7 @@ def scandir(path):
 
 root = Path({str(tmp_path)!r}) / "photos"
 root.mkdir()
-folder.os.scandir = scandir
+os.scandir = scandir
 listing = folder.FolderSource(root).list_samples()
 assert len(listing) == 1_000_000
 for split in make_plan(listing, shares=[("train", 1.0)], shuffle=True, seed=0, maxcount=10_000, maxsize=None, measure=9):

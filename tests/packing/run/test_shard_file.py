@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuload.packing.run import shard_file
 from gpuload.packing.run.shard_file import ShardFile
 from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
-from gpuload.sources.listing import read_file
+from gpuload.sources.files.folder import read_file
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -1,0 +1,67 @@
+"""What sources have in common whose images are files of a container."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpuload.errors import SourceError
+from gpuload.fields.field import Field
+from gpuload.sources.files import Files, Found, open_files
+from gpuload.sources.listing import Source, listing_schema
+
+_CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
+
+
+class FilesSource(Source):
+    """Images, and perhaps masks, that are files of a container.
+
+    root: a folder, a zip archive, or any other `Files`.
+    """
+
+    def __init__(self, root: str | Path | Files) -> None:
+        self.root = open_files(root)
+
+    def check_root(self, advice: str) -> None:
+        """Raises SourceError, with the advice, where nothing can be listed."""
+        if fault := self.root.fault():
+            raise SourceError(f"{self.root}: {fault}. {advice}")
+
+    def find_all(self, names: Sequence[Any]) -> tuple[list[Found], list[str]]:
+        """The files of these names, and the names without a file."""
+        found, missing = [], []
+        for name in names:
+            try:
+                if not isinstance(name, str):
+                    raise FileNotFoundError
+                found.append(self.root.find(name))
+            except (OSError, ValueError):
+                missing.append(str(name))
+        return found, missing
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        return self.root.read(where or name)
+
+    def read_field(self, field: Field, row: int, where: str) -> bytes:
+        return self.root.read(where)
+
+
+def files_table(files: Sequence[Found], fields: Iterable[Field], columns: Sequence[Any]) -> pa.Table:
+    """The table of a listing: a row for each of these images, with the columns of its fields."""
+    head: list[Any] = [[file.name for file in files], [file.size for file in files]]
+    addressed = any(file.address != file.name for file in files)
+    if addressed:
+        head.append([file.address for file in files])
+    return pa.table([*head, *columns], schema=listing_schema(tuple(fields), where=addressed))
+
+
+def stream_table(samples: Iterable[tuple[Any, ...]], fields: tuple[Field, ...]) -> pa.Table:
+    """The same, out of tuples of a `Found` and a value for each column, without having all of them in memory."""
+    samples = iter(samples)
+    chunks = []
+    while rows := list(islice(samples, _CHUNK_ROWS)):
+        files, *columns = zip(*rows, strict=True)
+        chunks.append(files_table(files, fields, columns))
+    return pa.concat_tables(chunks) if chunks else listing_schema(fields).empty_table()

@@ -1,0 +1,30 @@
+"""Images alone, wherever in a folder or archive they lie: `--no-labels`."""
+
+from gpuload.errors import SourceError
+from gpuload.sources.files import IMAGE_EXTENSIONS, PassedOver
+from gpuload.sources.files.source import FilesSource, stream_table
+from gpuload.sources.listing import Listing
+
+
+class UnlabeledSource(FilesSource):
+    """Every image below a folder or in an archive, without any other field.
+
+    An image is known by its extension in any case. Hidden files and folders are passed over. Samples are in the order
+    of their paths, folder by folder.
+    """
+
+    def list_samples(self) -> Listing:
+        """All images.
+
+        Raises:
+            SourceError: no such folder or archive, or no image in it.
+        """
+        self.check_root("Give a folder of images")
+        passed = PassedOver()
+        samples = stream_table(((found,) for found in self.root.walk(IMAGE_EXTENSIONS, passed)), ())
+        if not samples.num_rows:
+            others = f", found: {passed.by_extension()}" if passed.others else ""
+            raise SourceError(
+                f"{self.root}: holds no image. Images are known by their extension, such as .jpg, .png or .webp{others}"
+            )
+        return Listing(samples, (), None, passed.sorted_rejections(), passed.all_notes())

@@ -1,0 +1,136 @@
+"""The table of sources: every row works, none depends on another, and what a row does not take is refused by name."""
+
+import ast
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+
+import numpy as np
+import pytest
+from images import Folder
+from zips import write_zip
+
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.sources import Source, open_source
+from gpuload.sources.registry import FORMATS, LABELS, format_names
+
+ROWS = [*FORMATS, *LABELS]
+MODULES = {f"gpuload.sources.{row.source.partition(':')[0]}" for row in ROWS}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_names_a_source(row) -> None:
+    assert issubclass(resolve_name(f"gpuload.sources.{row.source}"), Source)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_source_imports_another(module: str) -> None:
+    spec = find_spec(module)
+    assert spec is not None
+    tree = ast.parse(Path(str(spec.origin)).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported & (MODULES - {module}) == set()
+
+
+def test_packages_of_single_sources_are_imported_when_they_are_needed() -> None:
+    code = "import sys, gpuload.sources; print({'h5py', 'lmdb', 'msgpack', 'xml.etree', 'gpuload.sources.voc'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "options", "kind"),
+    [
+        ({"a/1.jpg": b""}, "", {}, "FolderSource"),
+        ({"a/1.jpg": b""}, "", {"no_labels": True}, "UnlabeledSource"),
+        ({"a/1.jpg": b""}, "", {"form": "folder", "no_labels": True}, "UnlabeledSource"),
+        ({"a/1.jpg": b""}, "", {"form": "unlabeled"}, "UnlabeledSource"),
+        ({"a/1.jpg": b""}, "", {"form": "sidecar"}, "SidecarSource"),
+        ({"Annotations/1.xml": b"", "Data/1.jpg": b""}, "", {}, "VocSource"),
+        ({"Annotations/1.xml": b"", "JPEGImages/1.jpg": b""}, "", {}, "VocSource"),
+        ({"Annotations/1.xml": b"", "Data/1.jpg": b""}, "", {"form": "folder"}, "FolderSource"),
+        ({"Annotations/1.xml": b"", "Other/1.jpg": b""}, "", {}, "FolderSource"),
+        ({"data.mdb": b""}, "", {}, "LmdbSource"),
+        ({"x.lmdb/data.mdb": b""}, "x.lmdb", {}, "LmdbSource"),
+        ({"x.mdb": b""}, "x.mdb", {}, "LmdbSource"),
+        ({"x.H5": b""}, "x.H5", {}, "Hdf5Source"),
+        ({"x.hdf": b""}, "x.hdf", {"columns": {"image": ("x",)}}, "Hdf5Source"),
+        ({"x.any": b""}, "x.any", {"form": "hdf5"}, "Hdf5Source"),
+        ({"x.npz": b""}, "x.npz", {}, "ArraysSource"),
+        ({"x.npy": b""}, "x.npy", {"labels": "y.npy"}, "ArraysSource"),
+        ({"1.tar": b"", "1.parquet": b""}, "", {}, "TarsSource"),
+        ({"1.tar": b""}, "1.tar", {}, "TarsSource"),
+        ({"1.parquet": b""}, "", {}, "ParquetSource"),
+        ({"1.parquet": b""}, "1.parquet", {}, "ParquetSource"),
+        ({"1.jpg": b""}, "", {"labels": "t.csv"}, "TableSource"),
+        ({"1.jpg": b""}, "", {"labels": "t.csv", "form": "folder"}, "TableSource"),
+        ({"1.jpg": b"", "t.parquet": b"", "s.tar": b""}, "", {"labels": "t.parquet"}, "TableSource"),
+        ({"1.jpg": b""}, "", {"labels": "t.txt", "columns": {"path": ("x",)}}, "TableSource"),
+        ({"1.jpg": b""}, "", {"labels": "t.JSON"}, "CocoSource"),
+        ({}, "missing", {}, "FolderSource"),
+        ({}, "missing.zip", {}, "FolderSource"),
+    ],
+)  # fmt: skip
+def test_which_source_is_meant(make_folder: Folder, files, name: str, options, kind: str) -> None:
+    assert type(open_source(make_folder(files) / name, **options)).__name__ == kind
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "kind"),
+    [
+        (["a/1.jpg", "b/1.jpg"], {}, "FolderSource"),
+        (["set/Annotations/1.xml", "set/JPEGImages/1.jpg"], {}, "VocSource"),
+        (["1.tar", "1.parquet", "data.mdb"], {}, "FolderSource"),  # archives inside an archive are not opened
+        (["a/1.jpg"], {"form": "sidecar"}, "SidecarSource"),
+        (["a/1.jpg"], {"labels": "t.csv"}, "TableSource"),
+        (["a/1.jpg"], {"labels": "t.json"}, "CocoSource"),
+        (["a/1.jpg"], {"no_labels": True}, "UnlabeledSource"),
+    ],
+)
+def test_which_source_is_meant_by_an_archive(tmp_path: Path, files: list[str], options, kind: str) -> None:
+    source = open_source(write_zip(tmp_path / "x.zip", dict.fromkeys(files, b"")), **options)
+    assert type(source).__name__ == kind
+    assert str(source.root) == str(tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("x.h5", {"labels": "t.csv"}, r"--labels: .*x\.h5 is packed as 'hdf5', which takes no labels from elsewhere. Leave out"),
+        ("", {"labels": "t.csv", "form": "sidecar"}, "packed as 'sidecar', which takes no labels from elsewhere"),
+        ("", {"labels": "t.csv", "form": "tar"}, "packed as 'tar', which takes no labels"),
+        ("", {"columns": {"label": ("x",)}}, r"--column name columns of a table; 'folder' has none: give it with --labels table\.csv"),
+        ("", {"columns": {"label": ("x",)}, "form": "voc"}, "name columns of a table; 'voc' has none: leave them out"),
+        ("x.tar", {"columns": {"label": ("x",)}}, "name columns of a table; 'tar' has none: leave them out"),
+        ("", {"columns": {"label": ("x",)}, "labels": "t.json"}, "name columns of a table; 'coco' has none: leave them out"),
+        ("", {"no_labels": True, "labels": "t.csv"}, "--no-labels packs images alone, --labels says .*: give one of them"),
+        ("x.h5", {"no_labels": True}, r"--no-labels packs the images of a folder or archive; .*x\.h5 is packed as 'hdf5'. Leave"),
+        ("", {"no_labels": True, "form": "sidecar"}, "is packed as 'sidecar'. Leave out --no-labels"),
+        ("", {"no_labels": True, "columns": {"label": ("x",)}}, "name columns of a table; 'unlabeled' has none"),
+        ("", {"form": "zip"}, "--from is one of folder, sidecar, unlabeled, voc, .*; got 'zip'"),
+    ],
+)  # fmt: skip
+def test_what_a_source_does_not_take(tmp_path: Path, name: str, options, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        open_source(tmp_path / name, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_are_unique() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert format_names() == [row.name for row in FORMATS]
+    suffixes = [suffix for row in FORMATS for suffix in row.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+
+
+def test_options_reach_the_source(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 4, 4, 3), np.uint8))
+    source = open_source(tmp_path / "x.npy", "y.npy", {"image": ("x",)})
+    assert (source.path, source.labels, source.columns) == (tmp_path / "x.npy", Path("y.npy"), {"image": ("x",)})
+
+
+def test_a_broken_archive_is_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    with pytest.raises(SourceError, match=r"x\.zip: cannot be read as a zip archive"):
+        open_source(tmp_path / "x.zip")
