@@ -33,7 +33,7 @@ def paint(number: int, side: int = 100) -> dict[str, Any]:
     rng = np.random.default_rng(number)
     width, height = side + number % 5 * 11, side + number % 3 * 17
     mask = np.ones((height, width), np.uint8)
-    boxes, names = [], []
+    boxes, names, points = [], [], []
     for quarter in range(3 + number % 2):
         x0, y0 = (int(low) for low in rng.integers(4, 12, 2))
         x1, y1 = width // 2 - int(rng.integers(4, 12)), height // 2 - int(rng.integers(4, 12))
@@ -41,12 +41,15 @@ def paint(number: int, side: int = 100) -> dict[str, Any]:
         mask[y0 + dy : y1 + dy, x0 + dx : x1 + dx] = 2 + quarter
         boxes.append([x0 + dx, y0 + dy, x1 + dx, y1 + dy])
         names.append(f"class{2 + quarter}")
+        center, left, right = (x0 + x1) / 2 + dx, x0 + 4 + dx, x1 - 4 + dx
+        points.append([[x, (y0 + y1) / 2 + dy, 2] for x in (center, left, right)])
     return {
         "image": encode(Image.fromarray(COLOURS[mask]), "PNG"),
         "name": f"{side}-{number:02d}",
         "mask": mask,
         "boxes": boxes,
         "boxes_class": names,
+        "keypoints": points,
         "angle": number + 1.0,
         "label": f"class{number % 3}",
         "caption": f"picture {number}",
@@ -120,4 +123,31 @@ def check_boxes(images: torch.Tensor, boxes: Any, tight: Literal["always", "insi
                 assert (larger >= -1).all() and (not is_tight or (larger <= (1 if tight == "always" else 2)).all())
                 compared += int(is_tight or tight == "never")
         assert set(np.unique(classes[classes > 1])) <= set(FIRST_SHAPE + labels[:count])  # no shape without a box
+    return compared
+
+
+# Each instance is the middle of a shape, and a point at its left and at its right side, which change places on a flip.
+KEYPOINTS = gpuload.Keypoints("keypoints", flip_pairs=((1, 2),), min_visible=0)
+
+
+def check_keypoints(images: torch.Tensor, keypoints: Any, upright: bool) -> int:
+    """Each visible point lies on a pixel of its shape's colour, unless the shape has no pixel there; how many did.
+
+    upright: nothing was turned, so that left is left: of each instance the left point is left of the right one.
+    """
+    compared = 0
+    height, width = images.shape[-2:]
+    classes = classes_of(images)
+    sure = inside(classes, 1)
+    for row, (instances, count) in enumerate(zip(*map(np.asarray, keypoints), strict=True)):
+        for instance in instances[:count]:
+            visible = instance[:, 2] > 0
+            assert (instance[~visible] == 0).all()
+            assert ((instance[:, :2] >= 0) & (instance[:, :2] <= [width, height])).all()
+            places = np.minimum(np.floor(instance[visible, :2]), [width - 1, height - 1]).astype(int)
+            found = {int(classes[row, y, x]) for x, y in places if sure[row, y, x]}
+            assert len(found) <= 1 and all(one >= FIRST_SHAPE for one in found)  # all of one shape, none of the ground
+            compared += sum(bool(sure[row, y, x]) for x, y in places)
+            if upright and visible[1] and visible[2]:
+                assert instance[1, 0] < instance[2, 0]
     return compared

@@ -84,7 +84,13 @@ def module_graph(root: Path) -> dict[str, set[str]]:
     """For each module the modules of the package that it imports. A package stands for what its `__init__` imports;
     importing from one of its modules does not count as importing the package, although Python runs it."""
     named = own_modules(root)
-    return {name: (imports(path.read_text()) & set(named)) - {name, "gpuload"} for name, path in named.items()}
+    graph = {}
+    for name, path in named.items():
+        found = imports(path.read_text()) & set(named)
+        # `from gpuload.room import module` needs the module, and the room only as far as every module in it does.
+        found -= {other.rpartition(".")[0] for other in found if other.rpartition(".")[0] in found}
+        graph[name] = found - {name, "gpuload"}
+    return graph
 
 
 def test_every_room_has_its_place() -> None:

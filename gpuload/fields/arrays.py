@@ -59,7 +59,7 @@ class ArrayKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {shape_column(field): pa.list_(pa.int32())}
 
-    def claims(self, name: str, value: Any) -> bool:
+    def claims(self, value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.ndim > 0
 
     def detail(self, value: Any) -> str:

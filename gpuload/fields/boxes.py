@@ -81,6 +81,7 @@ class BoxesKind(Kind):
 
     name = "boxes"
     specs = (Boxes,)
+    keys = ("boxes",)
     usual_names = ("boxes", "bboxes")
     in_tables = True
 
@@ -89,9 +90,6 @@ class BoxesKind(Kind):
 
     def class_column(self, field: Field) -> str | None:
         return class_column(field)
-
-    def claims(self, name: str, value: Any) -> bool:
-        return name == self.name
 
     def companions(self, name: str) -> tuple[str, ...]:
         return (f"{name}_class",)

@@ -23,7 +23,7 @@ class CaptionKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.large_string()}
 
-    def claims(self, name: str, value: Any) -> bool:
+    def claims(self, value: Any) -> bool:
         return isinstance(value, str)
 
     def parse(

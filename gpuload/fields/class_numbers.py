@@ -51,6 +51,7 @@ class ClassKind(Kind):
     name = "class"
     role = "label"
     specs = (OneHot,)
+    keys = (LABEL.name,)
     usual_names = ("label", "class", "target", "y", "fine_label")
     in_tables = True
     names_set_classes = True
@@ -60,9 +61,6 @@ class ClassKind(Kind):
 
     def class_column(self, field: Field) -> str | None:
         return field.name
-
-    def claims(self, name: str, value: Any) -> bool:
-        return name == LABEL.name
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""

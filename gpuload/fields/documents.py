@@ -23,7 +23,7 @@ class JsonKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.large_string()}
 
-    def claims(self, name: str, value: Any) -> bool:
+    def claims(self, value: Any) -> bool:
         return True  # what no other kind claims
 
     def parse(

@@ -23,9 +23,6 @@ class ImageKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {}
 
-    def claims(self, name: str, value: Any) -> bool:
-        return False  # what a sample's image is, its source knows
-
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:

@@ -98,6 +98,7 @@ class KeypointsKind(Kind):
 
     name = "keypoints"
     specs = (Keypoints,)
+    keys = ("keypoints",)
     usual_names = ("keypoints",)
     in_tables = True
 

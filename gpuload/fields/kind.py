@@ -82,7 +82,8 @@ class Kind(ABC):
     role: what `--column ROLE=NAME` calls it, where that is not its name.
     specs: the classes with which users ask for it; the first of several is the plainest.
     stays_in_shard: the index holds where the value lies and not the value itself, which is too large.
-    usual_names: names of a table's columns, or keys of a sample, that are taken for this kind. Lower case.
+    keys: of a sample (a dict): values under these are of this kind, whatever they are.
+    usual_names: names of a table's columns that are taken for this kind, in lower case.
     in_tables: tables may have a column of this kind.
     names_set_classes: the names of its class numbers are those of the whole data set, and not the field's own.
     """
@@ -91,6 +92,7 @@ class Kind(ABC):
     role: ClassVar[str] = ""
     specs: ClassVar[tuple[type[FieldSpec], ...]] = ()
     stays_in_shard: ClassVar[bool] = False
+    keys: ClassVar[tuple[str, ...]] = ()
     usual_names: ClassVar[tuple[str, ...]] = ()
     in_tables: ClassVar[bool] = False
     names_set_classes: ClassVar[bool] = False
@@ -111,9 +113,9 @@ class Kind(ABC):
 
     # In a source
 
-    def claims(self, name: str, value: Any) -> bool:
-        """Whether a sample's value under this name is of this kind, where nobody said so. Asked in registry order."""
-        return name in self.usual_names
+    def claims(self, value: Any) -> bool:
+        """Whether a sample's value is of this kind, where its key does not say so. Asked in registry order."""
+        return False
 
     def detail(self, value: Any) -> str:
         """What all values of a field have in common besides their kind, and `parse` needs, such as a dtype."""

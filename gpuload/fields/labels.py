@@ -43,6 +43,7 @@ class LabelsKind(Kind):
 
     name = "labels"
     specs = (MultiHot,)
+    keys = ("labels",)
     usual_names = ("labels", "tags")
     in_tables = True
 
@@ -51,9 +52,6 @@ class LabelsKind(Kind):
 
     def class_column(self, field: Field) -> str | None:
         return field.name
-
-    def claims(self, name: str, value: Any) -> bool:
-        return name == self.name
 
     def parse_cell(self, cell: Any) -> list[Any]:
         return parse_list(cell)

@@ -47,14 +47,12 @@ class MaskKind(Kind):
     name = "mask"
     specs = (Mask,)
     stays_in_shard = True
+    keys = ("mask",)
     usual_names = ("mask", "mask_path")
     in_tables = True
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {}
-
-    def claims(self, name: str, value: Any) -> bool:
-        return name == self.name
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""

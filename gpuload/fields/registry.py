@@ -16,21 +16,21 @@ from gpuload.fields.labels import LabelsKind
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.targets import TargetKind
 
-# In the order in which they are asked whether a value is theirs (`Kind.claims`): those that go by its name first, then
-# those that go by its type, and JSON, which takes anything, last.
+# In the order in which a table's fields are stored, and in which kinds are asked whether a value is theirs
+# (`Kind.claims`): JSON, which takes anything, is the last.
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         ImageKind(),
         RawKind(),
         ClassKind(),
+        TargetKind(),
         LabelsKind(),
+        CaptionKind(),
         BoxesKind(),
         KeypointsKind(),
         MaskKind(),
-        CaptionKind(),
         ArrayKind(),
-        TargetKind(),
         JsonKind(),
     )
 }

@@ -53,7 +53,7 @@ class TargetKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.list_(pa.float32(), field.size) if field.size else pa.float32()}
 
-    def claims(self, name: str, value: Any) -> bool:
+    def claims(self, value: Any) -> bool:
         if isinstance(value, (float, int, np.number)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             return True
         is_list = isinstance(value, (list, tuple)) and bool(value)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
-from gpuload.sources import values
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import Listing, Source, listing_schema
 from gpuload.sources.named_arrays import image_array, image_name, other_names
 from gpuload.types import Array
@@ -82,30 +82,17 @@ class ArraysSource(Source):
         arrays = {name: array for name, array in arrays.items() if array.ndim}
         images = arrays[self._image]
         title = str(self.path)
-        fields: list[Field] = []
         names = [f"{number:08d}." for number in range(len(images))]
-        columns: list[Any] = [names, np.full(len(names), images[:1].nbytes, np.int64)]
-        classes = None
-        for role, found in other_names(title, arrays, self.columns, self._image, len(images)).items():
-            rows = [arrays[name] for name in found]
-            if role == "label":
-                texts = pa.chunked_array([pa.array(rows[0].tolist()).cast(pa.large_string())])
-                numbers, classes = values.class_column(title, texts)
-                field, column = values.label_field(numbers)
-            elif rows[0].dtype.kind in "fiub" and all(row.ndim == 1 for row in rows):
-                stacked = rows[0] if len(rows) == 1 else np.stack(rows, 1)
-                field, column = values.target_column(title, role, list(stacked))
-            elif rows[0].dtype.kind == "f" and rows[0].ndim == 2 and len(rows) == 1:
-                field, column = values.target_column(title, role, list(rows[0]))
-            elif rows[0].dtype.kind == "U":
-                field, column = values.caption_column(title, role, rows[0].tolist())
+        found = FieldColumns(title)
+        for role, columns in other_names(title, arrays, self.columns, self._image, len(images)).items():
+            kind, values = _values([arrays[name] for name in columns], role)
+            if kind == "array":
+                found.add(kind, role, [columns[0]] * len(names), detail=arrays[columns[0]].dtype.str)
             else:
-                field = Field(role, "array", f"{role}.npy", dtype=rows[0].dtype.str)
-                column = [pa.array([found[0]] * len(names), pa.large_string())]
-            fields.append(field)
-            columns += column
-        table = pa.table(columns, schema=listing_schema(tuple(fields)))
-        return Listing(table, tuple(fields), classes)
+                found.add(kind, role, values)
+        sizes = np.full(len(names), images[:1].nbytes, np.int64)
+        table = pa.table([names, sizes, *found.columns], schema=listing_schema(tuple(found.fields)))
+        return Listing(table, tuple(found.fields), found.classes)
 
     def read(self, row: int, name: str, where: str = "") -> Array:
         return image_array(self._open(self._image)[row], self._peak)
@@ -113,3 +100,17 @@ class ArraysSource(Source):
     def read_field(self, field: Field, row: int, where: str) -> Array:
         found: Array = self._open(where)[row]
         return found
+
+
+def _values(arrays: list[Array], role: str) -> tuple[str, list[Any]]:
+    """The kind of the field that these arrays hold, and a value for each sample; none of an array, which stays one."""
+    first = arrays[0]
+    if role == "label":
+        return "class", first.tolist()
+    if first.dtype.kind in "fiub" and all(array.ndim == 1 for array in arrays):
+        return "target", list(first if len(arrays) == 1 else np.stack(arrays, 1))
+    if first.dtype.kind == "f" and first.ndim == 2 and len(arrays) == 1:
+        return "target", list(first)
+    if first.dtype.kind == "U":
+        return "caption", first.tolist()
+    return "array", []

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import SourceError
-from gpuload.fields.field import Field
-from gpuload.sources import values
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import Files
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.listing import Listing, Rejection, some_of
@@ -53,12 +52,11 @@ class CocoSource(FilesSource):
                 f"{some_of(missing)}. Give the folder of the images as SOURCE"
             )
         entries = [by_image[image["id"]] for image in images]
-        fields: list[Field] = []
-        columns: list[Any] = []
-        for field, column in (*self._captions(entries), *self._instances(entries, found.get("categories") or [])):
-            fields.append(field)
-            columns += column
-        return Listing(files_table(files, fields, columns), tuple(fields), None, tuple(rejected), ())
+        fields = FieldColumns(str(self.annotations))
+        self._add_captions(fields, entries)
+        self._add_instances(fields, entries, found.get("categories") or [])
+        table = files_table(files, fields.fields, fields.columns)
+        return Listing(table, tuple(fields.fields), None, tuple(rejected), ())
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -76,33 +74,48 @@ class CocoSource(FilesSource):
             ) from None
         return found
 
-    def _captions(self, entries: list[list[dict[str, Any]]]) -> list[tuple[Field, values.Columns]]:
+    def _add_captions(self, fields: FieldColumns, entries: list[list[dict[str, Any]]]) -> None:
         texts = [[entry["caption"].strip() for entry in found if "caption" in entry] for found in entries]
-        if not any(texts):
-            return []
-        first = values.caption_column(str(self.annotations), "caption", [found[0] for found in texts])
-        return [first, values.json_column("captions", texts)]
+        if any(texts):
+            fields.add("caption", "caption", [found[0] for found in texts])
+            fields.add("json", "captions", texts)
 
-    def _instances(
-        self, entries: list[list[dict[str, Any]]], categories: list[dict[str, Any]]
-    ) -> list[tuple[Field, values.Columns]]:
+    def _add_instances(
+        self, fields: FieldColumns, entries: list[list[dict[str, Any]]], categories: list[dict[str, Any]]
+    ) -> None:
         if not categories:
-            return []
+            return
         ordered = sorted(categories, key=lambda category: int(category["id"]))
         names = tuple(str(category["name"]) for category in ordered)
-        number = {category["id"]: place for place, category in enumerate(ordered)}
-        boxes, classes = [], []
-        for found in entries:
-            kept = [entry for entry in found if "bbox" in entry and not entry.get("iscrowd")]
-            unknown = [str(entry["category_id"]) for entry in kept if entry["category_id"] not in number]
-            if unknown:
-                raise SourceError(f"{self.annotations}: uses a category that it does not list: {some_of(unknown)}")
-            corners = [(x, y, x + width, y + height) for x, y, width, height in (entry["bbox"] for entry in kept)]
-            boxes.append(corners)
-            classes.append([number[entry["category_id"]] for entry in kept])
-        where = str(self.annotations)
-        present = [sorted(set(row)) for row in classes]
-        return [
-            values.boxes_column(where, "boxes", boxes, classes, names),
-            values.labels_column(where, "labels", present, names),
-        ]
+        number_of = {category["id"]: number for number, category in enumerate(ordered)}
+        instances = [[entry for entry in found if "bbox" in entry and not entry.get("iscrowd")] for found in entries]
+        used = {entry["category_id"] for found in instances for entry in found}
+        if unknown := sorted(map(str, used - set(number_of))):
+            raise SourceError(f"{self.annotations}: uses a category that it does not list: {some_of(unknown)}")
+        classes = [[number_of[entry["category_id"]] for entry in found] for found in instances]
+        boxes = [[_corners(entry["bbox"]) for entry in found] for found in instances]
+        fields.add("boxes", "boxes", list(zip(boxes, classes, strict=True)), names)
+        fields.add("labels", "labels", [sorted(set(row)) for row in classes], names)
+        if any("keypoints" in entry for found in instances for entry in found):
+            points = self._point_names([category for category in ordered if category["id"] in used])
+            found_points = [[entry["keypoints"] for entry in found if "keypoints" in entry] for found in instances]
+            fields.add("keypoints", "keypoints", found_points, points)
+
+    def _point_names(self, categories: list[dict[str, Any]]) -> tuple[str, ...] | None:
+        """Names of the points, which all categories with keypoints must share; None where the file does not name them.
+
+        Raises:
+            SourceError: two categories have different points.
+        """
+        named = {tuple(map(str, category["keypoints"])) for category in categories if category.get("keypoints")}
+        if len(named) > 1:
+            raise SourceError(
+                f"{self.annotations}: its categories have different keypoints ({some_of([', '.join(n) for n in named])}). "
+                "A field has the same points in all instances: keep the annotations of one category"
+            )
+        return next(iter(named), None)
+
+
+def _corners(box: list[float]) -> tuple[float, float, float, float]:
+    x, y, width, height = box
+    return x, y, x + width, y + height

@@ -3,19 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from gpuload.errors import ArgumentError, SourceError
+from gpuload.fields.registry import KINDS
 
 Names = tuple[str, ...]
 
-ROLES = ("path", "image", "label", "target", "labels", "caption", "boxes", "mask", "array")
+# What `--column` calls what a column can hold: the path of an image, the image, and the kinds of fields.
 USUAL: dict[str, Names] = {
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image"),
-    "image": ("image", "images", "img", "imgs", "x", "input_image", "data", "pixels"),
-    "label": ("label", "class", "target", "y", "fine_label"),
-    "labels": ("labels", "tags"),
-    "caption": ("caption", "text"),
-    "boxes": ("boxes", "bboxes"),
-    "mask": ("mask", "mask_path"),
+    **{kind.role or kind.name: kind.usual_names for kind in KINDS.values() if kind.name != "raw"},
 }
+ROLES = tuple(USUAL)
 
 
 def parse_columns(entries: Sequence[str]) -> dict[str, Names]:

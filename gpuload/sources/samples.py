@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.fields.field import Field
-from gpuload.sources import spool, values
+from gpuload.fields.registry import KINDS
+from gpuload.sources import spool
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
 from gpuload.sources.spool import Sample
 from gpuload.types import Array
@@ -21,7 +23,8 @@ class SampleSource(Source):
     "image": encoded bytes, the path of a file, a PIL image, or an array, uint8 or float in 0..1, (H, W), (H, W, C) or
         (C, H, W) with 1 or 3 channels.
     "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
-        "boxes_class". "mask": as an image, one number a pixel. "name": what the sample is called, else its number.
+        "boxes_class". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, one number
+        a pixel. "name": what the sample is called, else its number.
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
         one, an int a target too, and a dict or another list JSON.
     """
@@ -52,42 +55,14 @@ class SampleSource(Source):
 
     def list_samples(self) -> Listing:
         rows, kinds = spool.read_rows(self._folder)
-        fields: list[Field] = []
-        columns = [rows.column(NAME), rows.column(BYTES), rows.column(WHERE)]
-        classes = None
-        for name, kind in kinds.items():
-            column = rows.column(name) if name in rows.column_names else None
-            if kind == "class":
-                found, classes = values.class_column(self.title, column, self.class_names(name))
-                field, found = values.label_field(found)
-            elif kind == "caption":
-                assert column is not None
-                field, found = values.caption_column(self.title, name, column.to_pylist())
-            elif kind in ("mask", "array"):
-                place = kind.split()[0]
-                member = "mask.png" if name == "mask" else f"{name}.npy"
-                field, found = Field(name, "mask" if place == "mask" else "array", member), [column]
-            elif kind.startswith("array "):
-                field, found = Field(name, "array", f"{name}.npy", dtype=kind.split()[1]), [column]
-            else:
-                assert column is not None
-                field, found = self._parsed(name, kind, [json.loads(text) for text in column.to_pylist()])
-            fields.append(field)
-            columns += found
-        schema = listing_schema(tuple(fields), where=True)
-        columns = [pa.chunked_array([c]) if isinstance(c, pa.Array) else c for c in columns]
-        return Listing(pa.table([c.cast(t) for c, t in zip(columns, schema.types, strict=True)], schema=schema),
-                       tuple(fields), classes)  # fmt: skip
-
-    def _parsed(self, name: str, kind: str, cells: list[Any]) -> tuple[Field, values.Columns]:
-        if kind == "target":
-            return values.target_column(self.title, name, cells)
-        if kind == "labels":
-            return values.labels_column(self.title, name, cells, self.class_names(name))
-        if kind == "boxes":
-            boxes, numbers = [cell[0] for cell in cells], [cell[1] for cell in cells]
-            return values.boxes_column(self.title, name, boxes, numbers, self.class_names(name))
-        return values.json_column(name, [json.dumps(cell, ensure_ascii=False) for cell in cells])
+        found = FieldColumns(self.title)
+        for name, (kind, detail) in kinds.items():
+            cells = rows.column(name).to_pylist()
+            values = cells if KINDS[kind].stays_in_shard else [json.loads(cell) for cell in cells]
+            found.add(kind, name, values, self.class_names(name), detail)
+        schema = listing_schema(tuple(found.fields), where=True)
+        columns = [rows.column(NAME), rows.column(BYTES), rows.column(WHERE), *found.columns]
+        return Listing(pa.table(columns, schema=schema), tuple(found.fields), found.classes)
 
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:
         return spool.read_blob(self._folder, where)

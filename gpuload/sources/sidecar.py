@@ -1,24 +1,21 @@
 """A folder of images, each with files of its name beside it: `cat.jpg`, `cat.txt`, `cat.json`, `cat.png` (a mask)."""
 
+import json
 from collections import Counter
 from typing import Any
 
-import pyarrow as pa
-
 from gpuload.errors import DecodeError, SourceError
-from gpuload.fields.field import Field
-from gpuload.sources import values
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.listing import Listing, Rejection, some_of
 
-_MASK = Field("mask", "mask", "mask.png")
 _BESIDE = ("txt", "json", "png")
 
 
 class SidecarSource(FilesSource):
     """Images anywhere below a folder or in an archive: `.txt` beside one is its caption, `.json` its JSON, and a `.png`
-    beside an image of another kind its mask.
+    beside an image of another kind its mask. Where all documents are objects with "keypoints", these are a field, too.
 
     What most images have, all must have: one that lacks it is left out with that reason. Samples are in the order of
     their paths.
@@ -54,14 +51,11 @@ class SidecarSource(FilesSource):
                 passed.rejected.append(Rejection(found["image"].name, reason))
             else:
                 kept.append(found)
-        fields: list[Field] = []
-        columns: list[Any] = []
-        for kind in wanted:
-            field, column = self._field(kind, [found[kind] for found in kept])
-            fields.append(field)
-            columns += column
-        table = files_table([found["image"] for found in kept], fields, columns)
-        return Listing(table, tuple(fields), None, passed.sorted_rejections(), tuple(passed.notes))
+        fields = FieldColumns(str(self.root))
+        for extension in wanted:
+            self._add(fields, extension, [found[extension] for found in kept])
+        table = files_table([found["image"] for found in kept], fields.fields, fields.columns)
+        return Listing(table, tuple(fields.fields), None, passed.sorted_rejections(), tuple(passed.notes))
 
     def _samples(self, passed: PassedOver) -> dict[str, dict[str, Found]]:
         """For each image, by its path without extension: itself as "image", and what lies beside it by extension."""
@@ -81,13 +75,19 @@ class SidecarSource(FilesSource):
             raise SourceError(f"{self.root}: holds no image. Images are known by their extension, such as .jpg or .png")
         return samples
 
-    def _field(self, kind: str, files: list[Found]) -> tuple[Field, values.Columns]:
-        if kind == "png":
-            return _MASK, [pa.array([found.address for found in files], pa.large_string())]
+    def _add(self, fields: FieldColumns, extension: str, files: list[Found]) -> None:
+        """Adds the field of the files with this extension, and the keypoints that their documents hold."""
+        if extension == "png":
+            fields.add("mask", "mask", [found.address for found in files])
+            return
         texts = [self._text(found) for found in files]
-        if kind == "txt":
-            return values.caption_column(str(self.root), "caption", [text.strip() for text in texts])
-        return values.json_column("json", texts)
+        if extension == "txt":
+            fields.add("caption", "caption", [text.strip() for text in texts])
+            return
+        fields.add("json", "json", texts)
+        documents = [_parsed(text) for text in texts]
+        if documents and all(isinstance(document, dict) and "keypoints" in document for document in documents):
+            fields.add("keypoints", "keypoints", [document["keypoints"] for document in documents])
 
     def _text(self, found: Found) -> str:
         try:
@@ -96,3 +96,11 @@ class SidecarSource(FilesSource):
             raise SourceError(
                 f"{self.root}/{found.name}: cannot be read as UTF-8 text ({error}). Correct or remove it"
             ) from None
+
+
+def _parsed(text: str) -> Any:
+    """The document, or None where it is no JSON, which the loader reports for whoever asks for it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

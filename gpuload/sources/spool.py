@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.errors import SourceError
+from gpuload.fields.registry import KINDS
 from gpuload.sources.listing import BYTES, NAME, WHERE
 from gpuload.sources.named_arrays import image_array
 from gpuload.types import Array
@@ -25,7 +26,10 @@ Sample = Mapping[str, Any]
 _BLOBS, _ROWS, _ABOUT = "samples.blobs", "samples.rows", "samples.json"
 _NPY = b"\x93NUMPY"
 _BATCH_ROWS = 4096
-_RESERVED = (NAME, BYTES, WHERE, "boxes_class")
+_RESERVED = (NAME, BYTES, WHERE, "image")
+
+# Name and detail (see `Kind.detail`) of the kind of each field.
+FieldKinds = dict[str, tuple[str, str]]
 
 
 def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]]) -> None:
@@ -41,9 +45,9 @@ def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]]
     (folder / _ABOUT).write_text(json.dumps(kinds))
 
 
-def read_rows(folder: Path) -> tuple[pa.Table, dict[str, str]]:
+def read_rows(folder: Path) -> tuple[pa.Table, FieldKinds]:
     """A row for each sample in the spool of a folder, and the kind of each field."""
-    kinds: dict[str, str] = json.loads((folder / _ABOUT).read_text())
+    kinds = {name: (kind, detail) for name, (kind, detail) in json.loads((folder / _ABOUT).read_text()).items()}
     with pa.memory_map(str(folder / _ROWS), "r") as file:
         return pa.ipc.open_file(file).read_all(), kinds
 
@@ -71,15 +75,15 @@ class _Spool:
         self.rows = rows
         self.offset = 0
 
-    def fill(self, samples: Iterable[Sample]) -> dict[str, str]:
-        """The kind of each field but the image."""
-        kinds: dict[str, str] = {}
+    def fill(self, samples: Iterable[Sample]) -> FieldKinds:
+        """The kind of each field except the image."""
+        kinds: FieldKinds = {}
         batch: list[dict[str, Any]] = []
         schema = writer = None
         for number, sample in enumerate(samples):
             if "image" not in sample:
                 raise SourceError(f"{self.title}: sample {number} has no 'image', only {sorted(sample)}. Give it one")
-            found = {name: _kind(name, value) for name, value in sample.items() if name not in (*_RESERVED, "image")}
+            found = _kinds(sample)
             if schema is None:
                 kinds = found
                 texts = [pa.field(name, pa.large_string()) for name in kinds]
@@ -90,11 +94,11 @@ class _Spool:
                 ]
                 schema = pa.schema(head + texts)
                 writer = pa.ipc.new_file(self.rows, schema)
-            if {**found} != kinds:
+            if found != kinds:
                 differing = sorted({*found.items()} ^ {*kinds.items()})
                 raise SourceError(
-                    f"{self.title}: sample {number} has {dict(sorted(found.items()))}, those before have "
-                    f"{dict(sorted(kinds.items()))} (see {differing[0][0]!r}). Give every sample the same fields"
+                    f"{self.title}: sample {number} has {_described(found)}, those before have {_described(kinds)} "
+                    f"(see {differing[0][0]!r}). Give every sample the same fields"
                 )
             batch.append(self._row(number, sample, kinds))
             if len(batch) == _BATCH_ROWS and writer is not None:
@@ -107,20 +111,14 @@ class _Spool:
         self.blobs.flush()
         return kinds
 
-    def _row(self, number: int, sample: Sample, kinds: Mapping[str, str]) -> dict[str, Any]:
+    def _row(self, number: int, sample: Sample, kinds: FieldKinds) -> dict[str, Any]:
         where, size = self._put(sample["image"], number, "image")
         row: dict[str, Any] = {NAME: str(sample.get(NAME, f"{number:08d}.")), BYTES: size, WHERE: where}
-        for name, kind in kinds.items():
-            value = sample[name]
-            if kind in ("class", "caption"):
-                row[name] = str(value)
-            elif kind == "mask" or kind.startswith("array"):
-                row[name], _ = self._put(value, number, kind)
-            elif kind == "boxes":
-                boxes = np.asarray(value, np.float64).reshape(-1, 4).tolist()
-                row[name] = _json([boxes, list(sample.get("boxes_class", [0] * len(boxes)))])
+        for name, (kind, _) in kinds.items():
+            if KINDS[kind].stays_in_shard:
+                row[name], _ = self._put(sample[name], number, kind)
             else:
-                row[name] = _json(value)
+                row[name] = json.dumps(KINDS[kind].pick(name, sample), ensure_ascii=False, default=_plain)
         return row
 
     def _put(self, value: Any, number: int, kind: str) -> tuple[str, int]:
@@ -136,7 +134,7 @@ class _Spool:
             blob = bytes(value)
         else:
             if hasattr(value, "getexif"):  # a PIL image
-                value = np.asarray(value if kind == "mask" or value.mode in ("RGB", "L") else value.convert("RGB"))
+                value = np.asarray(value if kind != "image" or value.mode in ("RGB", "L") else value.convert("RGB"))
             array = np.asarray(value)
             if kind == "image":
                 array = image_array(array)
@@ -151,21 +149,23 @@ class _Spool:
         return where, len(blob)
 
 
-def _kind(name: str, value: Any) -> str:
-    if name == "label":
-        return "class"
-    if name in ("labels", "boxes", "mask"):
-        return name
-    if isinstance(value, str):
-        return "caption"
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"array {value.dtype.str}"
-    if isinstance(value, (float, int, np.number)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return "target"
-    if isinstance(value, (list, tuple)) and value and all(isinstance(entry, (float, np.floating)) for entry in value):
-        return "target"
-    return "json"
+def _kinds(sample: Sample) -> FieldKinds:
+    """The kind of each field of a sample: by its key, else the first kind that claims its value."""
+    found: FieldKinds = {}
+    companions: set[str] = set()
+    for name, value in sample.items():
+        if name not in _RESERVED:
+            by_key = [kind for kind in KINDS.values() if name in kind.keys]
+            kind = (by_key or [kind for kind in KINDS.values() if kind.claims(value)])[0]
+            found[name] = kind.name, kind.detail(value)
+            companions.update(kind.companions(name))
+    return {name: kind for name, kind in found.items() if name not in companions}
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=lambda entry: entry.tolist())
+def _described(kinds: FieldKinds) -> dict[str, str]:
+    return {name: f"{kind} {detail}".strip() for name, (kind, detail) in sorted(kinds.items())}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold, out of NumPy's arrays and numbers."""
+    return value.tolist()

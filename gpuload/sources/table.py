@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.errors import SourceError
-from gpuload.fields.field import Field
-from gpuload.sources import values
+from gpuload.fields.kind import Kind
+from gpuload.fields.registry import KINDS
 from gpuload.sources.columns import USUAL, find_column
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import Files, Found
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.listing import Listing, some_of
-
-_LABEL_COLUMNS = ("label", "class", "target")
 
 
 class TableSource(FilesSource):
@@ -23,8 +22,9 @@ class TableSource(FilesSource):
 
     root: the folder, or archive, that paths in the table are relative to.
     columns: names of columns by what they hold: "path", "label" (a class), "target" (one or more columns of floats),
-        "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists), "mask"
-        (the path of one). A role without a name takes the first of its usual names that the table has.
+        "labels" (several classes), "caption", "boxes" (x0 y0 x1 y1 and perhaps a class, as a list of lists),
+        "keypoints" (a list of instances), "mask" (the path of one). A role without a name takes the first of its usual
+        names that the table has.
 
     Labels that are all whole numbers are class numbers. Any other text is a class name, and classes are numbered in
     sorted order. Samples are in the order of the table.
@@ -47,14 +47,14 @@ class TableSource(FilesSource):
         self.check_root(f"Give the folder that the paths in {self.table} start from")
         rows = self._read_table()
         path = self._column(rows, "path", "--path-column", USUAL["path"])
-        others = {role: self._column(rows, role) for role in ("target", "labels", "caption", "boxes", "mask")}
-        label = self._column(rows, "label", "--label-column", _LABEL_COLUMNS)
-        if label and label[0] in others["target"]:
-            label = ()
+        kinds = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
+        asked = {role: self._column(rows, role) for role in kinds}
+        if asked["label"] and asked["label"][0] in asked["target"]:
+            asked["label"] = ()
         if not path:
             self._lacking(rows, "--path-column", USUAL["path"])
-        if not label and not any(others.values()):
-            self._lacking(rows, "--label-column", _LABEL_COLUMNS)
+        if not any(asked.values()):
+            self._lacking(rows, "--label-column", USUAL["label"])
         names = [None if name is None else str(name) for name in rows.column(path[0]).to_pylist()]
         if not names:
             raise SourceError(f"{self.table}: has a header but no rows. Give it a row for each image")
@@ -62,40 +62,24 @@ class TableSource(FilesSource):
         files = self._files(names)
         twice = [str(name) for name, count in Counter(names).items() if count > 1]
         self._refuse(twice, "a path in more than one row", "rows for")
-        fields: list[Field] = []
-        columns: list[Any] = []
-        classes = None
-        if label:
-            found, classes = values.class_column(str(self.table), rows.column(label[0]))
-            field, found = values.label_field(found)
-            fields.append(field)
-            columns += found
-        for role, asked in others.items():
-            if asked:
-                field, found = self._field(role, [rows.column(name).to_pylist() for name in asked])
-                fields.append(field)
-                columns += found
-        return Listing(files_table(files, fields, columns), tuple(fields), classes)
+        found = FieldColumns(str(self.table))
+        for role, kind in kinds.items():
+            if asked[role]:
+                self._add(found, kind, role, [rows.column(name) for name in asked[role]])
+        return Listing(files_table(files, found.fields, found.columns), tuple(found.fields), found.classes)
 
-    def _field(self, role: str, cells: list[list[Any]]) -> tuple[Field, values.Columns]:
-        where = str(self.table)
-        if role == "target":
-            numbers = cells[0] if len(cells) == 1 else [list(row) for row in zip(*cells, strict=True)]
-            return values.target_column(where, role, numbers)
-        if role == "caption":
-            return values.caption_column(where, role, cells[0])
-        if role == "mask":
-            masks = [found.address for found in self._files(cells[0])]
-            return Field("mask", "mask", "mask.png"), [pa.array(masks, pa.large_string())]
+    def _add(self, found: FieldColumns, kind: Kind, role: str, columns: list[pa.ChunkedArray]) -> None:
+        """Adds the field of a role, out of the table's columns for it."""
+        if kind.stays_in_shard:
+            addresses = [file.address for file in self._files(columns[0].to_pylist())]
+            found.add(kind.name, role, addresses)
+            return
         try:
-            lists = [values.parse_list(cell) for cell in cells[0]]
-        except SourceError as error:
-            raise SourceError(f"{where}: {error}. Correct the column {role!r}") from None
-        if role == "labels":
-            return values.labels_column(where, role, lists)
-        boxes = [[list(box)[:4] for box in row] for row in lists]
-        numbers = [[box[4] if len(box) > 4 else 0 for box in row] for row in lists]
-        return values.boxes_column(where, role, boxes, numbers)
+            cells = zip(*(column.to_pylist() for column in columns), strict=True)
+            values = [kind.parse_cells(row) for row in cells]
+        except (ValueError, TypeError) as error:
+            raise SourceError(f"{self.table}: {error}. Correct the column {role!r}") from None
+        found.add(kind.name, role, values)
 
     def _read_table(self) -> pa.Table:
         from pyarrow import csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait

@@ -1,7 +1,6 @@
 """Existing WebDataset tars, taken apart: to pack them in other shards, in another order or encoding."""
 
 import glob
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,14 +12,11 @@ import pyarrow as pa
 from gpuload.disk import Manifest
 from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import SourceError
-from gpuload.fields.field import LABEL, Field
-from gpuload.fields.registry import kind_of
+from gpuload.fields.field import Field
+from gpuload.fields.registry import KINDS, kind_of
 from gpuload.sources.files import IMAGE_EXTENSIONS
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema
 from gpuload.types import Array
-
-_MASKS = ("mask.png", "seg.png", "mask")
-_GUESSED = {"cls": LABEL, "txt": Field("caption", "caption", "txt"), "json": Field("json", "json", "json")}
 
 
 class TarsSource(Source):
@@ -129,27 +125,17 @@ def _guess(found: dict[str, Member], picture: Member, file: Any) -> tuple[Field,
     for extension, member in found.items():
         if member == picture:
             continue
-        if extension in _GUESSED:
-            fields.append(_GUESSED[extension])
-        elif extension in _MASKS:
-            fields.append(Field("mask", "mask", extension))
-        elif extension.rpartition(".")[2] == "npy":
-            array = _array(os.pread(file.fileno(), member.size, member.offset))
-            fields.append(Field(extension.rpartition(".")[0] or "array", "array", extension, dtype=array.dtype.str))
+
+        def content(member: Member = member) -> bytes:
+            return os.pread(file.fileno(), member.size, member.offset)
+
+        fields += [field for kind in KINDS.values() if (field := kind.guess(extension, content)) is not None][:1]
     return tuple(fields)
 
 
 def _value(path: Path, field: Field, member: Member, content: bytes) -> dict[str, Any]:
     try:
-        text = content.decode()
-        if field.kind == "class":
-            return {field.name: int(text)}
-        if field.kind in ("caption", "json"):
-            return {field.name: text}
-        found = json.loads(text)
-        if field.kind == "boxes":
-            return {field.name: found["boxes"], f"{field.name}_class": found["classes"]}
-        return {field.name: found}
+        return kind_of(field).load(field, content)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
             f"{path}: {member.name!r} is no {field.kind} ({error}). Correct it, or leave the shard out"

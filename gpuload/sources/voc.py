@@ -5,13 +5,12 @@ from xml.etree import ElementTree
 import numpy as np
 
 from gpuload.errors import DecodeError, SourceError
-from gpuload.fields.field import LABEL, Field
-from gpuload.sources import values
+from gpuload.fields.class_numbers import BACKGROUND
+from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Found, PassedOver
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.listing import Listing, some_of
 
-BACKGROUND = "background"
 _IMAGE_FOLDERS = ("Data", "JPEGImages")
 _XML_FOLDER = "Annotations"
 
@@ -48,10 +47,11 @@ class VocSource(FilesSource):
         largest = [_largest(*pair) for pair in zip(boxes, names, strict=True)]
         classes = (BACKGROUND, *sorted({name for row in names for name in row} - {BACKGROUND}))
         numbers = [classes.index(name) for name in largest]
-        field, columns = values.boxes_column(str(self.root), "boxes", boxes, names, classes)
-        fields: tuple[Field, ...] = (LABEL, field)
-        table = files_table([images[stem] for stem in stems], fields, [numbers, *columns])
-        return Listing(table, fields, classes, passed.sorted_rejections(), tuple(passed.notes))
+        found = FieldColumns(str(self.root))
+        found.add("class", "label", numbers, classes)
+        found.add("boxes", "boxes", list(zip(boxes, names, strict=True)), classes)
+        table = files_table([images[stem] for stem in stems], found.fields, found.columns)
+        return Listing(table, tuple(found.fields), found.classes, passed.sorted_rejections(), tuple(passed.notes))
 
     def _pairs(self, data: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
         """Images and annotations by their paths below their folders, without extension."""

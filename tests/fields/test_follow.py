@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from painted import FIELDS, Moves, check_boxes, check_masks, pack_painted
+from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, check_masks, pack_painted
 
 import gpuload
 from gpuload import iterator
@@ -53,6 +53,20 @@ def test_masks_and_boxes_follow_their_images(painted: Path, decoder: str, geomet
                 check_masks(images, masks)
                 bounded += check_boxes(images, boxes)
     assert bounded > 60
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY)
+def test_keypoints_follow_their_images(painted: Path, decoder: str, geometry: str) -> None:
+    fields = ("image", KEYPOINTS)
+    with load(painted, decoder, shown(**GEOMETRY[geometry]), fields=fields) as loader:
+        compared = sum(check_keypoints(*batch, upright=True) for _ in range(2) for batch in loader)
+    assert compared > 150
+
+
+def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, decoder: str) -> None:
+    augment = shown(size=(90, 100), crop="random", scale=(0.6, 1.0), transforms=[Moves(TrivialAugmentWide())])
+    with load(painted, decoder, augment, fields=("image", KEYPOINTS)) as loader:
+        assert sum(check_keypoints(*batch, upright=False) for _ in range(2) for batch in loader) > 150
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_table_with_named_columns(make_folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target; its columns are \['file', 'kind'\]. .*--label-column"),
+        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column"),
         (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
         (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
         (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\). Remove"),
