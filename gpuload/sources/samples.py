@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.fields.field import Field
-from gpuload.sources import spool, values
+from gpuload.sources import values
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
-from gpuload.sources.spool import Sample
+from gpuload.sources.spool import Sample, fill_spool, read_blob, read_rows
 from gpuload.types import Array
 
 
@@ -48,10 +48,10 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        spool.fill_spool(scratch, self.title, self.samples)
+        fill_spool(scratch, self.title, self.samples)
 
     def list_samples(self) -> Listing:
-        rows, kinds = spool.read_rows(self._folder)
+        rows, kinds = read_rows(self._folder)
         fields: list[Field] = []
         columns = [rows.column(NAME), rows.column(BYTES), rows.column(WHERE)]
         classes = None
@@ -90,7 +90,7 @@ class SampleSource(Source):
         return values.json_column(name, [json.dumps(cell, ensure_ascii=False) for cell in cells])
 
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:
-        return spool.read_blob(self._folder, where)
+        return read_blob(self._folder, where)
 
     def read_field(self, field: Field, row: int, where: str) -> bytes | Array:
         return self.read(row, field.name, where)
