@@ -26,7 +26,7 @@ class FolderSource(FilesSource):
             SourceError: no such folder or archive, no class folders in it, or no image in those.
         """
         self.check_root("Give a folder of class folders, as in photos/cat/1.jpg")
-        classes = self.root.folders()
+        classes = self.files.folders()
         for name in classes:
             if printable(name) != name:
                 raise SourceError(
@@ -57,7 +57,7 @@ class FolderSource(FilesSource):
     def _labelled(self, classes: list[str], passed: PassedOver, counts: "Counter[str]") -> Iterator[tuple[Found, int]]:
         """Each image in a class folder with its class; `counts` gets the images of each class."""
         numbers = {name: number for number, name in enumerate(classes)}
-        for found in self.root.walk(IMAGE_EXTENSIONS, passed):
+        for found in self.files.walk(IMAGE_EXTENSIONS, passed):
             top, slash, _ = found.name.partition("/")
             if slash:
                 counts[top] += 1

@@ -5,6 +5,7 @@ reading one image. Workers then read the samples they are told, in processes of 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +103,10 @@ class Source(ABC):
     @property
     def identity(self) -> str:
         """What says, in a text, which images these are: a run is resumed only with the same."""
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(vars(self).items()))})"
+        return self.describe(vars(self))
+
+    def describe(self, parts: Mapping[str, object]) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(parts.items()))})"
 
 
 def listing_schema(fields: tuple[Field, ...], where: bool = False) -> pa.Schema:

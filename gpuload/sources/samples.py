@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
-from gpuload.sources import spool
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
-from gpuload.sources.spool import Sample
+from gpuload.sources.spool import Sample, fill_spool, read_blob, read_rows
 from gpuload.types import Array
 
 
@@ -51,10 +50,10 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        spool.fill_spool(scratch, self.title, self.samples)
+        fill_spool(scratch, self.title, self.samples)
 
     def list_samples(self) -> Listing:
-        rows, kinds = spool.read_rows(self._folder)
+        rows, kinds = read_rows(self._folder)
         found = FieldColumns(self.title)
         for name, (kind, detail) in kinds.items():
             cells = rows.column(name).to_pylist()
@@ -65,7 +64,7 @@ class SampleSource(Source):
         return Listing(pa.table(columns, schema=schema), tuple(found.fields), found.classes)
 
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:
-        return spool.read_blob(self._folder, where)
+        return read_blob(self._folder, where)
 
     def read_field(self, field: Field, row: int, where: str) -> bytes | Array:
         return self.read(row, field.name, where)

@@ -60,7 +60,7 @@ class SidecarSource(FilesSource):
     def _samples(self, passed: PassedOver) -> dict[str, dict[str, Found]]:
         """For each image, by its path without extension: itself as "image", and what lies beside it by extension."""
         stems: dict[str, dict[str, Found]] = {}
-        for found in self.root.walk({*IMAGE_EXTENSIONS, *_BESIDE}, passed):
+        for found in self.files.walk({*IMAGE_EXTENSIONS, *_BESIDE}, passed):
             stem, _, extension = found.name.rpartition(".")
             kind = extension.lower() if extension.lower() in _BESIDE else "image"
             if kind in stems.setdefault(stem, {}):
@@ -91,7 +91,7 @@ class SidecarSource(FilesSource):
 
     def _text(self, found: Found) -> str:
         try:
-            return read_text(self.root, found)
+            return read_text(self.files, found)
         except (OSError, DecodeError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{self.root}/{found.name}: cannot be read as UTF-8 text ({error}). Correct or remove it"

@@ -21,7 +21,7 @@ class UnlabeledSource(FilesSource):
         """
         self.check_root("Give a folder of images")
         passed = PassedOver()
-        samples = stream_table(((found,) for found in self.root.walk(IMAGE_EXTENSIONS, passed)), ())
+        samples = stream_table(((found,) for found in self.files.walk(IMAGE_EXTENSIONS, passed)), ())
         if not samples.num_rows:
             others = f", found: {passed.by_extension()}" if passed.others else ""
             raise SourceError(

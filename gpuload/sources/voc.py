@@ -24,9 +24,9 @@ class VocSource(FilesSource):
     """
 
     @staticmethod
-    def fits(root: Files) -> bool:
+    def fits(files: Files) -> bool:
         """Whether a container looks like one of these."""
-        folders = root.folders()
+        folders = files.folders()
         return _XML_FOLDER in folders and any(name in folders for name in _IMAGE_FOLDERS)
 
     def list_samples(self) -> Listing:
@@ -36,9 +36,9 @@ class VocSource(FilesSource):
             SourceError: one has no partner, or an XML is not an annotation.
         """
         self.check_root("Give the folder that holds Annotations")
-        if not self.fits(self.root):
+        if not self.fits(self.files):
             raise SourceError(f"{self.root}: holds no Annotations beside Data (ILSVRC) or JPEGImages (Pascal VOC)")
-        folders = self.root.folders()
+        folders = self.files.folders()
         data = next(name for name in _IMAGE_FOLDERS if name in folders)
         passed = PassedOver()
         images, annotations = self._pairs(data, passed)
@@ -57,7 +57,7 @@ class VocSource(FilesSource):
         """Images and annotations by their paths below their folders, without extension."""
         images: dict[str, Found] = {}
         annotations: dict[str, Found] = {}
-        for found in self.root.walk({*IMAGE_EXTENSIONS, "xml"}, passed):
+        for found in self.files.walk({*IMAGE_EXTENSIONS, "xml"}, passed):
             folder, _, below = found.name.partition("/")
             stem, _, extension = below.rpartition(".")
             if folder == data and extension.lower() != "xml":
@@ -81,7 +81,7 @@ class VocSource(FilesSource):
     def _objects(self, found: Found) -> tuple[list[list[float]], list[str]]:
         title = f"{self.root}/{found.name}"
         try:
-            text = self.root.read(found.address)
+            text = self.files.read(found.address)
             # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
             if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
                 raise SourceError(f"{title}: declares entities or is not UTF-8, which no annotation needs. Remove that")

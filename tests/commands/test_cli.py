@@ -12,6 +12,7 @@ from gpuload import cli
 from gpuload.commands import pack as pack_command
 from gpuload.disk import Manifest
 from gpuload.packing.options import Encoding, PackOptions
+from gpuload.sources.registry import format_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,9 @@ def test_rejected_images_show_in_the_exit_code(
         (["SOURCE", "OUT", "--maxsize", "big"], "gpuload: 'big' is not a size in bytes; write for instance 1GB"),
         (["SOURCE", "OUT", "--val", "2"], "gpuload: --val is a share of the images, from 0 to below 1; got 2.0"),
         (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column, --label-column and --column name columns of a table"),
+        (["SOURCE", "OUT", "--no-labels", "--labels", "t.csv"], "gpuload: --no-labels packs images alone, --labels says what belongs to them: give one of them\n"),
+        (["SOURCE", "OUT", "--from", "zip"], "gpuload: --from is one of folder, sidecar, unlabeled, voc, hdf5, lmdb, npy, tar, parquet; got 'zip'\n"),
+        (["SOURCE", "OUT", "--from", "tar", "--labels", "t.csv"], "is packed as 'tar', which takes no labels from elsewhere. Leave out --labels, or"),
         (["SOURCE", "SOURCE"], "is not empty, it holds 'a'. Choose another folder, or empty this one; --append adds to a packed set, --overwrite replaces it\n"),
     ],
 )  # fmt: skip
@@ -97,6 +101,14 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     }
     assert untried == {"measure"}  # the one that has no option
     assert all(getattr(encoding, field.name) != field.default for field in fields(Encoding) if field.name != "check")
+
+
+def test_help_names_every_kind_of_source(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["pack", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"--from KIND what SOURCE is: {', '.join(format_names())}" in said
+    assert "--no-labels" in said
 
 
 @pytest.mark.parametrize("command", [["-m", "gpuload", "pack"], [str(ROOT / "tools" / "pack.py")]])

@@ -37,6 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encode(photo(n + 100 * len(folder))))
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
     for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds"):
         (tmp_path / place).mkdir(parents=True)
     for n, data in enumerate(PHOTOS):
@@ -72,7 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command(here: Path) -> None:
     found = commands()
-    assert len(found) == 20
+    assert len(found) == 22
     for command in found:
         if command[0] == "pack" and command[2] == "shards":
             shutil.rmtree("shards", ignore_errors=True)

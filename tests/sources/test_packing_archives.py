@@ -16,7 +16,10 @@ from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
 from gpuload import cli
 from gpuload.disk import Manifest
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run import packer
 from gpuload.packing.verify import verify
+from gpuload.sources import open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
 CLASSES = {f"{'ba'[n % 2]}/{'deep/' * (n % 3 == 0)}{n}.jpg": data for n, data in enumerate(PHOTOS)}
@@ -158,6 +161,21 @@ def test_members_that_are_not_read_are_named(make_folder: Folder, tmp_path: Path
         "a/0.jpg": "is encrypted",
         "b/1.jpg": "is compressed by deflate64; only stored and deflated members are read",
     }
+
+
+def test_a_run_with_an_archive_is_resumed(tmp_path: Path) -> None:
+    archive = write_zip(tmp_path / "a.zip", {f"top/{name}": data for name, data in CLASSES.items()})
+    options = ("--maxcount", "2")
+    expected = pack(archive, tmp_path / "whole", *options)
+
+    def stop(progress: packer.Progress) -> None:
+        if progress.images >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packer.pack(open_source(archive), tmp_path / "out", PackOptions(maxcount=2, workers=1), stop)
+    assert (tmp_path / "out" / ".packing").exists()
+    assert pack(archive, tmp_path / "out", *options, "--resume") == expected
 
 
 def test_copies_in_an_archive(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What sources have in common whose images are files of a container."""
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,15 +19,20 @@ _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow col
 class FilesSource(Source):
     """Images, and perhaps masks, that are files of a container.
 
-    root: a folder, a zip archive, or any other `Files`.
+    root: a folder, a zip archive, or any other `Files`. files: the container there.
     """
 
     def __init__(self, root: str | Path | Files) -> None:
-        self.root = open_files(root)
+        self.files = open_files(root)
+        self.root = Path(root) if isinstance(root, (str, os.PathLike)) else root
+
+    @property
+    def identity(self) -> str:
+        return self.describe({name: value for name, value in vars(self).items() if name != "files"})
 
     def check_root(self, advice: str) -> None:
         """Raises SourceError, with the advice, where nothing can be listed."""
-        if fault := self.root.fault():
+        if fault := self.files.fault():
             raise SourceError(f"{self.root}: {fault}. {advice}")
 
     def find_all(self, names: Sequence[Any]) -> tuple[list[Found], list[str]]:
@@ -36,16 +42,16 @@ class FilesSource(Source):
             try:
                 if not isinstance(name, str):
                     raise FileNotFoundError
-                found.append(self.root.find(name))
+                found.append(self.files.find(name))
             except (OSError, ValueError):
                 missing.append(str(name))
         return found, missing
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        return self.root.read(where or name)
+        return self.files.read(where or name)
 
     def read_field(self, field: Field, row: int, where: str) -> bytes:
-        return self.root.read(where)
+        return self.files.read(where)
 
 
 def files_table(files: Sequence[Found], fields: Iterable[Field], columns: Sequence[Any]) -> pa.Table:
