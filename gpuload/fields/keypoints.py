@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe, shortest
-from gpuload.fields.motion import flips, move_points
+from gpuload.fields.motion import apply_affine, crop_and_flip, flips
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
@@ -206,9 +206,14 @@ class BoundKeypoints:
     def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
         """(T, K, 3): T instances (T, K, 3) as they lie in the output images, left and right exchanged where flipped."""
         each = np.repeat(images, self._field.size)
-        moved = move_points(points[..., :2].reshape(-1, 2), each, view, size, affine).reshape(*points.shape[:2], 2)
-        found = np.concatenate([moved, points[..., 2:]], axis=2)
-        found[~_labelled(points) | ~_inside(moved, size[::-1])] = 0
+        moved = crop_and_flip(points[..., :2].reshape(-1, 2), each, view, size)
+        # What the crop cut off stays invisible where an affine map moves its place back into the image.
+        inside = _inside(moved, size[::-1])
+        if affine is not None:
+            moved = apply_affine(moved, each, affine)
+            inside &= _inside(moved, size[::-1])
+        found = np.concatenate([moved.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
+        found[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
         mirrored = flips(view, images)[:, 0]
         found[mirrored] = found[mirrored][:, self._flipped_order]
         return found

@@ -21,16 +21,19 @@ def flips(view: View, images: I64) -> Bools:
     return flipped
 
 
-def move_points(points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> F64:
-    """float64 (T, 2): points (x, y) of the stored images, in pixels of the output images; they may lie outside of these.
+def crop_and_flip(points: F64, images: I64, view: View, size: HeightWidth) -> F64:
+    """float64 (T, 2): points (x, y) of the stored images, in pixels of the cropped, resized and flipped images.
 
-    images: int64 (T,), the row in the batch of each point's image. size: (height, width) of the output. affine: as in
-    `gpuload.fields.rows.Rows`. Coordinates count from the upper left corner, so that pixel 0 lies between 0 and 1.
+    They may lie outside of these. images: int64 (T,), the row in the batch of each point's image. size: (height, width)
+    of the output. Coordinates count from the upper left corner, so that pixel 0 lies between 0 and 1.
     """
     low, high = crop_edges(view, images)
     extent = np.array(size[::-1], np.float64)
     moved = (points - low) * (extent / (high - low))
-    moved = np.where(flips(view, images), extent - moved, moved)
-    if affine is not None:
-        moved = np.einsum("tij,tj->ti", affine[images, :, :2], moved) + affine[images, :, 2]
+    return np.where(flips(view, images), extent - moved, moved)
+
+
+def apply_affine(points: F64, images: I64, affine: F64) -> F64:
+    """float64 (T, 2): points of the cropped images after an affine map (N, 2, 3) of each image, as in `Rows.affines`."""
+    moved: F64 = np.einsum("tij,tj->ti", affine[images, :, :2], points) + affine[images, :, 2]
     return moved

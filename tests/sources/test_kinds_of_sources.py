@@ -162,6 +162,63 @@ def test_coco(make_folder: Folder, tmp_path: Path) -> None:
     assert [(r.source, r.reason) for r in listing.rejected] == [("2.jpg", "has no caption")]
 
 
+PEOPLE = {
+    "images": COCO["images"],
+    "annotations": [
+        {"id": 1, "image_id": 10, "bbox": [0, 0, 9, 9], "category_id": 1, "keypoints": [4, 2, 2, 8, 6, 1, 0, 0, 0]},
+        {"id": 2, "image_id": 10, "bbox": [1, 1, 9, 9], "category_id": 1, "keypoints": [2, 2, 2, 4, 4, 2, 6, 6, 2]},
+        {"id": 3, "image_id": 11, "bbox": [0, 0, 5, 5], "category_id": 1, "iscrowd": 1},
+    ],
+    "categories": [{"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}],
+}
+
+
+def test_coco_keypoints(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(PEOPLE).encode()})
+    manifest, rows = packed(
+        tmp_path, root, "--labels", root / "c.json", "--encode", "jpeg", "--size", "15", "--no-shuffle"
+    )
+    field = manifest.fields[3]
+    assert (field.name, field.kind, field.size, field.member) == ("keypoints", "keypoints", 3, "keypoints.json")
+    assert field.classes == ("nose", "left_eye", "right_eye")
+    assert [row["keypoints"] for row in rows] == [[[2, 1, 2, 4, 3, 1, 0, 0, 0], [1, 1, 2, 2, 2, 2, 3, 3, 2]], [], []]
+    augment = gpuload.Augment((15, 20), crop="none", flip=1.0, dtype="uint8")
+    options = {"shuffle": False, "device": "cpu", "decoder": "native", "num_threads": 1}
+    with gpuload.DaliIterator(
+        tmp_path / "out" / "train", 3, augment=augment, fields=["keypoints"], **options
+    ) as loader:
+        ((found,),) = loader
+    width = rows[0]["width"]
+    scale = 20 / width
+    assert found.counts.tolist() == [2, 0, 0]
+    # On a flip the eyes change places, by their names.
+    nose, left, right = found.keypoints[0, 1].tolist()
+    assert nose == pytest.approx([20 - 1 * scale, 1 * 15 / rows[0]["height"], 2])
+    assert left == pytest.approx([20 - 3 * scale, 3 * 15 / rows[0]["height"], 2])
+    assert right == pytest.approx([20 - 2 * scale, 2 * 15 / rows[0]["height"], 2])
+
+
+def test_coco_keypoints_of_unlike_categories(make_folder: Folder) -> None:
+    other = {"id": 2, "name": "dog", "keypoints": ["nose", "tail"]}
+    one = {"id": 9, "image_id": 12, "bbox": [0, 0, 5, 5], "category_id": 2, "keypoints": [1, 1, 2, 3, 3, 2]}
+    mixed = {
+        **PEOPLE,
+        "categories": [*PEOPLE["categories"], other],
+        "annotations": [*PEOPLE["annotations"], one],
+    }
+    root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(mixed).encode()})
+    with pytest.raises(SourceError, match=r"its categories have different keypoints .*keep the annotations of one"):
+        open_source(root, root / "c.json").list_samples()
+
+
+def test_keypoints_in_documents_beside_images(make_folder: Folder, tmp_path: Path) -> None:
+    documents = {f"{n}.json": json.dumps({"keypoints": [[[1, 2, 2], [n, 4, 1]]], "who": n}).encode() for n in range(3)}
+    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(3)} | documents)
+    manifest, rows = packed(tmp_path, root, "--from", "sidecar")
+    assert [(field.name, field.kind) for field in manifest.fields[1:]] == [("json", "json"), ("keypoints", "keypoints")]
+    assert [row["keypoints"] for row in rows] == [[[1, 2, 2, n, 4, 1]] for n in range(3)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
