@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from gpuload import batchwise, transforms
     from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
-    from gpuload.fields import Boxes, Keypoints, Mask, MultiHot, OneHot, Target, Tokens
+    from gpuload.fields.arrays import Tokens
+    from gpuload.fields.boxes import Boxes
+    from gpuload.fields.class_numbers import OneHot
+    from gpuload.fields.keypoints import Keypoints
+    from gpuload.fields.labels import MultiHot
+    from gpuload.fields.masks import Mask
+    from gpuload.fields.targets import Target
     from gpuload.iterator import DaliIterator
     from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
@@ -69,16 +75,16 @@ __all__ = [
 # Imported when they are first used: a worker of the packer waits for none of them.
 _LATER = {
     "Augment": "augment",
-    "Boxes": "fields",
+    "Boxes": "fields.boxes",
     "DaliIterator": "iterator",
     "Dataset": "disk.dataset",
-    "Keypoints": "fields",
-    "Mask": "fields",
+    "Keypoints": "fields.keypoints",
+    "Mask": "fields.masks",
     "Mixture": "order.mixture",
-    "MultiHot": "fields",
-    "OneHot": "fields",
-    "Target": "fields",
-    "Tokens": "fields",
+    "MultiHot": "fields.labels",
+    "OneHot": "fields.class_numbers",
+    "Target": "fields.targets",
+    "Tokens": "fields.arrays",
     "mix": "order.mixture",
     "pack": "packing.api",
 }

@@ -11,24 +11,15 @@ from hypothesis import strategies as st
 from packed_fields import COUNT, flips, pack, sample, unnamed, values_of
 
 import gpuload
-from gpuload.fields import (
-    Boxes,
-    FieldSpec,
-    Mask,
-    MultiHot,
-    OneHot,
-    PaddedBoxes,
-    PaddedTokens,
-    PixelField,
-    Rows,
-    Target,
-    Tokens,
-    bind_field,
-)
-from gpuload.fields.arrays import join_elements
+from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.arrays import PaddedTokens, Tokens, join_elements
+from gpuload.fields.boxes import Boxes, PaddedBoxes
+from gpuload.fields.class_numbers import OneHot
 from gpuload.fields.field import Field
+from gpuload.fields.labels import MultiHot
+from gpuload.fields.masks import Mask
 from gpuload.fields.ragged import pad
-from gpuload.fields.targets import negate_flipped
+from gpuload.fields.targets import Target, negate_flipped
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.fields import KINDS, Boxes, PaddedBoxes, Rows
-from gpuload.fields.boxes import BoundBoxes, convert_boxes, move_boxes
+from gpuload.fields import KINDS, Rows
+from gpuload.fields.boxes import BoundBoxes, Boxes, PaddedBoxes, convert_boxes, move_boxes
 from gpuload.fields.field import Field
 
 FIELD = Field("boxes", "boxes", "boxes.json")

@@ -12,7 +12,13 @@ from images import encode, photo
 from packed_fields import COUNT, pack, sample, values_of
 
 import gpuload
-from gpuload.fields import Boxes, Mask, MultiHot, OneHot, Rows, Target, Tokens, bind_field
+from gpuload.fields import Rows, bind_field
+from gpuload.fields.arrays import Tokens
+from gpuload.fields.boxes import Boxes
+from gpuload.fields.class_numbers import OneHot
+from gpuload.fields.labels import MultiHot
+from gpuload.fields.masks import Mask
+from gpuload.fields.targets import Target
 
 
 @pytest.fixture(scope="module")

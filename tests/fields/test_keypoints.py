@@ -11,8 +11,8 @@ from images import encode, photo
 
 import gpuload
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.fields import KINDS, Field, Keypoints
-from gpuload.fields.keypoints import pairs_by_name
+from gpuload.fields import KINDS, Field
+from gpuload.fields.keypoints import Keypoints, pairs_by_name
 from gpuload.packing.image.placement import place
 
 KIND = KINDS["keypoints"]
