@@ -18,7 +18,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import gpuload
-from gpuload.augment import IMAGENET_MEAN, IMAGENET_STD
+
+# Of ImageNet, for pixels in 0..1: those of torchvision's pretrained weights, and `gpuload.Augment`'s defaults.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Transform = Callable[[Image.Image], Image.Image]
 
@@ -37,8 +39,8 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         self._labels = np.concatenate([part.column("label").to_numpy() for part in rows])
         self._transform = transform
         self._files: dict[int, int] = {}
-        self._mean = torch.tensor(IMAGENET_MEAN).view(3, 1, 1)
-        self._std = torch.tensor(IMAGENET_STD).view(3, 1, 1)
+        self._mean = torch.tensor(MEAN).view(3, 1, 1)
+        self._std = torch.tensor(STD).view(3, 1, 1)
 
     def __len__(self) -> int:
         return len(self._labels)

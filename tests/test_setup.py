@@ -1,15 +1,21 @@
 """The two commands of the README, as far as they can be tried without installing anything."""
 
 import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import check_torchvision
+import pip_progress
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
+BASH = shutil.which("bash") or "bash"
+TEST_EXTRAS = "sources,ray,examples,frameworks,bench,dev"
 
 
 def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -26,14 +32,61 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fake_python(folder: Path, name: str, body: str) -> None:
+def fake_program(folder: Path, name: str, body: str) -> None:
     """A stand-in on the PATH, beside the few programs that the set-up needs."""
     folder.mkdir(exist_ok=True)
-    for program in ("bash", "dirname", "cat", "sha256sum", "sed", "head", "rm", "mkdir", "touch"):
+    for program in ("bash", "dirname", "cat", "sha256sum", "sed", "du", "cut", "rm", "mkdir", "touch", "chmod"):
         if not (folder / program).exists():
             (folder / program).symlink_to(shutil.which(program) or program)
-    (folder / name).write_text(f"#!{shutil.which('bash')}\n{body}\n")
+    (folder / name).write_text(f"#!{BASH}\n{body}\n")
     (folder / name).chmod(0o755)
+
+
+class Machine:
+    """Runs set_up in a copy of the repository, where Python makes "environments" whose Python notes its arguments.
+
+    indexes: torch's versions on pip's own indexes, and on PyTorch's (None: cannot be reached). Further lines of `body`
+    are run by the environment's Python for each call.
+    """
+
+    def __init__(
+        self, repository: Path, indexes: tuple[str, str | None] = ("2.13.0+cpu", None), body: str = ""
+    ) -> None:
+        self.repository, self.venv, self.programs = repository, repository / ".venv", repository / "bin"
+        self.programs.mkdir()
+        own, pytorch = indexes
+        (self.programs / "environment-python").write_text(
+            f"""#!{BASH}
+case "$*" in -c*) exit 0;; esac  # a working Python
+printf '%s\\n' "$*" >>"$(dirname "$0")/../calls"
+case "$*" in
+  *"pip index"*--index-url*) {f"echo '{pytorch}'" if pytorch else "exit 1"};;
+  *"pip index"*) echo 'torch (2.15.0), Available versions: 2.15.0, {own}';;
+esac
+{body}
+"""
+        )
+        making = (
+            f'[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"\nmkdir -p "$3/bin"\n'
+            f'cat {self.programs}/environment-python >"$3/bin/python"; chmod +x "$3/bin/python"'
+        )
+        fake_program(self.programs, "python3", making)
+
+    def set_up(self, level: str) -> subprocess.CompletedProcess[str]:
+        command = f"set -euo pipefail; source '{self.repository}/tools/setup.sh'; set_up {level}; echo ready"
+        environment = {"PATH": str(self.programs), "HOME": os.environ.get("HOME", "/")}
+        return subprocess.run(
+            [BASH, "-c", command], capture_output=True, text=True, env=environment, cwd="/", timeout=60
+        )
+
+    def installs(self) -> list[str]:
+        """The arguments of each `pip install` so far: those that differ from case to case."""
+        calls = (self.venv / "calls").read_text().splitlines()
+        common = "-m pip install --disable-pip-version-check --no-input "
+        return [call.removeprefix(common) for call in calls if call.startswith(common)]
+
+    def has_driver(self, cuda: str) -> None:
+        fake_program(self.programs, "nvidia-smi", f"echo '| NVIDIA-SMI 590.1   CUDA Version: {cuda}   |'")
 
 
 def test_all_scripts_parse() -> None:
@@ -65,7 +118,7 @@ def test_demo_of_a_folder_that_cannot_be(tmp_path: Path, make, message: str) -> 
 
 def test_no_python(repository: Path) -> None:
     programs = repository / "bin"
-    fake_python(programs, "python3", "exit 1")  # too old, or a version manager's stand-in with nothing behind it
+    fake_program(programs, "python3", "exit 1")  # too old, or a version manager's stand-in with nothing behind it
     done = bash(str(repository / "tools" / "test.sh"), PATH=str(programs))
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -78,7 +131,7 @@ def test_no_python(repository: Path) -> None:
 def test_python_without_ensurepip(repository: Path) -> None:
     programs = repository / "bin"
     body = f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"'
-    fake_python(programs, "python3", body)
+    fake_program(programs, "python3", body)
     done = bash(str(repository / "tools" / "test.sh"), PATH=str(programs))
     assert done.returncode == 2
     version = f"python3.{sys.version_info[1]}"
@@ -87,46 +140,218 @@ def test_python_without_ensurepip(repository: Path) -> None:
 
 
 # Where .venv is new, where the one before was interrupted, and where its Python is gone.
+@pytest.mark.parametrize("level", ["demo", "test"])
 @pytest.mark.parametrize("left", [None, "unfinished", "broken"])
-def test_makes_and_mends_the_environment(repository: Path, left: str | None) -> None:
-    venv = repository / ".venv"
+def test_makes_and_mends_the_environment(repository: Path, left: str | None, level: str) -> None:
+    machine = Machine(repository)
+    venv = machine.venv
     if left:
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").symlink_to(sys.executable if left == "unfinished" else repository / "gone")
         (venv / "rest").touch()
         if left == "unfinished":
             (venv / "unfinished").touch()
-    programs = repository / "bin"
-    # Makes an "environment" whose Python only notes how it was called.
-    noting = 'printf "%s\\n" "$*" >>"$(dirname "$0")/../calls"'
-    making = f'[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"; mkdir -p "$3/bin"; ' + (
-        f"printf '#!/bin/bash\\n%s\\n' '{noting}' >\"$3/bin/python\"; chmod +x \"$3/bin/python\""
-    )
-    fake_python(programs, "python3", making)
-    (programs / "chmod").symlink_to(shutil.which("chmod") or "chmod")
-    command = f"set -euo pipefail; source '{repository}/tools/setup.sh'; echo ready"
-    environment = {**os.environ, "PATH": str(programs)}
 
-    def source() -> subprocess.CompletedProcess[str]:
-        bash_path = shutil.which("bash") or "bash"
-        return subprocess.run([bash_path, "-c", command], capture_output=True, text=True, env=environment, cwd="/")
-
-    done = source()
+    done = machine.set_up(level)
     assert done.returncode == 0, done.stderr
     assert "Making .venv" in done.stdout
     assert not (venv / "rest").exists()
     assert not (venv / "unfinished").exists()
-    calls = (venv / "calls").read_text()
-    assert "pip install --quiet" in calls
-    assert ".[cuda13,sources,ray,examples,frameworks,bench,dev]" in calls
+    extras = "cpu,demo" if level == "demo" else f"cpu,dali,{TEST_EXTRAS}"
+    assert machine.installs() == [f"--editable .[{extras}]"]
 
-    again = source()
-    assert again.stdout.splitlines() == ["ready"]
-    assert (venv / "calls").read_text() == calls
+    assert machine.set_up(level).stdout == "ready\n"
+    assert len(machine.installs()) == 1
 
     with (repository / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
-    assert "Installing" in source().stdout
+    assert "Installing" in machine.set_up(level).stdout
+    assert len(machine.installs()) == 2
+
+
+def test_the_tests_add_to_what_the_demo_uses(repository: Path) -> None:
+    machine = Machine(repository)
+    first = machine.set_up("demo").stdout
+    assert "Installing what the demo uses into .venv: 0.4 GB to download" in first and "; 1.6 GB on disk." in first
+    (machine.venv / "rest").touch()
+    done = machine.set_up("test")
+    assert "Making" not in done.stdout and (machine.venv / "rest").exists()
+    assert "Installing what the tests need into .venv: 0.9 GB to download" in done.stdout and "; 3.0 GB" in done.stdout
+    assert machine.installs() == ["--editable .[cpu,demo]", f"--editable .[cpu,dali,{TEST_EXTRAS}]"]
+    for level in ("demo", "test", "demo"):
+        assert machine.set_up(level).stdout == "ready\n"
+
+
+def test_what_the_tests_need_is_enough_for_the_demo(repository: Path) -> None:
+    machine = Machine(repository)
+    machine.set_up("test")
+    assert machine.set_up("demo").stdout == "ready\n"
+
+
+def test_an_environment_of_before_there_were_two_levels_is_kept(repository: Path) -> None:
+    machine = Machine(repository)
+    machine.set_up("demo")
+    (machine.venv / "installed-demo").rename(machine.venv / "installed")
+    done = machine.set_up("demo")
+    assert "Installing" in done.stdout and "Making" not in done.stdout
+    assert machine.set_up("demo").stdout == "ready\n"
+
+
+@pytest.mark.parametrize(("cuda", "extra"), [("12.8", "cuda12"), ("13.0", "cuda13"), ("14.2", "cuda13")])
+def test_with_a_driver_the_packages_fit_it(repository: Path, cuda: str, extra: str) -> None:
+    machine = Machine(repository, indexes=("2.13.0", None))
+    machine.has_driver(cuda)
+    done = machine.set_up("demo")
+    assert "no NVIDIA driver" not in done.stdout and ("The driver is for CUDA 12" in done.stdout) == (extra == "cuda12")
+    machine.set_up("test")
+    assert machine.installs() == [f"--editable .[{extra},demo]", f"--editable .[{extra},{TEST_EXTRAS}]"]
+    assert "pip index" not in (machine.venv / "calls").read_text()
+
+
+def test_a_driver_that_does_not_answer_is_none(repository: Path) -> None:
+    machine = Machine(repository)
+    fake_program(machine.programs, "nvidia-smi", "echo 'CUDA Version: 13.0 could not be asked for'; exit 9")
+    machine.set_up("demo")
+    assert machine.installs() == ["--editable .[cpu,demo]"]
+
+
+def test_where_torch_for_the_cpu_comes_from(repository: Path) -> None:
+    machine = Machine(repository, indexes=("2.13.0", "torch (2.14.1), Available versions: 2.14.1+cpu, 2.13.0+cpu"))
+    done = machine.set_up("demo")
+    index = "https://download.pytorch.org/whl/cpu"
+    assert "0.4 GB to download" in done.stdout and f"its CPU build, from {index}." in done.stdout
+    assert machine.installs() == [f"--extra-index-url {index} --editable .[cpu,demo]"]
+
+
+@pytest.mark.parametrize("pytorch", [None, "torch (2.14.1), Available versions: 2.14.1+cpu"])
+def test_torch_for_cuda_without_a_gpu_is_said_to_be_large(repository: Path, pytorch: str | None) -> None:
+    machine = Machine(repository, indexes=("2.13.0", pytorch))
+    done = machine.set_up("demo")
+    assert "2.9 GB to download" in done.stdout and "5.6 GB on disk" in done.stdout
+    assert "torch comes as its CUDA build" in done.stdout
+    assert machine.installs() == ["--editable .[cpu,demo]"]
+
+
+def test_a_failed_installation_is_said_and_mended(repository: Path) -> None:
+    machine = Machine(repository, body='case "$*" in *"pip install"*) echo "no space left" >&2; exit 1;; esac')
+    done = machine.set_up("demo")
+    assert done.returncode == 2 and not done.stdout.endswith("ready\n")
+    assert done.stderr.splitlines() == [
+        "no space left",
+        "Installing failed; pip says why above. Once that is mended, run the same command again.",
+    ]
+    assert "Making .venv" in machine.set_up("demo").stdout
+
+
+def test_packages_that_do_not_fit_end_the_tests_alone(repository: Path) -> None:
+    machine = Machine(repository, body='case "$*" in *check_torchvision*) echo "they do not fit" >&2; exit 1;; esac')
+    assert machine.set_up("demo").returncode == 0
+    for _ in range(2):  # also where nothing has to be installed: torch may have been replaced since
+        done = machine.set_up("test")
+        assert (done.returncode, done.stderr) == (2, "they do not fit\n")
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchvision", "problem"),
+    [
+        ("2.13.0+cu130", "0.28.0+cu130", None),
+        ("2.13.0+cpu", "0.28.0+cu130", None),
+        ("2.13.0+cu129", "0.28.0+cu128", None),
+        ("2.13.0", "0.28.0", None),
+        ("2.12.1+cpu", "0.28.0+cpu", "torchvision 0.28.0+cpu requires torch 2.13.0, and torch 2.12.1+cpu is installed"),
+        (
+            "2.13.0+cu129",
+            "0.28.0+cu130",
+            "torch 2.13.0+cu129 and torchvision 0.28.0+cu130 are built for different versions of CUDA",
+        ),
+    ],
+)
+def test_versions_of_torch_and_torchvision(torch: str, torchvision: str, problem: str | None) -> None:
+    for written in ("torch (==2.13.0)", "torch==2.13.0"):
+        assert check_torchvision.mismatch(torch, torchvision, ["numpy", written, "torchaudio==2"]) == problem
+
+
+def test_the_installed_torch_and_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_torchvision.main() == 0
+    for name, version, build in (("torch", "2.12.0", "2.12.0+cu130"), ("torchvision", "0.28.0", "0.28.0+cu130")):
+        information = tmp_path / f"{name}-{version}.dist-info" / "METADATA"
+        information.parent.mkdir()
+        information.write_text(f"Name: {name}\nVersion: {version}\nRequires-Dist: torch (==2.13.0)\n")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "version.py").write_text(f"__version__ = '{build}'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert check_torchvision.main() == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "torchvision 0.28.0+cu130 requires torch 2.13.0, and torch 2.12.0+cu130 is installed. Delete"
+    )
+
+
+PIP = """Obtaining file:///repository
+  Installing build dependencies: started
+Collecting numpy>=1.26 (from gpuload==0.1.0)
+  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl (16.9 MB)
+     ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 16.9/16.9 MB 302.9 MB/s eta 0:00:00
+Collecting webdataset>=0.2.100 (from gpuload==0.1.0)
+  Using cached webdataset-1.0.2-py3-none-any.whl (74 kB)
+Collecting torch>=2.4 (from gpuload==0.1.0)
+  Using cached https://example.org/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl (191.8 MB)
+  Downloading fsspec-2026.9.0-py3-none-any.whl.metadata (10 kB)
+Processing {wheels}/scipy-1.17.1-cp311-cp311-manylinux_2_28_x86_64.whl (from scikit-learn>=1.4)
+Requirement already satisfied: pip in ./.venv/lib/python3.11/site-packages (23.2.1)
+Installing collected packages: webdataset, torch, numpy, scipy, gpuload
+  Attempting uninstall: setuptools
+Successfully installed gpuload-0.1.0 numpy-2.4.6 torch-2.13.0+cpu webdataset-1.0.2
+"""
+
+
+@pytest.fixture
+def pip_output(tmp_path: Path) -> str:
+    with (tmp_path / "scipy-1.17.1-cp311-cp311-manylinux_2_28_x86_64.whl").open("wb") as file:
+        file.truncate(35_300_000)
+    return PIP.format(wheels=tmp_path)
+
+
+def test_pips_output_is_shortened(pip_output: str) -> None:
+    done = subprocess.run([sys.executable, pip_progress.__file__], input=pip_output, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "  numpy 2.4.6, 17 MB",
+        "  torch 2.13.0+cpu, 192 MB",
+        "  scipy 1.17.1, 35 MB",
+        "  unpacking 5 packages",
+    ]
+
+
+def test_on_a_terminal_there_is_a_clock(pip_output: str) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, pip_progress.__file__], stdin=subprocess.PIPE, stdout=theirs) as process:
+        os.close(theirs)
+        assert process.stdin is not None
+        process.stdin.write(pip_output[: pip_output.index("Successfully")].encode())
+        process.stdin.flush()
+        shown = b""
+        while b"packages \xe2\x80\xa6 1 s" not in shown:  # a second later, without another line of pip's
+            shown += os.read(ours, 10_000)
+        process.stdin.close()
+        assert process.wait(10) == 0
+    os.close(ours)
+    assert "looking for webdataset>=0.2.100 … 0 s".encode() in shown
+    assert "webdataset 1.0.2, 0 MB …".encode() in shown and b"  webdataset 1.0.2, 0 MB\r" not in shown
+    assert b"  torch 2.13.0+cpu, 192 MB\r\n" in shown
+
+
+def test_ctrl_c_ends_the_progress_without_a_traceback() -> None:
+    command = [sys.executable, "-u", pip_progress.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(b"Installing collected packages: torch\n")
+        process.stdin.flush()
+        process.stdout.readline()  # it has started
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr.read() == b""
 
 
 def test_constraints_pin_what_is_asked_for() -> None:

@@ -2,7 +2,8 @@
 # The whole path: packs a folder of class folders, trains on it, and measures the loaders on it.
 #   bash tools/demo.sh            handwritten digits, which come with scikit-learn; about a minute after set-up
 #   bash tools/demo.sh FOLDER     your images: FOLDER/<class>/<image>
-# Works in demo/ at the top of the repository. A second run reuses the shards. Each command is shown as it can be pasted.
+# The first run installs what it uses into .venv (tools/setup.sh). Works in demo/ at the top of the repository; a second
+# run reuses the shards. Every command is printed before it runs, ready to be pasted.
 set -euo pipefail
 
 if [ $# -gt 1 ] || [[ "${1-}" == -* ]]; then
@@ -10,12 +11,13 @@ if [ $# -gt 1 ] || [[ "${1-}" == -* ]]; then
   exit 2
 fi
 if [ $# = 1 ]; then
-  [ -d "$1" ] || { echo "$1: no such folder. Give a folder that holds a folder of images for each class." >&2; exit 2; }
+  [ -d "$1" ] || { echo "$1: no such folder. Give a folder that holds one folder of images for each class." >&2; exit 2; }
   [ -n "$(find -L "$1" -mindepth 2 -maxdepth 2 -type f -print -quit)" ] || {
-    echo "$1: holds no class folders with images in them. Expected is $1/<class>/<image>." >&2; exit 2; }
+    echo "$1: holds no class folders with images in them. Expected $1/<class>/<image>." >&2; exit 2; }
   folder=$(cd "$1" && pwd)
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+set_up demo
 cd "$root"
 
 bold='' plain=''
@@ -38,14 +40,17 @@ else
 fi
 
 if [ -e "$demo/shards/train/manifest.json" ] && [ -e "$demo/shards/val/manifest.json" ]; then
-  printf '\nReusing %s; delete it to pack anew.\n' "$demo/shards"
+  printf '\nReusing %s; delete it to pack again.\n' "$demo/shards"
 else
-  rm -rf "$demo/shards" # what an interrupted run left
+  rm -rf "$demo/shards" # of an interrupted run
   run $py tools/pack.py "$folder" "$demo/shards" --val 0.1 || [ $? = 3 ] # 3: packed, but not every image
 fi
 # A batch of 64, or less where that is more than a tenth of a small set.
 images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")
 batch=$((images >= 640 ? 64 : images >= 10 ? images / 10 : 1))
+if [ -z "$(find gpuload/decode/native -name '*.nbi' -print -quit)" ]; then
+  printf '\nThe first run compiles the CPU decoder, once on this machine: some 20 s until the first batch.\n'
+fi
 run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt"
 run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}
 loaders=(torch gpuload)

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Runs every check: format, lint, types, tests. Arguments go to pytest:  bash tools/test.sh -k order
+# The first run makes .venv, or adds to that of tools/demo.sh what the tests need.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+set_up test
 cd "$root"
 
 step() {

@@ -13,10 +13,11 @@ from benchmark.course import Course, Result
 from benchmark.crops import random_window
 from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.profile import kind_of
-from benchmark.report import make_table, summarise
+from benchmark.report import fit_table, make_table, summarise
 from benchmark.stored import stored_samples
 from benchmark.usage import PeakMemory, cpu_seconds, memory_bytes, process_tree
 from benchmark.work import Work
+from rich.console import Console
 
 import gpuload
 
@@ -41,6 +42,19 @@ def test_ratios_are_taken_round_by_round() -> None:
     heads = [str(column.header) for column in make_table(rows, "").columns]
     assert "cold" in heads
     assert "resume" not in heads  # nobody has a figure for it
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 180])
+def test_the_table_fits_the_terminal(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    first = First(0.1, (8, 3, 4, 4), "float32")
+    results = {name: Result({}, first=first, warm=rounds(2, 3), cold=rounds(4)) for name in ("torch", "gpuload")}
+    rows = summarise(results, {"images_per_s": 200.0})
+    table, left_out = fit_table(rows, "", console := Console(width=width))
+    assert bool(left_out) == (width < 130) and ("CPU s per 1,000" in left_out) == (width < 80)
+    console.print(table)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("DataLoader + Pillow", "images/s", "times torch"))
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= width
 
 
 def test_a_contender_that_fails_says_why(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,19 @@ from benchmark.process import Round
 from benchmark.profile import Profile
 from benchmark.work import Work
 
+# Columns that a narrow terminal does without, the least important first.
+_LEAST_FIRST = (
+    "cores",
+    "cold min–max",
+    "of ceiling",
+    "min–max",
+    "resume",
+    "first batch",
+    "cold",
+    "memory",
+    "CPU s per 1,000",
+)
+_WIDE = 180  # columns of a table that is not for a terminal
 PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
 
 
@@ -33,9 +47,10 @@ def describe(work: Work, named: Path) -> list[str]:
         image_bytes += int(rows.column("image_bytes").to_numpy().sum())
         pixels += int((rows.column("width").to_numpy().astype(int) * rows.column("height").to_numpy()).sum())
     mean_bytes, mean_pixels = image_bytes / len(dataset), pixels / len(dataset)
+    shards, what = len(dataset.shard_paths), "raw images" if work.raw else "images"
     return [
-        f"{named}: {len(dataset):,} {'raw images' if work.raw else 'images'} in {len(dataset.shard_paths)} shards; on "
-        f"average {mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
+        f"{named}: {len(dataset):,} {what} in {shards} shard{'s' * (shards > 1)}; on average {mean_bytes / 1000:.1f} KB "
+        f"and {mean_pixels / 1e6:.3f} megapixels",
         *describe_machine(),
     ]
 
@@ -108,8 +123,8 @@ def _cold(rounds: list[Round], cached_share: float) -> dict[str, Any]:
     }
 
 
-def make_table(rows: list[dict[str, Any]], title: str) -> Table:
-    """Columns that no loader has a figure for are left out."""
+def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] = ()) -> Table:
+    """Columns that no loader has a figure for, and those of `without`, are left out."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("loader")
     columns = {
@@ -130,7 +145,7 @@ def make_table(rows: list[dict[str, Any]], title: str) -> Table:
         "first batch": [_show(row["first_batch_s"], "{:.2f} s") for row in rows],
         "resume": [_show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again") for row in rows],
     }
-    shown = {head: cells for head, cells in columns.items() if any(cells)}
+    shown = {head: cells for head, cells in columns.items() if any(cells) and head not in without}
     for head in shown:
         table.add_column(head, justify="right")
     for number, row in enumerate(rows):
@@ -138,11 +153,27 @@ def make_table(rows: list[dict[str, Any]], title: str) -> Table:
     return table
 
 
+def fit_table(rows: list[dict[str, Any]], title: str, console: Console) -> tuple[Table, list[str]]:
+    """The table with as many columns as fit the width of a terminal, and the heads of those left out for it."""
+    whole = make_table(rows, title)
+    for count in range(len(_LEAST_FIRST) + 1):
+        table = make_table(rows, title, _LEAST_FIRST[:count])
+        if console.measure(table, options=console.options.update(width=_WIDE)).maximum <= console.width:
+            break
+    kept = {column.header for column in table.columns}
+    return table, [str(column.header) for column in whole.columns if column.header not in kept]
+
+
 def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceiling: dict[str, Any] | None) -> None:
     console = _console()
     for line in lines:
         console.print(line, highlight=False)
-    console.print(make_table(rows, title))
+    table, left_out = fit_table(rows, title, console)
+    console.print(table)
+    if left_out:
+        console.print(
+            f"left out, to fit this terminal: {', '.join(left_out)}; --json keeps all figures", highlight=False
+        )
     if ceiling:
         cached = f", of which {ceiling['disk_cached_share']:.0%} came from the cache" * (
             ceiling["disk_cached_share"] > STILL_CACHED
@@ -185,7 +216,7 @@ def print_profile(found: Profile, lines: list[str]) -> None:
 
 def _console() -> Console:
     # A table that is piped into a file must not be folded at 80 columns.
-    return Console(soft_wrap=True) if Console().is_terminal else Console(width=180, soft_wrap=True)
+    return Console(soft_wrap=True) if Console().is_terminal else Console(width=_WIDE, soft_wrap=True)
 
 
 def _show(value: float | None, form: str) -> str:

@@ -1,0 +1,52 @@
+"""Says so where the installed torch and torchvision do not belong together. Imports neither, since that may fail.
+
+Exit codes: 0 they do, or one is missing; 1 they do not.
+"""
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+
+def mismatch(torch: str, torchvision: str, requirements: list[str]) -> str | None:
+    """What is wrong with two versions such as "2.13.0+cu130" and "0.28.0+cu130", or None.
+
+    requirements: of torchvision, as its metadata have them. A CPU build of torch is fine beside a torchvision for CUDA,
+    which PyPI has alone: the tests import it by way of tests/torchvision_anywhere.py.
+    """
+    for requirement in requirements:
+        found = re.match(r"torch\s*\(?==\s*([\w.]+)", requirement)
+        if found and found[1] != torch.partition("+")[0]:
+            return f"torchvision {torchvision} requires torch {found[1]}, and torch {torch} is installed"
+    versions = [re.search(r"\+cu(\d+)\d$", build) for build in (torch, torchvision)]
+    if versions[0] and versions[1] and versions[0][1] != versions[1][1]:
+        return f"torch {torch} and torchvision {torchvision} are built for different versions of CUDA"
+    return None
+
+
+def build(package: str) -> str:
+    """Its version with the suffix of its build, which the metadata on PyPI leave out."""
+    distribution = importlib.metadata.distribution(package)
+    text = Path(str(distribution.locate_file(f"{package}/version.py"))).read_text()
+    found = re.search(r"^__version__ = ['\"](.*)['\"]", text, re.MULTILINE)
+    return found[1] if found else distribution.version
+
+
+def main() -> int:
+    try:
+        problem = mismatch(build("torch"), build("torchvision"), importlib.metadata.requires("torchvision") or [])
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        return 0
+    if problem is None:
+        return 0
+    print(
+        f"{problem}. Delete .venv and run the same command again, or install the torchvision that belongs to this "
+        "torch (https://pytorch.org/get-started)",
+        file=sys.stderr,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
