@@ -24,8 +24,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("captions", r"train: has no field 'captions'; packed were 'image', 'label', .*'mask'"),
-        (Tokens("word"), r"train: has no field 'word'; packed were"),
+        ("captions", r"train: has no field 'captions'; its fields are 'image', 'label', .*'mask'"),
+        (Tokens("word"), r"train: has no field 'word'; its fields are"),
         (Boxes("caption"), r"Boxes\('caption'\): .*train has 'caption' as a field of kind 'caption', expected 'boxes' \(there 'boxes'\). Ask for 'caption' as it is"),
         (OneHot("labels"), r"OneHot\('labels'\): .* of kind 'labels', expected 'class' \(there 'label'\)"),
         (Target("label"), r"Target\('label'\): .* of kind 'class', expected 'target' \(there 'angle', 'drive'\)"),

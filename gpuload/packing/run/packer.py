@@ -115,10 +115,10 @@ def pack(
         except OSError as error:
             raise OutputError(
                 f"{output.path}: cannot be written ({error.strerror or error}). "
-                f"Free some space{_go_on(output)}, or choose another folder"
+                f"Free some space{_resume_hint(output)}, or choose another folder"
             ) from None
         except OutputError as error:
-            raise OutputError(f"{error}{_go_on(output)}") from None
+            raise OutputError(f"{error}{_resume_hint(output)}") from None
         manifests = {name: manifests.get(name) or Manifest.read(at) for name, at in output.packed_splits().items()}
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
@@ -126,8 +126,8 @@ def pack(
     return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
 
 
-def _go_on(output: Output) -> str:
-    return "; what is finished is kept: go on with --resume" if output.keep else ""
+def _resume_hint(output: Output) -> str:
+    return "; finished shards are kept: continue with --resume" if output.keep else ""
 
 
 def _engine(source: Source, options: PackOptions) -> Engine:

@@ -170,7 +170,7 @@ def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) ->
         time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate()
-    assert (run.returncode, said) == (130, b"gpuload: stopped; what is finished is kept: go on with --resume\n")
+    assert (run.returncode, said) == (130, b"gpuload: stopped; finished shards are kept: continue with --resume\n")
     before = files_of(out)
     with pytest.raises(ArgumentError, match=r"had --seed 5, this one has 6. Give the same, or delete the folder"):
         pack(source, out, PackOptions(resume=True, **{**SETTINGS, "seed": 6}))
@@ -195,7 +195,9 @@ def small_disk(tmp_path: Path):
 def test_a_disk_that_is_full(source: FolderSource, calm: dict[str, bytes], small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(650_000))
-    with pytest.raises(OutputError, match=r"No space left on device.*; what is finished is kept: go on with --resume"):
+    with pytest.raises(
+        OutputError, match=r"No space left on device.*; finished shards are kept: continue with --resume"
+    ):
         pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
     assert list((small_disk / "out").glob("*/*.tar"))
     filler.unlink()
@@ -431,7 +433,7 @@ def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: p
     for line, part in zip(lines, [
         "is not in manifest.json", "its SHA-256 is", f"sample {row['key']!r}: its image does not decode",
         "bytes, manifest.json says", "No such file", "is missing", "does not describe shard-000005.tar",
-        "not an Arrow file, or cut short", f"{out}: 8 faults",
+        "not an Arrow file, or truncated", f"{out}: 8 faults",
     ], strict=True):  # fmt: skip
         assert part in line
     with pytest.raises(FormatError, match="this is not a packed folder"):

@@ -258,7 +258,7 @@ def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
         time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=20)
-    assert (run.returncode, said) == (130, "gpuload: stopped; nothing is left half-written\n")
+    assert (run.returncode, said) == (130, "gpuload: stopped; no half-written files are left\n")
     assert not out.exists()
 
 
