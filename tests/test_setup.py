@@ -1,4 +1,4 @@
-"""The two commands of the README, as far as they can be tried without installing anything."""
+"""The two set-up commands of the README, as far as they can be tested without installing anything."""
 
 import os
 import shutil
@@ -20,14 +20,14 @@ def bash(script: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A copy of what set-up reads, without .venv."""
+    """A copy of the files that set-up reads, without .venv."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 
 def fake_python(folder: Path, name: str, body: str) -> None:
-    """A stand-in on the PATH, beside the few programs that the set-up needs."""
+    """Puts a fake Python on the PATH, together with the few programs that set-up needs."""
     folder.mkdir(exist_ok=True)
     for program in ("bash", "dirname", "cat", "sha256sum", "sed", "head", "rm", "mkdir", "touch"):
         if not (folder / program).exists():
@@ -54,7 +54,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
         (lambda folder: folder, "holds no class folders with images in them"),
     ],
 )
-def test_demo_of_a_folder_that_cannot_be(tmp_path: Path, make, message: str) -> None:
+def test_demo_of_an_invalid_folder(tmp_path: Path, make, message: str) -> None:
     (tmp_path / "loose.jpg").write_bytes(b"")
     done = bash(str(ROOT / "tools" / "demo.sh"), str(make(tmp_path)))
     assert done.returncode == 2
@@ -65,7 +65,7 @@ def test_demo_of_a_folder_that_cannot_be(tmp_path: Path, make, message: str) -> 
 
 def test_no_python(repository: Path) -> None:
     programs = repository / "bin"
-    fake_python(programs, "python3", "exit 1")  # too old, or a version manager's stand-in with nothing behind it
+    fake_python(programs, "python3", "exit 1")  # too old, or a version manager's stub of a version not installed
     done = bash(str(repository / "tools" / "test.sh"), PATH=str(programs))
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -86,9 +86,9 @@ def test_python_without_ensurepip(repository: Path) -> None:
     assert f"sudo apt install {version}-venv" in done.stderr
 
 
-# Where .venv is new, where the one before was interrupted, and where its Python is gone.
+# Without .venv, with one whose installation was interrupted, and with one whose Python no longer exists.
 @pytest.mark.parametrize("left", [None, "unfinished", "broken"])
-def test_makes_and_mends_the_environment(repository: Path, left: str | None) -> None:
+def test_creates_and_repairs_the_environment(repository: Path, left: str | None) -> None:
     venv = repository / ".venv"
     if left:
         (venv / "bin").mkdir(parents=True)
@@ -97,12 +97,12 @@ def test_makes_and_mends_the_environment(repository: Path, left: str | None) -> 
         if left == "unfinished":
             (venv / "unfinished").touch()
     programs = repository / "bin"
-    # Makes an "environment" whose Python only notes how it was called.
-    noting = 'printf "%s\\n" "$*" >>"$(dirname "$0")/../calls"'
-    making = f'[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"; mkdir -p "$3/bin"; ' + (
-        f"printf '#!/bin/bash\\n%s\\n' '{noting}' >\"$3/bin/python\"; chmod +x \"$3/bin/python\""
+    # Creates an "environment" whose Python only records how it is called.
+    record_call = 'printf "%s\\n" "$*" >>"$(dirname "$0")/../calls"'
+    make_venv = f'[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"; mkdir -p "$3/bin"; ' + (
+        f"printf '#!/bin/bash\\n%s\\n' '{record_call}' >\"$3/bin/python\"; chmod +x \"$3/bin/python\""
     )
-    fake_python(programs, "python3", making)
+    fake_python(programs, "python3", make_venv)
     (programs / "chmod").symlink_to(shutil.which("chmod") or "chmod")
     command = f"set -euo pipefail; source '{repository}/tools/setup.sh'; echo ready"
     environment = {**os.environ, "PATH": str(programs)}
@@ -129,7 +129,7 @@ def test_makes_and_mends_the_environment(repository: Path, left: str | None) -> 
     assert "Installing" in source().stdout
 
 
-def test_constraints_pin_what_is_asked_for() -> None:
+def test_constraints_pin_the_dependencies() -> None:
     lines = (ROOT / "tools" / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert "torch==2.13.0" in pins

@@ -1,4 +1,4 @@
-"""All kinds of fields. A new kind is an entry here, and a file of its own."""
+"""All kinds of fields. To add a kind, add a file for it and an entry here."""
 
 import pyarrow as pa
 
@@ -16,8 +16,8 @@ from gpuload.fields.labels import LabelsKind
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.targets import TargetKind
 
-# In the order in which they are asked whether a value is theirs (`Kind.claims`): those that go by its name first, then
-# those that go by its type, and JSON, which takes anything, last.
+# In the order in which they are asked whether they claim a value (`Kind.claims`): first the kinds that decide by its
+# name, then those that decide by its type, and last JSON, which takes any value.
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -42,11 +42,11 @@ def kind_of(field: Field) -> Kind:
     """The kind of a field.
 
     Raises:
-        FormatError: this gpuload does not know it.
+        FormatError: the kind is unknown to this version of gpuload.
     """
     if field.kind not in KINDS:
         raise FormatError(
-            f"field {field.name!r} is of kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
+            f"field {field.name!r} has kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
             "Was the set packed by a newer gpuload? Upgrade with `pip install -U gpuload`"
         )
     return KINDS[field.kind]

@@ -150,7 +150,7 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m["fields"][0].update(kind="video")),
             gpuload.FormatError,
-            r"field 'image' is of kind 'video'; this gpuload knows image, ",
+            r"field 'image' has kind 'video'; this gpuload knows image, ",
         ),
     ],
 )

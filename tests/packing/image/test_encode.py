@@ -186,10 +186,10 @@ def test_masks() -> None:
     wanted = np.asarray(Image.fromarray(numbers).resize((24, 16), Image.Resampling.NEAREST))[:, 4:20]
     np.testing.assert_array_equal(moved, wanted)
     for mask, message in [
-        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask is 9 x 9 pixels, its image 48 x 32"),
-        (encode(photo(), "PNG"), "the mask has colours .mode RGB., expected a class number"),
-        (numbers.astype(np.uint16) + 300, "the mask has class number 555; a mask holds 0 to 255"),
-        (b"x", "the mask does not decode"),
+        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask has 9 x 9 pixels, its image 48 x 32"),
+        (encode(photo(), "PNG"), r"a mask must hold one class number per pixel; found colours \(mode RGB\)"),
+        (numbers.astype(np.uint16) + 300, r"a mask's class numbers must be in 0..255; found \d+..555"),
+        (b"x", "the mask cannot be decoded"),
     ]:
         with pytest.raises(DecodeError, match=message):
             store_mask(mask, as_it_is)

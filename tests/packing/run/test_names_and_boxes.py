@@ -65,8 +65,8 @@ def test_boxes_off_their_images_are_said(tmp_path: Path) -> None:
     source = samples([inside, outside, empty], [over, rounded], [])
     report = pack(source, tmp_path / "out", PackOptions(workers=2, shuffle=False))
     assert report.notes == (
-        "boxes that are empty or lie outside of their images: 2, left out",
-        "boxes that reach over an edge of their images: 1, cut there",
+        "boxes that are empty or lie outside their images: 2, dropped",
+        "boxes that reach over an edge of their images: 1, clipped",
     )
     rows = rows_of(tmp_path / "out" / "train")
     assert [row["boxes"] for row in rows[:2]] == [[inside], [[40, 20, 48, 30], [0, 1, 48, 9]]]
@@ -89,11 +89,11 @@ def test_a_run_that_goes_on_counts_the_boxes_of_the_first(tmp_path: Path, monkey
         patch.setattr("gpuload.packing.run.packer.finish_split", stop)
         pack(source, tmp_path / "out", PackOptions(workers=1))
     report = pack(source, tmp_path / "out", PackOptions(workers=1, resume=True))
-    assert report.notes == ("boxes that are empty or lie outside of their images: 1, left out",)
+    assert report.notes == ("boxes that are empty or lie outside their images: 1, dropped",)
 
 
-BOXES_LOST = "boxes that are empty or lie outside of their images: {}, left out"
-BOXES_CUT = "boxes that reach over an edge of their images: {}, cut there"
+BOXES_DROPPED = "boxes that are empty or lie outside their images: {}, dropped"
+BOXES_CLIPPED = "boxes that reach over an edge of their images: {}, clipped"
 boxes = st.lists(st.tuples(*[st.floats(-200, 200, width=32)] * 4), max_size=6)
 
 
@@ -102,7 +102,7 @@ def test_left_out_is_what_the_image_alone_would_leave_out(found: list[tuple[floa
     whole, kind, field = place((90, 70), None, "shortest", False), KINDS["boxes"], Field("boxes", "boxes", "boxes.json")
     array = np.array(found, np.float32).reshape(-1, 4)
     value = {"boxes": array.tolist(), "boxes_class": list(range(len(array)))}
-    lost, cut = (kind.remarks(field, value, whole)[sentence] for sentence in (BOXES_LOST, BOXES_CUT))
+    lost, cut = (kind.remarks(field, value, whole)[sentence] for sentence in (BOXES_DROPPED, BOXES_CLIPPED))
     stored = kind.store(field, value, whole).values
     moved, kept = np.array(stored["boxes"], np.float32).reshape(-1, 4), stored["boxes_class"]
     assert lost == len(array) - len(kept)
