@@ -449,7 +449,7 @@ def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         gpuload.pack(samples, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ArgumentError, match="has no setting 'sise'; there are address, append"):
+    with pytest.raises(ArgumentError, match="has no setting 'sise'; its settings are address, append"):
         gpuload.pack(samples, tmp_path / "out", sise=3)
 
 
