@@ -1,13 +1,13 @@
-"""gpuload: packs images into WebDataset shards and feeds training from them, decoded and cropped on the GPU.
+"""gpuload packs images into WebDataset shards and loads them for training, decoded and cropped on the GPU.
 
     python -m gpuload pack photos shards --val 0.1
 
     for images, labels in gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224)):
         ...
 
-`gpuload.transforms` holds augmentations of pixels, `gpuload.batchwise` those of whole batches.
+`gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches.
 
-Importing gpuload loads neither DALI nor torch nor CuPy; `DaliIterator` does when it is first used.
+Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` imports them when it is first used.
 """
 
 from importlib import import_module
@@ -72,8 +72,8 @@ __all__ = [
     "transforms",
 ]
 
-# Imported when they are first used: a worker of the packer waits for none of them.
-_LATER = {
+# Imported on first use, so that the packer's workers need not wait for them. Name -> module below gpuload.
+_LAZY = {
     "Augment": "augment",
     "Boxes": "fields.boxes",
     "DaliIterator": "iterator",
@@ -89,13 +89,12 @@ _LATER = {
     "pack": "packing.api",
 }
 
-
-_MODULES = ("batchwise", "transforms")
+_LAZY_MODULES = ("batchwise", "transforms")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES or name in _LATER:
+    if name in _LAZY_MODULES or name in _LAZY:
         with paused_collector():
-            module = import_module(f"gpuload.{_LATER.get(name, name)}")
-        return getattr(module, name) if name in _LATER else module
+            module = import_module(f"gpuload.{_LAZY.get(name, name)}")
+        return getattr(module, name) if name in _LAZY else module
     raise AttributeError(f"module 'gpuload' has no attribute {name!r}")

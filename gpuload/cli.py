@@ -5,8 +5,8 @@
     python -m gpuload verify shards
     python -m gpuload tune shards/train
 
-Exit codes: 0 all done; 1 verify found faults; 2 nothing done, with one line on stderr that says why; 3 packed, but some
-images were rejected (rejected.jsonl names them); 130 stopped by Ctrl-C.
+Exit codes: 0 success; 1 verify found faults; 2 nothing was done, one line on stderr says why; 3 packed, but some images
+were rejected (rejected.jsonl lists them); 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -23,21 +23,21 @@ __all__ = ["DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and gives its exit code."""
+    """Runs one command and returns its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in (["pack"], ["verify"]):
         from gpuload.packing.run.workers import start_server
 
-        # Before all else: it imports what workers need while this process imports the commands.
+        # First of all: the server imports what workers need while this process imports the commands.
         start_server(_preload(argv))
     from gpuload.commands import index, info, pack, tune, verify
     from gpuload.packing.run.output import SCRATCH_NAME
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
-    adders = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (pack, index, verify, info, tune):
-        module.add_command(adders)
+        module.add_command(subparsers)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
     try:
@@ -48,13 +48,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         out = Path(getattr(args, "out", None) or ".")
         kept = any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
-        what = "what is finished is kept: go on with --resume" if kept else "nothing is left half-written"
-        print(f"gpuload: stopped; {what}", file=sys.stderr)
+        outcome = "finished shards are kept: continue with --resume" if kept else "no half-written files are left"
+        print(f"gpuload: stopped; {outcome}", file=sys.stderr)
         return STOPPED
 
 
 def _preload(argv: list[str]) -> tuple[str, ...]:
-    """What workers will import besides, guessed: arguments are parsed later. A wrong guess costs time, nothing else."""
+    """Guesses which further modules workers will import; arguments are parsed later. A wrong guess only costs time."""
     words = " ".join(argv)
     smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
     return ("gpuload.packing.image.shrink",) if smaller else ()

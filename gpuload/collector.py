@@ -1,4 +1,4 @@
-"""Python's garbage collector, while there is nothing for it to find."""
+"""Pauses Python's garbage collector while there is nothing for it to find."""
 
 import gc
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """For imports, which make objects by the hundred thousand and no garbage.
+    """Turns the collector off during imports, which create hundreds of thousands of objects and no garbage.
 
-    Once torch is imported, the collector looks through all of its objects again and again meanwhile: 0.5 of the 1.7
-    seconds that a new process waits for its first batch (tools/first_batch.py, 2 cores, 2026-11).
+    Otherwise the collector scans all of torch's objects again and again during the imports that follow torch's: 0.5 of
+    the 1.7 seconds that a new process waits for its first batch (tools/first_batch.py, 2 cores, 2026-11).
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,17 +1,17 @@
-"""What can go wrong, as a tree.
+"""The errors that gpuload raises.
 
     GpuloadError
-    ├── ArgumentError        an argument that cannot be (also a ValueError)
-    ├── SourceError          the images or labels given to the packer
-    ├── OutputError          the folder that the packer was told to fill
-    ├── FormatError          a manifest or index that cannot be read, or of another version
-    │   └── ShardError       a shard and its index disagree, or the shard is cut short
-    ├── DecodeError          a sample that does not decode
-    ├── DeviceError          a device that is not there
-    ├── MissingPackageError  a package of an extra that is not installed (also an ImportError)
-    └── StateError           a state_dict of another data set or version
+    ├── ArgumentError        an invalid argument (also a ValueError)
+    ├── SourceError          the images or labels given to the packer are missing or unreadable
+    ├── OutputError          the packer's output folder is in use or cannot be written
+    ├── FormatError          a manifest or index cannot be read, or has an unsupported version
+    │   └── ShardError       a shard and its index disagree, or the shard is truncated
+    ├── DecodeError          a sample cannot be decoded
+    ├── DeviceError          the requested device does not exist
+    ├── MissingPackageError  a package of an extra is not installed (also an ImportError)
+    └── StateError           a state_dict belongs to another data set or version
 
-Each message is one line: what it is about, what was expected and found, and the next step.
+Each message is one line: the subject, what was expected and found, and what to do.
 """
 
 __all__ = [
@@ -30,11 +30,11 @@ __all__ = [
 
 
 class GpuloadError(Exception):
-    """Base of all that gpuload raises on purpose."""
+    """Base class of all errors that gpuload raises on purpose."""
 
 
 class ArgumentError(GpuloadError, ValueError):
-    """An argument out of range or in contradiction to another."""
+    """An argument is out of range or contradicts another one."""
 
 
 class SourceError(GpuloadError):
@@ -46,19 +46,19 @@ class OutputError(GpuloadError):
 
 
 class FormatError(GpuloadError):
-    """A manifest or index is missing, damaged or of a version this gpuload does not know."""
+    """A manifest or index is missing, damaged, or has a version that this gpuload does not support."""
 
 
 class ShardError(FormatError):
-    """A shard is missing, cut short, or does not match its index."""
+    """A shard is missing, truncated, or does not match its index."""
 
 
 class DecodeError(GpuloadError):
-    """A stored image does not decode."""
+    """A stored sample cannot be decoded."""
 
 
 class DeviceError(GpuloadError):
-    """The device asked for does not exist here."""
+    """The requested device does not exist on this machine."""
 
 
 class MissingPackageError(GpuloadError, ImportError):
@@ -70,6 +70,6 @@ class StateError(GpuloadError):
 
 
 def some_of(names: list[str], count: int = 3) -> str:
-    """The first few of these, quoted, for a message: `'a', 'b', 'c' and 4 more`."""
+    """The first `count` names, quoted, for a message: `'a', 'b', 'c' and 4 more`."""
     shown = ", ".join(map(repr, names[:count]))
     return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

@@ -1,4 +1,4 @@
-"""Folders of images, and a packed set of small photo-like images, made with the real packer."""
+"""Fixtures: folders of images, and a set of small photo-like images packed with the real packer."""
 
 import importlib
 import signal
@@ -15,14 +15,14 @@ from gpuload.cli import main
 CLASSES = ("ant", "bee", "cat")
 SAMPLES = 97  # a prime: no batch size or world size divides it
 
-# A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that: the tests send it.
+# A shell starts background processes with SIGINT ignored, and children inherit that; but the tests send SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Folder:
-    """Writes files, by their relative paths, into a new folder."""
+    """Writes files, given by their relative paths, into a new folder."""
     count = 0
 
     def make(files: Mapping[str, bytes]) -> Path:
@@ -63,7 +63,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """97 samples in ten shards, of 10 and one of 7."""
+    """97 samples in ten shards: nine of 10 samples and one of 7."""
     out = tmp_path_factory.mktemp("packed")
     assert main(["pack", str(photos), str(out), "--maxcount", "10", "--workers", "2"]) == 0
     return out / "train"
@@ -71,6 +71,6 @@ def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def transforms() -> ModuleType:
-    """torchvision.transforms.v2, also beside a CPU-only torch."""
+    """torchvision.transforms.v2, which also works with a CPU-only torch."""
     importlib.import_module("torchvision_anywhere")
     return importlib.import_module("torchvision.transforms.v2")

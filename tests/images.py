@@ -1,4 +1,4 @@
-"""Makes the images that tests are about."""
+"""Creates images for the tests."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ Folder = Callable[[Mapping[str, bytes]], Path]
 
 
 def photo(seed: int = 0, width: int = 48, height: int = 32) -> Image.Image:
-    """Smooth colours with a bright upper left corner, so that a rotation or a mirror shows."""
+    """Smooth colours with a bright upper left corner, so that rotations and flips are visible."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 200, (4, 4, 3), np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -26,7 +26,7 @@ def encode(image: Image.Image, format: str = "JPEG", **options: object) -> bytes
 
 
 def smooth_image(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Colour gradients with some texture: compresses like a photo, so decoders agree on it as they do on photos."""
+    """Colour gradients with some texture: it compresses like a photo, so decoders agree on it as they do on photos."""
     coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
     image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
     return Image.fromarray(np.clip(image + rng.normal(0, 4, (height, width, 1)), 0, 255).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""Odd images of every kind, and what the packer makes of each: kept, or stored anew and as what it was."""
+"""Unusual images of all sorts, and the `StoredImage.kind` that the packer reports: kept, or why it was re-encoded."""
 
 import struct
 
@@ -10,13 +10,14 @@ from gpuload.packing.image.check import KEPT
 
 
 def exif(orientation: int, tag_type: int = 3, order: str = "<") -> bytes:
-    """An EXIF segment with nothing but an orientation."""
+    """An EXIF segment with only an orientation."""
     mark = b"II*\0" if order == "<" else b"MM\0*"
     entry = struct.pack(order + "HHIHH", 0x0112, tag_type, 1, orientation, 0)
     return b"Exif\0\0" + mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
 
 
 def after_start(data: bytes, extra: bytes) -> bytes:
+    """A JPEG with extra bytes after its SOI marker."""
     return data[:2] + extra + data[2:]
 
 

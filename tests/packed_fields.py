@@ -1,4 +1,4 @@
-"""A packed set with every kind of field, and rows of it as a batch brings them."""
+"""A packed set with every kind of field, and its rows as they come in a batch."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ def sample(number: int) -> dict[str, Any]:
         "image": encode(photo(number, width, height)),
         "name": f"{number:02d}",
         "label": WORDS[number % 4],
-        "labels": [WORDS[place] for place in range(4) if number >> place & 1],
+        "labels": [WORDS[bit] for bit in range(4) if number >> bit & 1],
         "angle": number / 8 - 0.5,
         "drive": [number / 4, -1.5, 2.0],
         "caption": f"photo {number}, größer",
@@ -44,7 +44,7 @@ def pack(folder: Path, samples: Any) -> gpuload.Dataset:
 
 
 class Flips(NamedTuple):
-    """Whole images of 20 pixels, some of them flipped."""
+    """A `View` of uncropped images of 20x20 pixels, some of them flipped."""
 
     mirror: Any
     start: Any
@@ -60,7 +60,7 @@ def flips(mirror: list[int]) -> Flips:
 
 
 def rows_of(field: Any, datasets: Any, numbers: Any, sources: Any = 0, views: Any = None) -> Rows:
-    """What a reader brings of samples by number, each looked up by itself, with what the bound field needs alone."""
+    """What a reader returns for samples by number, each looked up separately, with only what the bound field needs."""
     numbers = np.array(numbers, np.int64)
     sources = np.broadcast_to(np.asarray(sources, np.int64), len(numbers))
     schema = datasets[0].schema
@@ -72,10 +72,10 @@ def rows_of(field: Any, datasets: Any, numbers: Any, sources: Any = 0, views: An
         row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1)
         for name, values in cells.items():
             values.append(row.column(name)[0].as_py())
-        for name, views_ in members.items():
+        for name, elements in members.items():
             start, size = (row.column(f"{name}_{what}")[0].as_py() for what in ("offset", "bytes"))
             data = np.frombuffer(dataset.shard_paths[shard].read_bytes(), np.uint8)
-            views_.append(data[start : start + size])
+            elements.append(data[start : start + size])
     columns: dict[str, Any] = {name: pa.array(values, schema.field(name).type) for name, values in cells.items()}
     columns = {name: a.to_numpy() if pa.types.is_primitive(a.type) else a for name, a in columns.items()}
     views = views or [flips([0] * len(numbers))]
@@ -92,6 +92,6 @@ def values_of(spec: str | FieldSpec, datasets: Any, numbers: Any, **options: Any
 
 
 def unnamed(folder: Path) -> gpuload.Dataset:
-    """Two samples whose classes are numbers: 0 and 2; {1} and {}."""
+    """Two samples whose classes have no names: label 0 with labels [1], and label 2 with labels [0, 2]."""
     image = encode(photo())
     return pack(folder, [{"image": image, "label": 0, "labels": [1]}, {"image": image, "label": 2, "labels": [0, 2]}])

@@ -1,7 +1,7 @@
-"""A packed set whose images show their masks and boxes: each class is a colour, each box bounds a painted rectangle.
+"""A packed set whose images show their masks and boxes: each class has a colour, each box bounds a painted rectangle.
 
-Gray ground, black outside; the other colours touch nothing but these two, so that also half-mixed pixels of an edge are
-nearest to one of the two classes that meet there.
+The background is gray, and black outside the image. The other colours touch only these two, so that blended pixels at
+an edge are nearest to one of the two classes that meet there too.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ import gpuload
 from gpuload.transforms import Op, Steps, Transform
 
 COLOURS = np.array([[0, 0, 0], [128, 128, 128], [255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0]], np.uint8)
-FIRST_SHAPE = 2  # the class of which is number 0 of the boxes' classes
+FIRST_SHAPE = 2  # the mask's class that is number 0 among the boxes' classes
 FIELDS = (
     "image",
     "mask",
@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def paint(number: int, side: int = 100) -> dict[str, Any]:
-    """A sample with a rectangle in each of its quarters, but for one of them in every second sample."""
+    """A sample with a rectangle in each of its quarters, or in three of them in every second sample."""
     rng = np.random.default_rng(number)
     width, height = side + number % 5 * 11, side + number % 3 * 17
     mask = np.ones((height, width), np.uint8)
@@ -62,7 +62,7 @@ def pack_painted(folder: Path, count: int = 18, side: int = 100) -> Path:
 
 
 class Moves:
-    """A transform reduced to what moves pixels: the colours stay."""
+    """A transform reduced to its geometric part: colours do not change."""
 
     geometric = True
 
@@ -75,13 +75,13 @@ class Moves:
 
 
 def classes_of(images: torch.Tensor) -> npt.NDArray[np.int64]:
-    """int64 (N, height, width): the class of the colour nearest to each pixel of uint8 (N, 3, height, width)."""
+    """int64 (N, height, width): the class with the colour nearest to each pixel of uint8 (N, 3, height, width)."""
     pixels = images.permute(0, 2, 3, 1).numpy().astype(np.int32)[..., None, :]
     return np.asarray(((pixels - COLOURS.astype(np.int32)) ** 2).sum(axis=-1).argmin(axis=-1), np.int64)
 
 
 def inside(classes: npt.NDArray[Any], reach: int) -> npt.NDArray[np.bool_]:
-    """Where all of the pixels at most `reach` away, of those that are in the image, are of the same class."""
+    """bool (N, height, width): whether all pixels of the image at most `reach` away have the same class."""
     padded = np.pad(classes, [(0, 0), (reach, reach), (reach, reach)], mode="edge")
     height, width = classes.shape[1:]
     same = np.ones(classes.shape, bool)
@@ -92,20 +92,20 @@ def inside(classes: npt.NDArray[Any], reach: int) -> npt.NDArray[np.bool_]:
 
 
 def check_masks(images: torch.Tensor, masks: torch.Tensor) -> None:
-    """Away from edges each pixel is of its class's colour, and there are enough of both to say so."""
+    """Asserts that pixels away from edges have the colours of their classes, and that there are enough of both."""
     assert images.shape[-2:] == masks.shape[-2:] and masks.dtype == torch.uint8
     found, expected = classes_of(images), masks.numpy()
-    sure = inside(expected, 1)
-    assert (found[sure] == expected[sure]).all()
-    assert sure.mean() > 0.5 and len(np.unique(expected[sure])) >= 3
+    away_from_edges = inside(expected, 1)
+    assert (found[away_from_edges] == expected[away_from_edges]).all()
+    assert away_from_edges.mean() > 0.5 and len(np.unique(expected[away_from_edges])) >= 3
 
 
 def check_boxes(images: torch.Tensor, boxes: Any, tight: Literal["always", "inside", "never"] = "always") -> int:
-    """Each shape is bounded by its box to within a pixel; how many were.
+    """Asserts that each box bounds its shape to within a pixel; returns the number of boxes compared.
 
-    tight: whether boxes must be as small as their shapes. One turn may move a corner of a shape out of the image, so
-    that those "inside" of it must, within two pixels, since corners can be too thin to hold one; after several turns
-    none needs to be.
+    tight: which boxes must be as small as their shapes. After one rotation, which may move a corner of a shape out of
+    the image, only those "inside" the image must be, within two pixels, since a corner can be too thin to contain the
+    centre of one; after several rotations "never".
     """
     height, width = images.shape[-2:]
     compared = 0
@@ -119,7 +119,7 @@ def check_boxes(images: torch.Tensor, boxes: Any, tight: Literal["always", "insi
             ys, xs = np.nonzero(classes == FIRST_SHAPE + label)
             if is_tight or len(xs):
                 shape = np.array([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
-                larger = (shape - box) * [1, 1, -1, -1]  # by how much the box is the larger one, at each side
+                larger = (shape - box) * [1, 1, -1, -1]  # how far the box extends beyond the shape on each side
                 assert (larger >= -1).all() and (not is_tight or (larger <= (1 if tight == "always" else 2)).all())
                 compared += int(is_tight or tight == "never")
         assert set(np.unique(classes[classes > 1])) <= set(FIRST_SHAPE + labels[:count])  # no shape without a box

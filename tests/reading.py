@@ -1,4 +1,4 @@
-"""Reads packed folders for the tests, by nothing but the disk format."""
+"""Reads packed folders for the tests, using only the disk format."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from gpuload.disk import Index, Manifest
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """The index as it is, each row with the name of its shard and the bytes of its image."""
+    """The rows of the index, each with the name of its shard and the bytes of its image."""
     manifest = Manifest.read(folder)
     index = Index(folder / "index.arrow", manifest.fields)
     rows = []

@@ -1,4 +1,4 @@
-"""Sources that behave as a decoder with a bug would: by the name of the image."""
+"""Sources that fail as a decoder with a bug would; the name of an image says how."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from gpuload.sources import FolderSource
 
 
 class FaultySource(FolderSource):
-    """Reading dies, hangs or runs out of memory where the name says so."""
+    """Reading an image crashes, hangs or runs out of memory if its name says so."""
 
     def __init__(self, root: Path, notes: Path) -> None:
         super().__init__(root)
@@ -29,7 +29,7 @@ class FaultySource(FolderSource):
         if "exit" in name:
             os._exit(7)
         if "hang" in name:
-            ctypes.PyDLL(None).pause()  # C code that keeps Python's lock and never comes back
+            ctypes.PyDLL(None).pause()  # C code that holds Python's lock and never returns
         if "memory" in name:
             raise MemoryError
         if "killed-once" in name and not self._seen(name):
@@ -49,24 +49,24 @@ class FaultySource(FolderSource):
 
 
 def die(job: object) -> None:
-    """In place of `pack_shard`: nothing ever gets done, and no image is to blame."""
+    """Replaces `pack_shard`: the worker exits at once, and no image is to blame."""
     os._exit(1)
 
 
 def resizes(package: str) -> tuple[bool, int]:
-    """Whether a worker has a package before it asks for it, and torch's threads once it makes an image smaller."""
-    there = package in sys.modules
+    """Whether a package is imported before the worker needs it, and torch's number of threads after a resize."""
+    preloaded = package in sys.modules
     import torch
 
     from gpuload.packing.image import shrink as resizer
 
     resizer.use_one_thread()
     resizer.resize(np.zeros((512, 512, 3), np.uint8), (64, 64))
-    return there, torch.get_num_threads()
+    return preloaded, torch.get_num_threads()
 
 
 class SlowSource(FolderSource):
-    """Takes its time, so that a test can come in between."""
+    """Reads slowly, so that a test can interrupt it."""
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
         time.sleep(0.05)
@@ -74,7 +74,7 @@ class SlowSource(FolderSource):
 
 
 class SlowAndFaultySource(FaultySource):
-    """Both."""
+    """Reads slowly, and fails if an image's name says so."""
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
         time.sleep(0.05)
@@ -82,7 +82,7 @@ class SlowAndFaultySource(FaultySource):
 
 
 if __name__ == "__main__":
-    # Packs argv[1] into argv[2] slowly, as a process of its own that a test can kill or interrupt.
+    # Packs argv[1] into argv[2] slowly, in a separate process that a test can kill or interrupt.
     from gpuload import cli
     from gpuload.commands import pack
 

@@ -1,4 +1,4 @@
-"""The pause of the garbage collector ends as it began."""
+"""Pausing the garbage collector restores its earlier state."""
 
 import gc
 
@@ -8,7 +8,7 @@ from gpuload.collector import paused_collector
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_it_is_off_inside_and_as_before_behind(was_on: bool) -> None:
+def test_it_is_off_inside_and_restored_afterwards(was_on: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if was_on else gc.disable)()

@@ -1,4 +1,4 @@
-"""Random numbers: against the published generator, and for the mistakes that loaders make with seeds."""
+"""Random numbers: compared with the published generator, and checked for common mistakes with seeds."""
 
 import itertools
 
@@ -38,7 +38,7 @@ def test_permutation_holds_each_number_once(key: int, count: int) -> None:
     assert sorted(permutation(key, count).tolist()) == list(range(count))
 
 
-def test_every_order_of_four_is_as_likely() -> None:
+def test_all_orders_of_four_are_equally_likely() -> None:
     orders = [tuple(permutation(make_key(0, n), 4).tolist()) for n in range(12_000)]
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 24

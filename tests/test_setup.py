@@ -1,4 +1,4 @@
-"""The two commands of the README, as far as they can be tried without installing anything."""
+"""The two set-up commands of the README, as far as they can be tested without installing anything."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ def bash(script: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A copy of what set-up reads, without .venv."""
+    """A copy of the files that set-up reads, without .venv."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -107,7 +107,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
         (lambda folder: folder, "holds no class folders with images in them"),
     ],
 )
-def test_demo_of_a_folder_that_cannot_be(tmp_path: Path, make, message: str) -> None:
+def test_demo_of_an_invalid_folder(tmp_path: Path, make, message: str) -> None:
     (tmp_path / "loose.jpg").write_bytes(b"")
     done = bash(str(ROOT / "tools" / "demo.sh"), str(make(tmp_path)))
     assert done.returncode == 2
@@ -354,7 +354,7 @@ def test_ctrl_c_ends_the_progress_without_a_traceback() -> None:
         assert process.stderr.read() == b""
 
 
-def test_constraints_pin_what_is_asked_for() -> None:
+def test_constraints_pin_the_dependencies() -> None:
     lines = (ROOT / "tools" / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert "torch==2.13.0" in pins

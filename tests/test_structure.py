@@ -1,4 +1,4 @@
-"""The way of the data: imports go forward only, and importing gpuload stays light."""
+"""The structure of the package: imports only go forward, and importing gpuload is cheap."""
 
 import ast
 import subprocess
@@ -12,9 +12,9 @@ import gpuload
 
 PACKAGE = Path(gpuload.__file__).parent
 
-# The rooms of the package in the order in which data passes them. The packing half and the loading half stand on the
-# common rooms and know nothing of each other; the commands stand on both. A module may import from its own room and
-# from rooms before it. Everything at the top of the package is listed here, and nothing else.
+# The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
+# them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
+# both. A module may import from its own room and from the rooms before it. The lists are complete.
 COMMON = ["errors", "types", "collector", "draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
@@ -40,7 +40,7 @@ def modules(root: Path = PACKAGE) -> list[Path]:
 
 
 def imports(source: str) -> set[str]:
-    """Full names of the modules that a source text imports, wherever in it; those for type checkers alone left out."""
+    """Full names of the modules imported anywhere in a source text, except for those under `if TYPE_CHECKING`."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -55,7 +55,7 @@ def imports(source: str) -> set[str]:
 
 
 def rooms(root: Path) -> set[str]:
-    """What lies at the top of the package: modules and packages, by name."""
+    """Names of the top-level modules and packages."""
     found = {path.relative_to(root).parts[0].removesuffix(".py") for path in modules(root)}
     return found - {"__init__"}
 
@@ -72,7 +72,7 @@ def backward(room: str, imported: set[str]) -> list[str]:
 
 
 def own_modules(root: Path) -> dict[str, Path]:
-    """Path of each module of the package by its full name; a package's `__init__.py` by the package's."""
+    """Path of each module of the package by its full name; of a package's `__init__.py` by the package's name."""
     named = {}
     for path in modules(root):
         parts = path.relative_to(root).with_suffix("").parts
@@ -81,8 +81,11 @@ def own_modules(root: Path) -> dict[str, Path]:
 
 
 def module_graph(root: Path) -> dict[str, set[str]]:
-    """For each module the modules of the package that it imports. A package stands for what its `__init__` imports;
-    importing from one of its modules does not count as importing the package, although Python runs it."""
+    """For each module of the package, the modules of the package that it imports.
+
+    A package stands for its `__init__`. Importing one of its modules does not count as importing the package, although
+    Python runs its `__init__`.
+    """
     named = own_modules(root)
     graph = {}
     for name, path in named.items():
@@ -93,7 +96,7 @@ def module_graph(root: Path) -> dict[str, set[str]]:
     return graph
 
 
-def test_every_room_has_its_place() -> None:
+def test_every_room_is_listed() -> None:
     assert rooms(PACKAGE) == set(COMMON + PACKING + LOADING + COMMANDS)
 
 
@@ -106,14 +109,14 @@ def test_every_folder_of_the_package_is_a_package() -> None:
 def test_imports_go_forward(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if room == "__init__":
-        return  # the public names, from any room
+        return  # imports the public names from any room
     assert backward(room, imports(path.read_text())) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Also inside a room, at any depth: there is an order in which every module comes after what it imports."""
+def test_there_are_no_circular_imports() -> None:
+    """Nor within a room, at any depth: there is an order in which every module comes after the modules it imports."""
     order = list(TopologicalSorter(module_graph(PACKAGE)).static_order())
-    assert len(order) == len(modules())  # so that the test cannot pass on nothing
+    assert len(order) == len(modules())  # so that the test cannot pass without modules
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
@@ -145,7 +148,7 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
 def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "gpuload" in loaded  # so that the test cannot pass on nothing
+    assert "gpuload" in loaded  # so that the test cannot pass on empty output
     assert {"nvidia", "torch", "cupy", "numba"}.isdisjoint(loaded)
 
 

@@ -1,4 +1,4 @@
-"""DALI's index of one shard, `shard-000000.idx`, format v1.2: what DALI's own reader and `wds2idx` use."""
+"""DALI's index of one shard, `shard-000000.idx`, in format v1.2, which DALI's own reader and `wds2idx` use."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,9 +9,9 @@ VERSION = "v1.2"
 
 
 def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
-    """One line a sample: extension, offset, size and name of each member; above them version and count.
+    """A line with version and sample count, then one line per sample: extension, offset, size, name of each member.
 
-    Names may not contain white space: DALI splits the lines at it.
+    Names must not contain white space, at which DALI splits the lines.
     """
     lines = [
         " ".join(f"{split_name(name)[1]} {offset} {size} {name}" for name, offset, size in members)
@@ -21,5 +21,5 @@ def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
 
 
 def dali_index_path(shard: Path) -> Path:
-    """Where the index of a shard lies: beside it, under its name up to the last dot."""
+    """Path of a shard's index: beside the shard, with the extension `.idx`."""
     return shard.with_suffix(".idx")

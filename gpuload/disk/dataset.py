@@ -1,4 +1,4 @@
-"""A packed folder, opened: what it holds and where its samples lie."""
+"""A packed folder opened for reading: what it holds and where its samples are."""
 
 import copy
 import hashlib
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Dataset:
     """A packed folder such as `shards/train`, opened for reading.
 
-    Samples are numbered 0..len-1 in stored order: shard after shard, row after row. Opening costs one `stat` a shard
-    and nothing a sample; the index is memory-mapped.
+    Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
+    nothing per sample; the index is memory-mapped.
 
     Raises:
-        FormatError: no manifest, or one that is damaged or of another version; an index that does not fit it.
-        ShardError: a shard is missing or is not of the size that the manifest says.
+        FormatError: the manifest is missing, damaged or has an unsupported version, or the index does not match it.
+        ShardError: a shard is missing or has a different size from the one in the manifest.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -49,11 +49,11 @@ class Dataset:
         if len(self._index) != len(self.shard_paths):
             raise FormatError(
                 f"{self._index.path}: indexes {len(self._index)} shards, manifest.json lists {len(self.shard_paths)}. "
-                "They are not of one run: copy the folder again"
+                "They come from different runs: copy the folder again"
             )
 
     def __len__(self) -> int:
-        """Number of samples; those selected, in a subset."""
+        """Number of samples; of a subset, the number of selected ones."""
         return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
 
     def __repr__(self) -> str:
@@ -62,36 +62,40 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Name of each class by its number; None where the packer was not told."""
+        """Name of each class by its number; None if the packer was not given names."""
         return self.manifest.classes
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when any stored sample, the order in which they are stored, or the selection does."""
+        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
         if self._selected is None:
             return self.manifest.fingerprint
         return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
 
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
-        """These samples alone, in stored order: their numbers in this data set, or a mask (len,) of bool.
+        """A data set of only these samples, in stored order.
 
-        Shards, index and keys stay those of the whole set; so do the numbers in the field "index", and the crops of a
-        sample for a seed and epoch.
+        samples: their numbers in this data set, or a mask, bool (len,).
+
+        Shards, index and keys are those of the whole set; so are the numbers in the field "index", and a sample's crop
+        for a given seed and epoch.
 
         Raises:
-            ArgumentError: a number out of range or twice, no samples at all, or a mask of another length.
+            ArgumentError: a number is out of range or repeated, no sample is selected, or the mask has another length.
         """
         chosen = np.asarray(samples)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
-                raise ArgumentError(f"subset: the mask is of shape {chosen.shape}, expected ({len(self)},)")
+                raise ArgumentError(f"subset: the mask has shape {chosen.shape}, expected ({len(self)},)")
             chosen = np.flatnonzero(chosen)
         chosen = np.sort(chosen.astype(np.int64))
         if not len(chosen):
-            raise ArgumentError(f"subset: selects no sample of {self.folder}. Loosen the filter")
-        if chosen[0] < 0 or chosen[-1] >= len(self) or (np.diff(chosen) == 0).any():
+            raise ArgumentError(f"subset: no sample of {self.folder} is selected. Loosen the filter")
+        repeated = (np.diff(chosen) == 0).any()
+        if chosen[0] < 0 or chosen[-1] >= len(self) or repeated:
             raise ArgumentError(
-                f"subset: sample numbers {chosen[0]}..{chosen[-1]}, expected each at most once, in 0..{len(self) - 1}"
+                f"subset: sample numbers must be in 0..{len(self) - 1}, each at most once; found {chosen[0]}.."
+                f"{chosen[-1]}{', some of them repeated' if repeated else ''}"
             )
         part = copy.copy(self)
         for computed in ("labels", "fingerprint"):
@@ -101,13 +105,13 @@ class Dataset:
         return part
 
     def filter(self, expression: "pc.Expression") -> "Dataset":
-        """The samples for which an Arrow expression over the index columns holds.
+        """The samples for which an Arrow expression over the index columns is true.
 
-        `dataset.filter(pc.field("label") < 10)`, `dataset.filter(pc.field("width") >= 224)`, with pyarrow.compute as
-        pc. Costs O(samples), a shard at a time.
+        For example `dataset.filter(pc.field("label") < 10)` or `dataset.filter(pc.field("width") >= 224)`, with `import
+        pyarrow.compute as pc`. Costs O(samples), one shard at a time.
 
         Raises:
-            ArgumentError: the expression cannot be computed from the columns, or no sample is left.
+            ArgumentError: the expression cannot be evaluated on the columns, or no sample is left.
         """
         numbers = []
         for shard, first in enumerate(self.first_samples[:-1].tolist()):
@@ -124,7 +128,7 @@ class Dataset:
         return self.subset(kept)
 
     def stored_samples(self, numbers: I64) -> I64:
-        """Numbers in stored order of the whole set, of samples of this one, which may be a subset."""
+        """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
         return numbers if self._selected is None else self._selected[numbers]
 
     @property
@@ -133,31 +137,31 @@ class Dataset:
         return self._index.schema
 
     def rows(self, shard: int) -> pa.RecordBatch:
-        """The index of one shard, a row a sample in stored order; the columns are views of the mapped file.
+        """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
 
-        Columns: key, source, width, height (as decoded), and for each field its offset and bytes within the shard and,
-        for a class or text, its value.
+        Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
+        shard, in bytes, and the columns of its kind, such as the number of a class or the text of a caption.
 
         Raises:
-            FormatError: the index holds another number of samples than the manifest says.
+            FormatError: the index and the manifest disagree on the number of samples in the shard.
         """
         rows = self._index.shard(shard)
         expected = self.manifest.shards[shard].samples
         if rows.num_rows != expected:
             raise FormatError(
                 f"{self._index.path}: has {rows.num_rows} rows for {self.shard_paths[shard].name}, manifest.json says "
-                f"{expected}. They are not of one run: copy the folder again"
+                f"{expected}. They come from different runs: copy the folder again"
             )
         return rows
 
     def first_row(self) -> pa.RecordBatch:
-        """The first sample's row of the index, as a batch of one; costs O(1)."""
+        """The first sample's row of the index, as a batch of one row; costs O(1)."""
         first = int(self.stored_samples(np.zeros(1, np.int64))[0])
         shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
         return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
 
     def keys(self, samples: npt.ArrayLike) -> list[str]:
-        """The keys of samples, by their numbers in stored order (the field "index")."""
+        """The keys of samples, given by their numbers in the stored order of the whole set (the field "index")."""
         numbers = np.asarray(samples, np.int64)
         shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
         rows = numbers - self.first_samples[shards]
@@ -168,20 +172,20 @@ class Dataset:
 
     @cached_property
     def labels(self) -> I64:
-        """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) at first use."""
+        """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) on first use."""
         self.require_field("label")
         labels: I64 = self._index.table().column("label").to_numpy()
         return labels if self._selected is None else labels[self._selected]
 
     def require_field(self, name: str) -> Field:
-        """The field of this name.
+        """The packed field of this name.
 
         Raises:
-            ArgumentError: it was not packed; names those that were.
+            ArgumentError: there is none; the message lists the packed fields.
         """
         if name not in self.fields:
             raise ArgumentError(
-                f"{self.folder}: has no field {name!r}; packed were {', '.join(map(repr, self.fields))}"
+                f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
             )
         return self.fields[name]
 
@@ -196,5 +200,5 @@ class Dataset:
             if found != info.bytes:
                 raise ShardError(
                     f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
-                    "It was cut short or replaced: copy it again, or index the folder anew"
+                    "It was truncated or replaced: copy it again, or index the folder again"
                 )

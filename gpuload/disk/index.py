@@ -1,7 +1,7 @@
-"""`index.arrow`: one row a sample, in stored order, one Arrow record batch a shard.
+"""`index.arrow`: one row per sample in stored order, one Arrow record batch per shard.
 
-Uncompressed Arrow IPC, so that a memory map of it is the data: nothing is parsed, and a shard's columns are a slice
-of the file. With a batch a shard, opening costs O(shards), and reading order, labels or offsets of one window of
+The file is uncompressed Arrow IPC, so its memory map can be used without parsing: a shard's columns are slices of the
+file. With one batch per shard, opening costs O(shards), and reading the order, labels or offsets of one window of
 shards costs O(window), whatever the number of samples.
 """
 
@@ -18,7 +18,7 @@ FILE_NAME = "index.arrow"
 
 
 class IndexWriter:
-    """Writes `index.arrow`, a record batch a shard, in shard order."""
+    """Writes `index.arrow`, one record batch per shard, in shard order."""
 
     def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
         self.schema = index_schema(fields)
@@ -26,7 +26,7 @@ class IndexWriter:
         self._writer = pa.ipc.new_file(self._file, self.schema)
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """The rows of the next shard."""
+        """Writes the rows of the next shard."""
         self._writer.write_batch(rows)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Index:
     """Reads `index.arrow` through a memory map.
 
     Raises:
-        FormatError: the file is missing, damaged, or lacks a column of these fields.
+        FormatError: the file is missing or damaged, or lacks a column of these fields.
     """
 
     def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
@@ -58,11 +58,11 @@ class Index:
                 f"{path}: missing. Copy the folder again, or index its shards: python -m gpuload index"
             ) from None
         except pa.ArrowInvalid as error:
-            raise FormatError(f"{path}: not an Arrow file, or cut short ({error}). Copy the folder again") from None
+            raise FormatError(f"{path}: not an Arrow file, or truncated ({error}). Copy the folder again") from None
         missing = [name for name in index_schema(fields).names if name not in self._reader.schema.names]
         if missing:
             raise FormatError(
-                f"{path}: has no column {missing[0]!r}, which manifest.json promises. Copy the folder again"
+                f"{path}: has no column {missing[0]!r}, which manifest.json requires. Copy the folder again"
             )
 
     @property
@@ -78,5 +78,5 @@ class Index:
         return self._reader.get_batch(number)
 
     def table(self) -> pa.Table:
-        """All rows; columns are chunked, a chunk a shard, and still views of the file."""
+        """All rows; the columns have one chunk per shard and are views of the file."""
         return self._reader.read_all()

@@ -12,13 +12,13 @@ from gpuload.fields.registry import kind_of
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
-# 1 (2026-11): first version. The order of an epoch is part of it: a change of gpuload.order.epoch raises it.
+# 1 (2026-11): first version. It covers the order of an epoch too: a change to that in gpuload.order.epoch raises it.
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard: its path (relative to the manifest's folder), samples, size and SHA-256 of the whole file."""
+    """One shard: its path relative to the manifest's folder, number of samples, and size and SHA-256 of the file."""
 
     name: str
     samples: int
@@ -30,10 +30,10 @@ class ShardInfo:
 class Manifest:
     """What a packed folder holds.
 
-    classes: name of each class by its number, or None where nobody said.
-    width, height, image_bytes: the largest of any stored image (DALI preallocates by them).
-    mean, std: of each channel (R, G, B) over `pixels_from` images, with pixels in 0..1; None where not measured.
-    packing: the settings it was packed with, for the reader of the file.
+    classes: name of each class by its number, or None if the packer was not given names.
+    width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
+    mean, std: per channel (R, G, B) over `pixels_from` images, with pixels in 0..1; None if not measured.
+    packing: the settings it was packed with and counts of what became of the images, for people who read the file.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -57,17 +57,17 @@ class Manifest:
 
     @property
     def upright(self) -> bool:
-        """Whether every image is to be shown as it is stored; in shards packed by others EXIF data may rotate it."""
+        """Whether every image is stored upright; in shards packed by other tools EXIF data may rotate it."""
         return "indexed" not in self.packing
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change when any stored sample, or the order in which they are stored, does."""
+        """16 hexadecimal digits that change when any stored sample or the stored order changes."""
         content = [VERSION, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
-        """Writes the file under its final name only when it is whole."""
+        """Writes the file under a temporary name and renames it once it is complete."""
         path = folder / FILE_NAME
         head = {"format": FORMAT, "version": VERSION, "samples": self.samples, "bytes": self.bytes}
         text = json.dumps({**head, "fingerprint": self.fingerprint, **asdict(self)}, indent=1, ensure_ascii=False)
@@ -80,7 +80,7 @@ class Manifest:
         """Reads and checks the file.
 
         Raises:
-            FormatError: it is missing, is no manifest, is of another version, or was edited.
+            FormatError: it is missing, is not a manifest, has an unsupported version, or was edited.
         """
         path = folder / FILE_NAME
         try:
@@ -96,7 +96,7 @@ class Manifest:
             raise FormatError(f"{path}: is not a gpuload manifest (its 'format' is not {FORMAT!r})")
         if found.get("version") != VERSION:
             raise FormatError(
-                f"{path}: is of version {found.get('version')!r}, this gpuload reads version {VERSION}. "
+                f"{path}: has version {found.get('version')!r}, this gpuload reads version {VERSION}. "
                 "Upgrade with `pip install -U gpuload`, or pack again"
             )
         try:
@@ -111,7 +111,7 @@ class Manifest:
         except (KeyError, TypeError) as error:
             raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
         for field_ in manifest.fields:
-            kind_of(field_)  # raises where this gpuload does not know it
+            kind_of(field_)  # raises FormatError for an unknown kind
         if manifest.fingerprint != found.get("fingerprint"):
             raise FormatError(
                 f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"

@@ -1,4 +1,4 @@
-"""Tar archives as WebDataset uses them: members of a sample adjacent, told apart by extension."""
+"""Tar archives as WebDataset uses them: a sample's members are adjacent and distinguished by their extensions."""
 
 import os
 import tarfile
@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 from gpuload.errors import ShardError
 
 BLOCK_BYTES = 512
-RECORD_BYTES = 10240  # GNU tar's default record, to which it and Python's tarfile pad an archive
+RECORD_BYTES = 10240  # default record size, to a multiple of which GNU tar and Python's tarfile pad an archive
 
 
 class Member(NamedTuple):
-    """One file in a tar: its name, and where its data lies."""
+    """One file in a tar: its name, and the offset and size of its data in bytes."""
 
     name: str
     offset: int
@@ -21,7 +21,7 @@ class Member(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """WebDataset's key and extension: the base name is cut at its first dot.
+    """WebDataset's key and extension: the base name is split at its first dot.
 
     >>> split_name("a.b/cat.seg.png")
     ('a.b/cat', 'seg.png')
@@ -32,47 +32,47 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def member_span(size: int) -> int:
-    """Bytes that a member with `size` bytes of data takes in the archive: header and padded data."""
+    """Bytes that a member with `size` bytes of data occupies in the archive: its header and its padded data."""
     return BLOCK_BYTES + -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 _MODE_AND_OWNER = b"0000644\0" + b"0000000\0" * 2
-_AFTER_SIZE = b"00000000000\0"  # time
+_TIME = b"00000000000\0"
 _TAIL = (b"0" + bytes(100) + b"ustar\x0000").ljust(BLOCK_BYTES - 156, b"\0")
-# The checksum is that of the block with spaces in its place (POSIX ustar); here without name and size.
-_FIXED_SUM = sum(_MODE_AND_OWNER) + sum(_AFTER_SIZE) + 8 * ord(" ") + sum(_TAIL)
+# The checksum is computed with eight spaces in its place (POSIX ustar); this part excludes the name and the size.
+_FIXED_SUM = sum(_MODE_AND_OWNER) + sum(_TIME) + 8 * ord(" ") + sum(_TAIL)
 
 
 def ustar_header(name: str, size: int) -> bytes:
-    """The block before a regular file's data: mode 644, and nothing that depends on when or by whom it was written.
+    """The header block of a regular file: mode 644, and nothing that depends on when or by whom it is written.
 
     Raises:
-        ValueError: the name is longer than 100 bytes or not ASCII, or the size is beyond 8 GiB.
+        ValueError: the name is longer than 100 bytes or not ASCII, or the size is 8 GiB or more.
     """
-    # 0.7 µs; tarfile takes 17, and fills the device fields differently between versions of Python.
+    # Takes 0.7 µs; tarfile takes 17 µs, and its device fields differ between versions of Python.
     encoded = name.encode("ascii")
     if len(encoded) > 100 or size >= 8**11:
         raise ValueError(f"{name!r} of {size} bytes does not fit a USTAR header: 100 bytes of name, 8 GiB of data")
     digits = b"%011o\0" % size
     checksum = b"%06o\0 " % (_FIXED_SUM + sum(encoded) + sum(digits))
-    return b"%b%b%b%b%b%b" % (encoded.ljust(100, b"\0"), _MODE_AND_OWNER, digits, _AFTER_SIZE, checksum, _TAIL)
+    return b"%b%b%b%b%b%b" % (encoded.ljust(100, b"\0"), _MODE_AND_OWNER, digits, _TIME, checksum, _TAIL)
 
 
 class Writable(Protocol):
-    """What a tar is written to."""
+    """A file, as far as `TarWriter` needs one."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class TarWriter:
-    """Appends members to an open file as USTAR, the same bytes for the same input: no time, no owner."""
+    """Writes members to an open file as USTAR, without times or owners: the same input gives the same bytes."""
 
     def __init__(self, file: Writable) -> None:
         self._file = file
         self.size = 0
 
     def append(self, name: str, data: bytes) -> Member:
-        """Writes one member and says where its data lies."""
+        """Writes one member and returns where its data is."""
         padding = -len(data) % BLOCK_BYTES
         self._file.write(ustar_header(name, len(data)))
         self._file.write(data)
@@ -82,17 +82,17 @@ class TarWriter:
         return member
 
     def finish(self) -> None:
-        """Writes the end of the archive: two zero blocks, then zeros up to a whole record."""
+        """Writes the end of the archive: two zero blocks, then zeros up to a multiple of the record size."""
         end = bytes(2 * BLOCK_BYTES + -(self.size + 2 * BLOCK_BYTES) % RECORD_BYTES)
         self._file.write(end)
         self.size += len(end)
 
 
 def read_members(path: Path) -> Iterator[Member]:
-    """The regular files in a tar of any dialect, in stored order, without reading their data.
+    """The regular files in a tar of any format, in stored order, without reading their data.
 
     Raises:
-        ShardError: it is no tar, is compressed, or ends before its last member does.
+        ShardError: it is not a tar, is compressed or truncated, or cannot be read.
     """
     try:
         shard_bytes = os.path.getsize(path)
@@ -105,7 +105,8 @@ def read_members(path: Path) -> Iterator[Member]:
                 yield Member(info.name, info.offset_data, info.size)
     except (tarfile.TarError, EOFError) as error:
         raise ShardError(
-            f"{path}: not a whole, uncompressed tar archive ({error}). Copy or unpack it again; `tar tf` should list it"
+            f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again; `tar tf` should "
+            "list it"
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None

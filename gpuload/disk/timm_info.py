@@ -1,4 +1,4 @@
-"""`_info.json`: timm's description of WebDataset shards, so that `create_dataset("wds/", folder)` reads ours."""
+"""`_info.json`: timm's description of WebDataset shards, with which `create_dataset("wds/", folder)` reads them."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ FILE_NAME = "_info.json"
 
 
 def write_timm_info(folder: Path, manifest: Manifest) -> None:
-    """One split, named after the folder; the keys are those that timm's `reader_wds.py` looks up."""
+    """Writes the description of one split, named after the folder, with the keys that timm's `reader_wds.py` reads."""
     split = {
         "name": folder.name,
         "num_samples": manifest.samples,

@@ -1,4 +1,4 @@
-"""Arrays that stay in the shard: stacked as they are, or padded."""
+"""Array fields, whose values stay in the shard: stacked as they are, or padded."""
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,20 +16,20 @@ from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
 from gpuload.types import Array, ClassNames
 
-_NOTHING = np.empty(0, np.uint8)
-# What torch.from_numpy takes: bool, whole numbers, floats up to 64 bits and complex numbers up to 128.
+_NO_BYTES = np.empty(0, np.uint8)
+# The largest item in bytes that torch.from_numpy accepts: bool, integers, floats up to 64 bits, complex up to 128.
 _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 
 
 @dataclass(frozen=True)
 class Tokens(FieldSpec):
-    """Arrays of whole numbers, one dimension and any length, as `PaddedTokens` of int64.
+    """One-dimensional integer arrays of any length, as `PaddedTokens` of int64.
 
-    pad: what stands behind the end of the shorter ones.
-    max_length: the length of every batch, and longer arrays lose their end; by default that of the batch's longest.
+    pad: the value that fills the shorter arrays up.
+    max_length: L of every batch; longer arrays are cut off at their end. By default the longest array's length.
 
     Raises:
-        ArgumentError: max_length is below 1. When bound: the arrays are not of whole numbers, or of more dimensions.
+        ArgumentError: max_length is below 1. When bound: the arrays are not integers or not one-dimensional.
     """
 
     name: str = "tokens"
@@ -43,14 +43,14 @@ class Tokens(FieldSpec):
 
 
 class PaddedTokens(NamedTuple):
-    """N arrays of tokens. values: int64 (N, L), padded behind their ends. lengths: int64 (N,), without the padding."""
+    """N arrays of tokens. values: int64 (N, L), padded at the end. lengths: int64 (N,), without the padding."""
 
     values: Any
     lengths: Any
 
 
 class ArrayKind(Kind):
-    """A NumPy array of any shape and of `Field.dtype`, as `.npy`; its shape is in the index."""
+    """A NumPy array of any shape, with dtype `Field.dtype`, stored as `.npy`; the index holds its shape."""
 
     name = "array"
     specs = (Tokens,)
@@ -73,7 +73,7 @@ class ArrayKind(Kind):
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         array = np.ascontiguousarray(value)
         if array.dtype.str != field.dtype:
-            raise DecodeError(f"{field.name!r} is an array of {array.dtype.str}, those before are of {field.dtype}")
+            raise DecodeError(f"{field.name!r} is an array of {array.dtype.str}, the first one is of {field.dtype}")
         header = npy_header(array)
         return Member(header + array.tobytes(), len(header), {shape_column(field): list(array.shape)})
 
@@ -106,19 +106,19 @@ class ArrayKind(Kind):
 
 
 def shape_column(field: Field) -> str:
-    """Index column: shape of the array."""
+    """Name of the index column with the shape of the array."""
     return f"{field.name}_shape"
 
 
 def npy_header(array: npt.NDArray[np.generic]) -> bytes:
-    """What comes before the elements of a C-ordered array in a `.npy` file of format 1.0."""
+    """The bytes before the elements of a C-ordered array in a `.npy` file of format 1.0."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
     return file.getvalue()
 
 
 def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str | None) -> str:
-    """As `Kind.find_fault`, of a `.npy` member that should hold an array of this shape and dtype."""
+    """`Kind.find_fault` for a `.npy` member that should hold an array of this shape and dtype."""
     array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.shape != shape or array.dtype.str != dtype or content[header:] != array.tobytes():
         return f"is an array {array.shape} of {array.dtype.str}, the index says {shape} of {dtype}"
@@ -126,10 +126,10 @@ def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str 
 
 
 class BoundArray:
-    """(N, …) of the dtype that was packed, in the machine's byte order.
+    """(N, …) of the packed dtype, in native byte order.
 
     Raises:
-        ArgumentError: torch has no such dtype, or the first arrays of two data sets differ in shape.
+        ArgumentError: torch does not have this dtype, or the first arrays of two data sets differ in shape.
     """
 
     def __init__(self, field: Field, datasets: Sequence[DatasetView]) -> None:
@@ -137,15 +137,15 @@ class BoundArray:
         self._datasets, self._stored = tuple(datasets), np.dtype(field.dtype)
         if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
             raise ArgumentError(
-                f"{field.name!r}: arrays of dtype {self._stored} were packed, which torch does not have. Leave the "
-                "field out, or pack it as numbers of another dtype"
+                f"{field.name!r}: torch does not have the packed dtype {self._stored}. Leave the field out, or pack it "
+                "with another dtype"
             )
         shapes = [_first_shape(field, dataset) for dataset in datasets]
         for dataset, shape in zip(datasets, shapes, strict=True):
             if shape != shapes[0]:
                 raise ArgumentError(
-                    f"{dataset.folder}: its first {field.name!r} is an array of shape {shape}, that of "
-                    f"{datasets[0].folder} of {shapes[0]}. {_advice(field.name)}"
+                    f"{dataset.folder}: its first {field.name!r} has shape {shape}, that of {datasets[0].folder} has "
+                    f"{shapes[0]}. {_advice(field.name)}"
                 )
         self._first_shape = shapes[0]
 
@@ -161,10 +161,10 @@ class BoundArray:
         if (lengths_of(shapes) == len(shape)).all() and (flat(shapes).reshape(len(rows), len(shape)) == shape).all():
             return
         found = [tuple(shape) for shape in shapes.to_pylist()]
-        other = next(place for place, found_shape in enumerate(found) if found_shape != shape)
+        other = next(row for row, found_shape in enumerate(found) if found_shape != shape)
         raise DecodeError(
-            f"{rows.sample_name(self._datasets, other)}: its {self.name!r} is an array of shape {found[other]}, that "
-            f"of {rows.sample_name(self._datasets, 0)} of {shape}. {_advice(self.name)}"
+            f"{rows.sample_name(self._datasets, other)}: its {self.name!r} has shape {found[other]}, that of "
+            f"{rows.sample_name(self._datasets, 0)} has {shape}. {_advice(self.name)}"
         )
 
 
@@ -172,7 +172,7 @@ class BoundTokens:
     """`PaddedTokens`, see `Tokens`.
 
     Raises:
-        ArgumentError: the arrays are not of whole numbers, or the first one has not one dimension.
+        ArgumentError: the arrays are not integers, or a data set's first one is not one-dimensional.
     """
 
     def __init__(self, spec: Tokens, field: Field, datasets: Sequence[DatasetView]) -> None:
@@ -180,25 +180,25 @@ class BoundTokens:
         self._spec, self._datasets, self._stored = spec, tuple(datasets), np.dtype(field.dtype)
         if self._stored.kind not in "iu":
             raise ArgumentError(
-                f"{describe(spec)}: arrays of dtype {self._stored} were packed, and tokens are whole numbers. "
-                f"Ask for {field.name!r} as it is"
+                f"{describe(spec)}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
+                f"{field.name!r} by its name"
             )
         for dataset in datasets:
             shape = _first_shape(field, dataset)
             if len(shape) != 1:
                 raise ArgumentError(
-                    f"{describe(spec)}: the first array in {dataset.folder} has shape {shape}, and tokens have one "
-                    f"dimension. Ask for {field.name!r} as it is"
+                    f"{describe(spec)}: tokens must have one dimension, the first array in {dataset.folder} has shape "
+                    f"{shape}. Request {field.name!r} by its name"
                 )
 
     def values(self, rows: Rows) -> PaddedTokens:
         shapes = rows.columns[self.columns[0]]
-        flat_ones = lengths_of(shapes) == 1
-        if not flat_ones.all():
-            other = int(np.argmin(flat_ones))
+        one_dimensional = lengths_of(shapes) == 1
+        if not one_dimensional.all():
+            other = int(np.argmin(one_dimensional))
             raise DecodeError(
-                f"{rows.sample_name(self._datasets, other)}: its {self.name!r} is an array of shape "
-                f"{tuple(shapes[other].as_py())}, and tokens have one dimension. Pack it again as such"
+                f"{rows.sample_name(self._datasets, other)}: tokens must have one dimension, its {self.name!r} has "
+                f"shape {tuple(shapes[other].as_py())}. Pack it again with one dimension"
             )
         lengths = flat(shapes).astype(np.int64)
         tokens = join_elements(rows.members[self.name], self._stored).astype(np.int64)
@@ -209,14 +209,14 @@ class BoundTokens:
 
 
 def join_elements(members: Sequence[npt.NDArray[np.uint8]], stored: np.dtype[np.generic]) -> Array:
-    """The elements of all members, one after another, in the machine's byte order; a copy, since views may be odd."""
-    return np.concatenate([_NOTHING, *members]).view(stored).astype(stored.newbyteorder("="), copy=False)
+    """The elements of all members, concatenated, in native byte order; a copy, since the views may be unaligned."""
+    return np.concatenate([_NO_BYTES, *members]).view(stored).astype(stored.newbyteorder("="), copy=False)
 
 
 def _first_shape(field: Field, dataset: DatasetView) -> tuple[int, ...]:
-    """Shape of the array of the first sample; O(1), where looking at all of them would be O(samples)."""
+    """Shape of the first sample's array; costs O(1), where checking all samples would cost O(samples)."""
     return tuple(dataset.first_row().column(shape_column(field))[0].as_py())
 
 
 def _advice(name: str) -> str:
-    return f"Arrays are stacked, so they must be alike; Tokens({name!r}) pads those of one dimension"
+    return f"Arrays are stacked, so their shapes must be equal; Tokens({name!r}) pads one-dimensional ones"

@@ -1,4 +1,4 @@
-"""From a field as it is asked for to one that can be taken out of batches, or to a message why it cannot."""
+"""Binds a requested field to data sets, or says why it cannot be bound."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ from gpuload.fields.kind import FieldSpec, describe
 from gpuload.fields.registry import SPECS, kind_of
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
 
-# What every sample has besides its packed fields.
+# Fields that every sample has without their being packed.
 COMPUTED = ("key", "index", "dataset")
 
 
 def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
     """The field of one data set, or of several that are mixed.
 
-    spec: a name stands for the plain form of the field's kind: class numbers int64 (N,), a `Target` whose sign stays,
-    `MultiHot`, str, parsed JSON, arrays stacked, `Boxes`, `Keypoints` and `Mask` with their defaults. "key", "index" and
-    "dataset" exist without being packed.
+    spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
+        changes, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask` with their defaults.
+        "key", "index" and "dataset" exist without being packed.
 
     Raises:
-        ArgumentError: it was not packed (names those that were), is of another kind than the spec, or differs between
-            the data sets in what its values mean.
+        ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its
+            values mean different things in the data sets.
     """
     if not isinstance(spec, (str, *SPECS)):
         known = ", ".join(f"{spec_class.__name__}(…)" for spec_class in SPECS)
@@ -43,8 +43,9 @@ def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) 
     if field.kind != spec.kind:
         fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
         raise ArgumentError(
-            f"{describe(spec)}: {datasets[0].folder} has {field.name!r} as a field of kind {field.kind!r}, expected "
-            f"{spec.kind!r} (there {', '.join(fitting) or 'is none'}). Ask for {field.name!r} as it is"
+            f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
+            f"kind {field.kind!r}. Request {field.name!r} by its name, or a field of kind {spec.kind!r} "
+            f"({', '.join(fitting) or 'there is none'})"
         )
 
 
@@ -52,13 +53,13 @@ def _check_own_name(name: str, datasets: Sequence[DatasetView]) -> None:
     packed = [dataset for dataset in datasets if name in COMPUTED and name in dataset.fields]
     if packed:
         raise ArgumentError(
-            f"{packed[0].folder}: has a packed field {name!r}, which is also what gpuload calls a sample's own {name}. "
-            "Pack it under another name"
+            f"{packed[0].folder}: has a packed field {name!r}, a name that gpuload reserves for the {name} of each "
+            "sample. Pack it under another name"
         )
 
 
 def _common_field(name: str, datasets: Sequence[DatasetView]) -> Field:
-    """The field of this name, which all data sets must have with the same meaning; how it is stored may differ."""
+    """The field of this name. All data sets must have it with the same meaning; how it is stored may differ."""
     fields = [dataset.require_field(name) for dataset in datasets]
     kind = kind_of(fields[0])
     meanings = [kind.meaning(field, dataset.classes) for field, dataset in zip(fields, datasets, strict=True)]
@@ -66,7 +67,7 @@ def _common_field(name: str, datasets: Sequence[DatasetView]) -> Field:
         for what, found in meaning.items():
             if found != meanings[0][what]:
                 raise ArgumentError(
-                    f"{dataset.folder}: its field {name!r} has {what} {found!r}, that of {datasets[0].folder} "
+                    f"{dataset.folder}: its field {name!r} has {what} {found!r}, that of {datasets[0].folder} has "
                     f"{meanings[0][what]!r}. Mix data sets whose fields are alike, or leave {name!r} out"
                 )
     return fields[0]

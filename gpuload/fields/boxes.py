@@ -1,4 +1,4 @@
-"""Boxes that follow what is done to their images, each with a class number; all boxes of a batch at once."""
+"""Bounding boxes with class numbers, which move with their images; a batch's boxes are computed all at once."""
 
 import json
 from collections import Counter
@@ -22,22 +22,23 @@ from gpuload.types import F32, F64, I64, ClassNames, HeightWidth
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
 
 _BOX = pa.list_(pa.float32(), 4)
-_ROUNDING_PX = 0.5  # a box that reaches this far over an edge was rounded, nobody drew it wrong
+_ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded, not drawn incorrectly
 
 
 @dataclass(frozen=True)
 class Boxes(FieldSpec):
-    """Boxes as `PaddedBoxes`, in pixels of the batch's images: moved with crop, resize and flips, and clipped.
+    """Boxes as `PaddedBoxes`, in pixels of the batch's images: moved by crop, resize and flips, and clipped.
 
     format: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width, height).
-        Sides lie between pixels: the box of a whole image is 0, 0, width, height.
-    normalized: divided by the width and height of the batch's images, so that all is in 0..1.
-    min_visible: a box of which a smaller share of its area remains in the image is left out; so is one of which nothing
-        remains, always.
-    max_boxes: M of every batch; of more boxes the first ones stay. By default that of the batch's fullest image.
+        Coordinates are those of pixel edges: the box of a whole image is 0, 0, width, height.
+    normalized: divides the coordinates by the width and height of the batch's images, so that they are in 0..1.
+    min_visible: boxes with less than this fraction of their area in the image are dropped; boxes of which nothing is
+        visible are always dropped.
+    max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number of
+        boxes in an image of the batch.
 
     Raises:
-        ArgumentError: a format that is not one of these, a share outside of 0..1, max_boxes below 1.
+        ArgumentError: the format is unknown, min_visible is outside 0..1, or max_boxes is below 1.
     """
 
     name: str = "boxes"
@@ -56,16 +57,16 @@ class Boxes(FieldSpec):
             )
         if not 0 <= self.min_visible <= 1:
             raise ArgumentError(
-                f"Boxes({self.name!r}, min_visible={self.min_visible!r}): expected a share of the box's area, in 0..1"
+                f"Boxes({self.name!r}, min_visible={self.min_visible!r}): expected a fraction of a box's area, in 0..1"
             )
         self._require_at_least("max_boxes", self.max_boxes, 1)
 
 
 class PaddedBoxes(NamedTuple):
-    """The boxes of N images; M is the largest number of them in one.
+    """The boxes of N images; M is the largest number of boxes in an image.
 
-    boxes: float32 (N, M, 4), 0 behind the last. labels: int64 (N, M), their class numbers, -1 behind the last.
-    counts: int64 (N,), how many each image has.
+    boxes: float32 (N, M, 4), padded with 0. labels: int64 (N, M), their class numbers, padded with -1.
+    counts: int64 (N,), the number of boxes in each image.
     """
 
     boxes: Any
@@ -74,9 +75,9 @@ class PaddedBoxes(NamedTuple):
 
 
 class BoxesKind(Kind):
-    """Any number of boxes a sample, x0 y0 x1 y1 in pixels of the stored image, each with a class number.
+    """Any number of boxes per sample, x0 y0 x1 y1 in pixels of the stored image, each with a class number.
 
-    A sample's value in a source is a pair: boxes, and a class (number or name) for each.
+    A sample's value in a source is a pair: the boxes, and a class (number or name) for each box.
     """
 
     name = "boxes"
@@ -105,7 +106,7 @@ class BoxesKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Raises SourceError where a box has no four numbers, or its corners are in the wrong order."""
+        """Raises SourceError if a box does not have four numbers, or its corners are in the wrong order."""
         checked = [_check_boxes(where, name, row, *pair) for row, pair in enumerate(values)]
         numbers, names = number_classes(where, name, [box_classes for _, box_classes in values], classes)
         field = Field(name, self.name, f"{name}.json", names)
@@ -113,7 +114,7 @@ class BoxesKind(Kind):
         return field, [pa.array(checked, types[name]), pa.array(numbers, types[class_column(field)])]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """Boxes clipped to the canvas; those with nothing left on it are left out."""
+        """Clips the boxes to the canvas and drops those of which nothing is left on it."""
         corners = np.array(value[field.name], np.float32).reshape(-1, 2, 2)
         moved = np.clip(placement.move_points(corners), 0, placement.canvas).reshape(-1, 4)
         kept = np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
@@ -123,18 +124,18 @@ class BoxesKind(Kind):
         return Member(content.encode(), 0, {field.name: boxes, class_column(field): classes})
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
-        """Boxes with nothing of them on their image, and those over its edge.
+        """Counts boxes that lie outside their images, and boxes that reach over an edge.
 
-        What the canvas cuts off does not count: that was asked for.
+        Boxes that the canvas cuts off are not counted: the user requested the crop.
         """
         corners = np.array(value[field.name], np.float32).reshape(-1, 2, 2)
         inside = np.clip(corners, 0, placement.source)
-        there = (inside[:, 1] > inside[:, 0]).all(axis=1)
+        overlaps = (inside[:, 1] > inside[:, 0]).all(axis=1)
         over = (np.abs(inside - corners) > _ROUNDING_PX).any(axis=(1, 2))
         return Counter(
             {
-                "boxes that are empty or lie outside of their images: {}, left out": int((~there).sum()),
-                "boxes that reach over an edge of their images: {}, cut there": int((there & over).sum()),
+                "boxes that are empty or lie outside their images: {}, dropped": int((~overlaps).sum()),
+                "boxes that reach over an edge of their images: {}, clipped": int((overlaps & over).sum()),
             }
         )
 
@@ -165,7 +166,7 @@ class BoxesKind(Kind):
 
 
 def class_column(field: Field) -> str:
-    """Index column: class number of each box."""
+    """Name of the index column with the class number of each box."""
     return f"{field.name}_class"
 
 
@@ -175,17 +176,17 @@ def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) 
         array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
     except (TypeError, ValueError):
         raise SourceError(
-            f"{where}: {name!r} of sample {row} is {str(boxes)[:60]}; a box is four numbers, x0 y0 x1 y1"
+            f"{where}: a box must be four numbers, x0 y0 x1 y1; {name!r} of sample {row} is {str(boxes)[:60]}"
         ) from None
     if not (np.isfinite(array).all() and (array[:, 2:] >= array[:, :2]).all()):
         raise SourceError(
-            f"{where}: {name!r} of sample {row} has a box whose right or lower side comes first: {array.tolist()}. "
-            "Boxes are x0 y0 x1 y1 in pixels, not x y width height"
+            f"{where}: {name!r} of sample {row} has a box with x1 < x0, y1 < y0 or a number that is not finite: "
+            f"{array.tolist()}. Give boxes as x0 y0 x1 y1 in pixels, not as x y width height"
         )
     if len(boxes) != len(box_classes):
         raise SourceError(
-            f"{where}: sample {row} has {len(boxes)} {name} and {len(box_classes)} classes of them. "
-            "Give each box one class"
+            f"{where}: each box needs one class; sample {row} has {len(boxes)} {name} and {len(box_classes)} classes. "
+            "Correct that"
         )
     found: list[list[float]] = array.tolist()
     return found
@@ -193,7 +194,10 @@ def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) 
 
 @dataclass(frozen=True)
 class BoundBoxes:
-    """`PaddedBoxes` of each view: 4 µs an image of 20 boxes, 8 with an affine (batches of 256, one core, 2026-11)."""
+    """`PaddedBoxes` of each view.
+
+    An image with 20 boxes takes 4 µs, or 8 µs with an affine (batches of 256, one core, 2026-11).
+    """
 
     spec: Boxes
     field: Field
@@ -216,60 +220,61 @@ class BoundBoxes:
         boxes = flat(stored).reshape(-1, 4).astype(np.float64)
         labels = flat(rows.columns[class_column(self.field)])
 
-        def moved(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
-            there, visible = move_boxes(boxes, images, view, size, affine)
+        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
+            moved, visible = move_boxes(boxes, images, view, size, affine)
             kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
-            found = convert_boxes(there[kept], self.spec.format)
+            converted = convert_boxes(moved[kept], self.spec.format)
             if self.spec.normalized:
-                found /= [size[1], size[0], size[1], size[0]]
+                converted /= [size[1], size[0], size[1], size[0]]
             counts = np.bincount(images[kept], minlength=len(rows))
             width = self.spec.max_boxes
             return PaddedBoxes(
-                pad(found.astype(np.float32), counts, width, 0),
+                pad(converted.astype(np.float32), counts, width, 0),
                 pad(labels[kept].astype(np.int64), counts, width, -1),
                 counts if width is None else np.minimum(counts, width),
             )
 
-        return rows.per_view(moved)
+        return rows.per_view(boxes_in)
 
 
 def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
-    """Boxes of a batch as they lie in its output images, clipped to them, and the share of each that is visible.
+    """Moves a batch's boxes to its output images and clips them.
 
-    boxes: (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: (T,), the row in the batch of the image of
-    each. size: (height, width) of the output. affine: (N, 2, 3) as in `Rows`.
+    boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: int64 (T,), the row in the batch of
+    each box's image. size: (height, width) of the output. affine: float64 (N, 2, 3) as in `Rows`.
 
-    The share is of the box's area, 0 for a box without one. A box that is turned becomes the smallest upright box
-    around it, as in torchvision and Albumentations; its share is that of the crop times that of this upright box.
+    Returns the boxes, float64 (T, 4) in pixels of the output images, and the visible fraction of each box's area,
+    float64 (T,), which is 0 for an empty box. A rotated box becomes the smallest upright box around it, as in
+    torchvision and Albumentations; its fraction is that of the crop times that of the upright box.
     """
     corners = boxes.reshape(-1, 2, 2)
     low, high = (edge[:, None] for edge in crop_edges(view, images))
     clipped = np.clip(corners, low, high)
-    visible = _share(_areas(clipped), _areas(corners))
+    visible = _fraction(_areas(clipped), _areas(corners))
     extent = np.array(size[::-1], np.float64)
     moved = (clipped - low) * (extent / (high - low))
     moved = np.where(flips(view, images)[:, None], extent - moved[:, ::-1], moved)
     if affine is not None:
-        moved = _hulls(moved, affine[images])
-        visible *= _share(_areas(np.clip(moved, 0, extent)), _areas(moved))
-    # Also without an affine: rounding may have placed a side outside by less than a thousandth of a pixel.
+        moved = _bounding_boxes(moved, affine[images])
+        visible *= _fraction(_areas(np.clip(moved, 0, extent)), _areas(moved))
+    # Needed without an affine too: rounding may have moved a side outside by less than a thousandth of a pixel.
     return np.clip(moved, 0, extent).reshape(-1, 4), visible
 
 
 def convert_boxes(boxes: npt.NDArray[Any], format: BoxFormat) -> npt.NDArray[Any]:
-    """(T, 4) x0, y0, x1, y1 in another format; the same arithmetic as torchvision.ops.box_convert."""
+    """Converts boxes (T, 4) from x0, y0, x1, y1 to a format, with the arithmetic of torchvision.ops.box_convert."""
     if format == "xyxy":
         return boxes
     low, high = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([low if format == "xywh" else (low + high) / 2, high - low], axis=1)
 
 
-def _hulls(corners: F64, affines: F64) -> F64:
-    """(T, 2, 2): the smallest upright boxes around those of `corners` (T, 2, 2) under maps (T, 2, 3)."""
-    turns, shift = affines[:, :, :2], affines[:, :, 2]
-    centers = np.einsum("tij,tj->ti", turns, corners.mean(axis=1)) + shift
-    reach = np.einsum("tij,tj->ti", np.abs(turns), (corners[:, 1] - corners[:, 0]) / 2)
-    return np.stack([centers - reach, centers + reach], axis=1)
+def _bounding_boxes(corners: F64, affines: F64) -> F64:
+    """float64 (T, 2, 2): the smallest upright boxes around boxes `corners` (T, 2, 2) mapped by `affines` (T, 2, 3)."""
+    matrices, shifts = affines[:, :, :2], affines[:, :, 2]
+    centers = np.einsum("tij,tj->ti", matrices, corners.mean(axis=1)) + shifts
+    half_sizes = np.einsum("tij,tj->ti", np.abs(matrices), (corners[:, 1] - corners[:, 0]) / 2)
+    return np.stack([centers - half_sizes, centers + half_sizes], axis=1)
 
 
 def _areas(corners: F64) -> F64:
@@ -277,5 +282,5 @@ def _areas(corners: F64) -> F64:
     return areas
 
 
-def _share(part: F64, whole: F64) -> F64:
+def _fraction(part: F64, whole: F64) -> F64:
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)

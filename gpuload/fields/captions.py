@@ -1,4 +1,4 @@
-"""Captions: a text a sample."""
+"""Captions: one text per sample."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gpuload.types import I64, ClassNames
 
 
 class CaptionKind(Kind):
-    """A text, in a `.txt` member in UTF-8."""
+    """A text, stored in a `.txt` member in UTF-8."""
 
     name = "caption"
     usual_names = ("caption", "text")
@@ -29,11 +29,12 @@ class CaptionKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Raises SourceError where a text is missing."""
-        lacking = [str(row) for row, text in enumerate(values) if text is None]
-        if lacking:
+        """Raises SourceError if a text is missing."""
+        missing = [str(row) for row, text in enumerate(values) if text is None]
+        if missing:
             raise SourceError(
-                f"{where}: {len(lacking):,} samples have no {name} (numbers {some_of(lacking)}). Fill them"
+                f"{where}: every sample needs a {name}; {len(missing):,} have none (numbers {some_of(missing)}). "
+                "Fill them in"
             )
         member = "txt" if name == self.name else f"{name}.txt"
         return Field(name, self.name, member), [pa.array([str(text) for text in values], pa.large_string())]
@@ -55,8 +56,8 @@ class CaptionKind(Kind):
 
 
 def text_bytes(column: pa.ChunkedArray) -> I64:
-    """int64 (N,): bytes of each text."""
-    import pyarrow.compute as pc  # 30 ms that workers need not wait for
+    """int64 (N,): size of each text in bytes."""
+    import pyarrow.compute as pc  # takes 30 ms, which workers are spared
 
     sizes: I64 = pc.binary_length(column).to_numpy()
     return sizes
@@ -64,7 +65,7 @@ def text_bytes(column: pa.ChunkedArray) -> I64:
 
 @dataclass(frozen=True)
 class BoundText:
-    """N str, as they were packed: captions, or "key"."""
+    """A list of N str, as packed: captions, or "key"."""
 
     name: str
     members: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How many classes a batch's class numbers may have."""
+"""The number of classes of a field, and the check that a batch's class numbers are below it."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from gpuload.types import I64
 
 
 def known_count(spec: FieldSpec, num_classes: int | None, datasets: Sequence[DatasetView]) -> int:
-    """num_classes, where the classes have no names that tell."""
+    """num_classes of a spec whose classes have no names; raises ArgumentError if it was not given."""
     if num_classes is None:
         raise ArgumentError(
-            f"{describe(spec)}: the classes in {datasets[0].folder} have no names, so that their number is not known. "
-            f"Use {describe(spec)[:-1]}, num_classes=…)"
+            f"{describe(spec)}: the number of classes is unknown, since the classes in {datasets[0].folder} have no "
+            f"names. Use {describe(spec)[:-1]}, num_classes=…)"
         )
     return num_classes
 
@@ -28,10 +28,13 @@ def check_classes(
     sample_rows: I64,
     known: int,
 ) -> None:
-    """Raises ArgumentError unless each class number is below `known`. sample_rows: of each, its sample's row."""
+    """Raises ArgumentError unless all class numbers are below `known`.
+
+    numbers: int64 (T,). sample_rows: int64 (T,), the row in the batch of each number's sample.
+    """
     if numbers.max(initial=-1) >= known:
         wrong = int(np.argmax(numbers >= known))
         raise ArgumentError(
-            f"{rows.sample_name(datasets, int(sample_rows[wrong]))} has class {numbers[wrong]} in {name!r}, and "
-            f"{known} classes were expected, numbered from 0. Give a larger num_classes"
+            f"{rows.sample_name(datasets, int(sample_rows[wrong]))}: its {name!r} has class {numbers[wrong]}, expected "
+            f"{known} classes, numbered from 0. Give a larger num_classes"
         )

@@ -1,4 +1,4 @@
-"""Classes: one class number a sample."""
+"""Classes: one class number per sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from gpuload.fields.parsing import flat_array, is_number
 from gpuload.fields.rows import BoundField, DatasetView, Rows
 from gpuload.types import I64, ClassNames
 
-BACKGROUND = "background"  # the packer's name for the class of images in which there is nothing
+BACKGROUND = "background"  # the packer's name for the class of images without an object
 
 
 @dataclass(frozen=True)
 class OneHot(FieldSpec):
     """A class as float32 (N, num_classes): 1 in the column of the sample's class, else 0.
 
-    A class named "background" (which packing from XML gives to images without an object) has no column by default, and
-    its samples are rows of zeros; the others keep their sequence. With `background` column 0 is its, or that of
-    negative labels, and the others follow, so that there are as many columns as classes, and one more where no class
-    has that name.
-
-    num_classes: columns in all; by default as many as the named classes need.
+    background: gives column 0 to the class named "background" (which packing from XML assigns to images without an
+        object) and to negative class numbers; the other classes follow in their order. There are then as many columns
+        as classes, and one more if no class has that name. By default "background" has no column, and its samples are
+        rows of zeros.
+    num_classes: number of columns; by default as many as the named classes need.
 
     Raises:
-        ArgumentError: num_classes is below 1. When bound: smaller than the classes need, or not known.
+        ArgumentError: num_classes is below 1. When bound: it is smaller than the named classes need, or not given while
+            the classes have no names.
     """
 
     name: str = "label"
@@ -46,7 +46,7 @@ class OneHot(FieldSpec):
 
 
 class ClassKind(Kind):
-    """A class number, in a `.cls` member as text. Its names are those of the data set."""
+    """A class number, stored as text in a `.cls` member. The data set holds the names of the classes."""
 
     name = "class"
     role = "label"
@@ -65,14 +65,14 @@ class ClassKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Class numbers out of integers, or out of names, which are numbered in sorted order.
+        """Class numbers from integers, or from names, which are numbered in sorted order.
 
-        The field's `classes` are their names, which a listing takes as those of the data set.
+        The field's `classes` are the names, which a listing takes as those of the data set.
 
         Raises:
             SourceError: a label is missing, negative or fractional.
         """
-        import pyarrow.compute as pc  # 30 ms that workers need not wait for
+        import pyarrow.compute as pc  # takes 30 ms, which workers are spared
 
         labels = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(map(_text, values))])
         labels = pc.utf8_trim_whitespace(labels.cast(pa.large_string()))
@@ -80,7 +80,10 @@ class ClassKind(Kind):
         empty = pc.sum(pc.equal(pc.fill_null(labels, ""), "")).as_py()
         if empty:
             first = pc.index(pc.fill_null(labels, ""), pa.scalar("", pa.large_string())).as_py() + 2
-            raise SourceError(f"{where}: {empty:,} rows have no label (first in line {first}). Fill or remove them")
+            raise SourceError(
+                f"{where}: every row needs a label; {empty:,} have none, the first in line {first}. Fill in or remove "
+                "them"
+            )
         if not all(is_number(text) for text in texts):
             found = pa.array(texts, pa.large_string())
             return _label(tuple(texts)), [flat_array(pc.index_in(labels, found).cast(pa.int64()))]
@@ -89,12 +92,13 @@ class ClassKind(Kind):
         except pa.ArrowInvalid:
             wrong = [text for text in texts if not text.lstrip("+-").isdecimal()]
             raise SourceError(
-                f"{where}: labels must be whole numbers or names of classes, found {some_of(wrong or texts)}. "
+                f"{where}: labels must be integers or class names, found {some_of(wrong or texts)}. "
                 "Give another --label-column, or --column target=… for a number to be predicted"
             ) from None
         if pc.min(numbers).as_py() < 0:
             raise SourceError(
-                f"{where}: class numbers start at 0, found {pc.min(numbers).as_py()}. Renumber or remove the rows"
+                f"{where}: class numbers must be 0 or more, found {pc.min(numbers).as_py()}. "
+                "Renumber or remove the rows"
             )
         return _label(classes), [flat_array(numbers)]
 
@@ -114,7 +118,7 @@ class ClassKind(Kind):
         return LABEL if member == LABEL.member else None
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
-        # As text, so that " 7" or "+7", which the packer does not write, is a fault too.
+        # Compared as text, so that " 7" or "+7", which the packer never writes, is a fault too.
         if content.decode() != str(row[field.name]):
             return f"is {content[:40]!r}, the index says {str(row[field.name])[:40]!r}"
         return ""
@@ -137,7 +141,7 @@ class BoundOneHot:
     """float32 (N, K), see `OneHot`.
 
     Raises:
-        ArgumentError: the number of classes is unknown, or too small for those that have names.
+        ArgumentError: the number of classes is unknown, or too small for the named ones.
     """
 
     members: tuple[str, ...] = ()
@@ -153,10 +157,10 @@ class BoundOneHot:
             self._num_classes = needed if spec.num_classes is None else spec.num_classes
             if self._num_classes < needed:
                 raise ArgumentError(
-                    f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): {datasets[0].folder} needs {needed} for "
-                    "its named classes. Leave it out, or filter the data set"
+                    f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): the named classes of "
+                    f"{datasets[0].folder} need {needed}. Leave num_classes out"
                 )
-        # Column of each class, -1 for none; the last entry is that of a negative class.
+        # Column of each class, -1 for none; the last entry is for negative class numbers.
         self._column_of = np.full((len(names) if names else len(foreground)) + 1, 0 if spec.background else -1)
         self._column_of[foreground] = np.arange(len(foreground)) + spec.background
 
@@ -164,7 +168,7 @@ class BoundOneHot:
         numbers = np.maximum(rows.columns[self.name], -1)
         check_classes(self.name, rows, self._datasets, numbers, np.arange(len(rows)), len(self._column_of) - 1)
         columns = self._column_of[numbers]
-        labelled = np.flatnonzero(columns >= 0)
-        hot = np.zeros((len(rows), self._num_classes), np.float32)
-        hot[labelled, columns[labelled]] = 1
-        return hot
+        with_column = np.flatnonzero(columns >= 0)
+        one_hot = np.zeros((len(rows), self._num_classes), np.float32)
+        one_hot[with_column, columns[with_column]] = 1
+        return one_hot

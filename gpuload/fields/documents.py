@@ -1,4 +1,4 @@
-"""JSON: a document a sample."""
+"""JSON: one document per sample."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gpuload.types import I64, ClassNames
 
 
 class JsonKind(Kind):
-    """The text of a JSON document, as it was given."""
+    """A JSON document, stored as the text that the source gave."""
 
     name = "json"
 
@@ -29,7 +29,7 @@ class JsonKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Anything that JSON can hold; a str is taken for JSON text already."""
+        """Any value that JSON can represent; a str is taken to be JSON text already."""
         texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
         member = "json" if name == self.name else f"{name}.json"
         return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
@@ -52,7 +52,10 @@ class JsonKind(Kind):
 
 @dataclass(frozen=True)
 class BoundJson:
-    """N documents, as `json.loads` gives them."""
+    """A list of N documents, parsed by `json.loads`.
+
+    Raises DecodeError for a text that is not JSON.
+    """
 
     name: str
     datasets: Sequence[DatasetView]
@@ -69,7 +72,7 @@ class BoundJson:
                 documents.append(json.loads(text))
             except ValueError as error:
                 raise DecodeError(
-                    f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} is no JSON document ({error}). "
-                    "Mend it and pack it again"
+                    f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} is not a JSON document "
+                    f"({error}). Correct it and pack again"
                 ) from None
         return documents

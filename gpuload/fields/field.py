@@ -7,15 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Field:
-    """One field of every sample of a data set.
+    """A field that every sample of a data set has.
 
     kind: name of its `Kind`, such as "class" or "boxes" (see `gpuload.fields.registry`).
     member: extension of the tar member that holds it; alternatives are joined by ";" as in "jpg;jpeg;png".
-    classes: what the field's numbers stand for, by number: class names of "labels" and "boxes", names of the points of
-        "keypoints"; those of a "class" are the manifest's.
-    size: values in each sample: the numbers of a "target" (0 is a single number without a dimension), the points of an
-        instance in "keypoints".
-    dtype: of an "array", as NumPy writes it, such as "<i8".
+    classes: names by number: of the classes of "labels" and "boxes", of the points of "keypoints". The class names of a
+        "class" field are in the manifest instead.
+    size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
+        "keypoints" the points of an instance.
+    dtype: of an "array", in NumPy's notation, such as "<i8".
     """
 
     name: str
@@ -27,18 +27,18 @@ class Field:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":
-        """Reverses `dataclasses.asdict` followed by JSON."""
+        """The inverse of `dataclasses.asdict` followed by JSON."""
         classes = entry.get("classes")
         return cls(**{**entry, "classes": None if classes is None else tuple(classes)})
 
     @property
     def offset_column(self) -> str:
-        """Index column: byte offset of the member's data in its shard; of "raw" and "array", of the first element."""
+        """Index column: byte offset of the member's data in its shard; of the first element for "raw" and "array"."""
         return f"{self.name}_offset"
 
     @property
     def bytes_column(self) -> str:
-        """Index column: size of the member's data in bytes; of "raw" and "array", of the elements alone."""
+        """Index column: size in bytes of the member's data; of the elements alone for "raw" and "array"."""
         return f"{self.name}_bytes"
 
 

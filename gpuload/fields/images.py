@@ -1,4 +1,4 @@
-"""The image itself: encoded, or as raw pixels."""
+"""The image of a sample: encoded, or as raw pixels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from gpuload.types import ClassNames, WidthHeight
 
 
 class ImageKind(Kind):
-    """An encoded image. The packer makes it (gpuload.packing.image) and a decoder shows it (gpuload.decode)."""
+    """An encoded image. gpuload.packing.image stores it, and gpuload.decode decodes it."""
 
     name = "image"
     stays_in_shard = True
@@ -26,7 +26,7 @@ class ImageKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        raise TypeError("the image of a sample is a column of every listing, and not a field of it")
+        raise TypeError("the image is not parsed as a field: every listing has columns for it")
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         raise TypeError("images are stored by gpuload.packing.image.check")
@@ -48,14 +48,14 @@ class ImageKind(Kind):
         return ""
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
-        return {}  # however images are stored, they come out alike
+        return {}  # batches of images are alike, however the images are stored
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
         return PixelField(field.name, "image")
 
 
 class RawKind(ImageKind):
-    """An image as pixels, uint8 (height, width, 3), in a `.npy` member."""
+    """An image as pixels, uint8 (height, width, 3) RGB, in a `.npy` member."""
 
     name = "raw"
 

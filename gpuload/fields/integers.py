@@ -1,4 +1,4 @@
-"""One integer a sample: class numbers, and which samples these are."""
+"""Fields with one integer per sample: class numbers, sample numbers and data set numbers."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from gpuload.types import I64
 
 @dataclass(frozen=True)
 class BoundIntegers:
-    """int64 (N,): "label", "index" or "dataset"."""
+    """int64 (N,): "label", "index" (number of the sample in stored order) or "dataset" (number of its data set)."""
 
     name: str
     members: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Keypoints that follow what is done to their images, such as the joints of people; all of a batch at once."""
+"""Keypoints, such as people's joints, which move with their images; a batch's keypoints are computed all at once."""
 
 import json
 from collections import Counter
@@ -21,27 +21,28 @@ from gpuload.types import F32, F64, I64, Bools, ClassNames, HeightWidth
 KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
 
-_UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # visibility, as COCO's keypoint annotations have it
+_UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # visibility, as in COCO's keypoint annotations
 
 
 @dataclass(frozen=True)
 class Keypoints(FieldSpec):
-    """Keypoints as `PaddedKeypoints`, in pixels of the batch's images: moved with crop, resize, flips and transforms.
+    """Keypoints as `PaddedKeypoints`, in pixels of the batch's images: moved by crop, resize, flips and transforms.
 
-    A point that leaves the image becomes invisible: its x, y and visibility are 0, as those of a point that was never
-    labelled. On a horizontal flip left and right points change places, so that point 5 is a left shoulder still.
+    A point outside the image becomes invisible: its x, y and visibility are 0, as those of a point that was never
+    labelled. A horizontal flip swaps left and right points, so that, for example, point 5 remains a left shoulder.
 
     format: "xyv" (x, y, visibility: 0 not labelled or not in the image, 1 labelled but hidden, 2 visible) or "xy".
-        Coordinates count from the upper left corner, as those of boxes do: pixel 0 lies between 0 and 1.
-    normalized: x and y are divided by the width and height of the batch's images, so that they are in 0..1.
-    flip_pairs: numbers of the points that change places on a horizontal flip; by default found by the points' names,
-        of which one begins or ends with "left" and the other with "right" and that are otherwise equal. `()`: none do.
-    min_visible: instances with fewer points in the image are left out; 0 keeps all.
-    max_instances: M of every batch; of more instances the first ones stay. By default that of the batch's fullest image.
+        Coordinates are measured from the upper left corner, as those of boxes: pixel 0 lies between 0 and 1.
+    normalized: divides x and y by the width and height of the batch's images, so that they are in 0..1.
+    flip_pairs: pairs of point numbers that a horizontal flip swaps; `()` for none. By default they are found by name:
+        one name begins or ends with "left", the other with "right", and they are otherwise equal.
+    min_visible: instances with fewer points in the image are dropped; 0 keeps all.
+    max_instances: M of every batch; of an image with more instances the first ones are kept. By default the largest
+        number of instances in an image of the batch.
 
     Raises:
-        ArgumentError: a format that is not one of these; min_visible below 0, max_instances below 1; pairs that are not
-            of two numbers, or name a point twice. When bound: pairs beyond the points that were packed.
+        ArgumentError: the format is unknown, min_visible is below 0, max_instances is below 1, or flip_pairs is not a
+            sequence of pairs that name each point at most once. When bound: a pair names a point that was not packed.
     """
 
     name: str = "keypoints"
@@ -72,17 +73,17 @@ class Keypoints(FieldSpec):
         points = [point for pair in pairs for point in pair]
         if min(points, default=0) < 0 or len(set(points)) < len(points):
             raise ArgumentError(
-                f"Keypoints({self.name!r}, flip_pairs={given!r}): expected pairs of point numbers, each number once, "
-                "such as ((1, 2), (3, 4))"
+                f"Keypoints({self.name!r}, flip_pairs={given!r}): expected pairs of point numbers, each number at most "
+                "once, such as ((1, 2), (3, 4))"
             )
         return pairs
 
 
 class PaddedKeypoints(NamedTuple):
-    """The keypoints of N images; M is the largest number of instances in one, K the number of points of each.
+    """The keypoints of N images; M is the largest number of instances in an image, K the points of an instance.
 
-    keypoints: float32 (N, M, K, 3), or (N, M, K, 2) with format "xy"; 0 behind the last instance.
-    counts: int64 (N,), how many instances each image has.
+    keypoints: float32 (N, M, K, 3), or (N, M, K, 2) with format "xy", padded with 0.
+    counts: int64 (N,), the number of instances in each image.
     """
 
     keypoints: Any
@@ -90,10 +91,10 @@ class PaddedKeypoints(NamedTuple):
 
 
 class KeypointsKind(Kind):
-    """Any number of instances a sample, each of `Field.size` points x, y, visibility (COCO's), in pixels of the image.
+    """Any number of instances per sample, each of `Field.size` points x, y, visibility (COCO's) in pixels of the image.
 
-    `Field.classes` are the names of the points. A sample's value in a source is a list of instances, each a list of
-    K triples x, y, visibility, or pairs x, y (which count as visible), nested or flat.
+    `Field.classes` are the names of the points. A sample's value in a source is a list of instances, each a nested or
+    flat list of K triples x, y, visibility, or of K pairs x, y (taken to be visible).
     """
 
     name = "keypoints"
@@ -111,34 +112,35 @@ class KeypointsKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Raises SourceError where instances differ in their number of points, or a value is no finite number."""
+        """Raises SourceError if instances differ in their number of points, or a value is not a finite number."""
         arrays = [_instances(where, name, row, value, classes) for row, value in enumerate(values)]
         sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))
         if len(sizes) > 1:
             raise SourceError(
-                f"{where}: {name!r} has instances of {sizes[0]} and of {sizes[1]} points; each must have the same "
-                "points. Give those that are not labelled a visibility of 0"
+                f"{where}: all instances of {name!r} must have the same points; found instances of {sizes[0]} and of "
+                f"{sizes[1]}. Give points that are not labelled a visibility of 0"
             )
         if not sizes:
-            raise SourceError(f"{where}: {name!r} is empty in every sample, so that its points cannot be counted")
+            raise SourceError(
+                f"{where}: {name!r} is empty in every sample, so the number of its points is unknown. Leave it out"
+            )
         field = Field(name, self.name, f"{name}.json", classes, sizes[0])
         rows = [array.reshape(-1, 3 * sizes[0]).tolist() for array in arrays]
         return field, [pa.array(rows, self.columns(field)[name])]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """Points that the packer cuts off become invisible; instances stay, also with no point left."""
+        """Makes points outside the canvas invisible; instances are kept even if none of their points is left."""
         points = _as_points(value[field.name], field)
         moved = np.where(_labelled(points)[..., None], placement.move_points(points[..., :2]), 0)
-        gone = ~_inside(moved, placement.canvas)
-        found = np.concatenate([moved, points[..., 2:]], axis=2).astype(np.float32)
-        found[gone] = 0
-        instances = shortest(found.reshape(-1, 3 * field.size))
+        stored = np.concatenate([moved, points[..., 2:]], axis=2).astype(np.float32)
+        stored[~_inside(moved, placement.canvas)] = 0
+        instances = shortest(stored.reshape(-1, 3 * field.size))
         return Member(json.dumps(instances).encode(), 0, {field.name: instances})
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         points = _as_points(value[field.name], field)
-        astray = _labelled(points) & ~_inside(points[..., :2], placement.source)
-        return Counter({"keypoints that lie outside of their images: {}, invisible now": int(astray.sum())})
+        outside = _labelled(points) & ~_inside(points[..., :2], placement.source)
+        return Counter({"keypoints that lie outside their images: {}, made invisible": int(outside.sum())})
 
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
         import pyarrow.compute as pc
@@ -164,7 +166,7 @@ class BoundKeypoints:
     """`PaddedKeypoints` of each view.
 
     Raises:
-        ArgumentError: the spec's pairs name points beyond those that were packed.
+        ArgumentError: a pair of the spec names a point that was not packed.
     """
 
     members: tuple[str, ...] = ()
@@ -176,8 +178,8 @@ class BoundKeypoints:
         largest = max((point for pair in pairs for point in pair), default=-1)
         if largest >= field.size:
             raise ArgumentError(
-                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}, and {field.name!r} was "
-                f"packed with {field.size}, numbered from 0"
+                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}; {field.name!r} was "
+                f"packed with {field.size} points, numbered from 0"
             )
         self._flipped_order = np.arange(field.size)
         for one, other in pairs:
@@ -188,39 +190,39 @@ class BoundKeypoints:
         images = rows_of(lengths_of(stored))
         points = flat(stored).reshape(-1, self._field.size, 3).astype(np.float64)
 
-        def moved(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
-            there = self._move(points, images, view, size, affine)
-            kept = np.flatnonzero(_labelled(there).sum(axis=1) >= self._spec.min_visible)
-            found = there[kept]
+        def points_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
+            moved = self._move(points, images, view, size, affine)
+            kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self._spec.min_visible)
+            instances = moved[kept]
             if self._spec.normalized:
-                found[..., :2] /= [size[1], size[0]]
+                instances[..., :2] /= [size[1], size[0]]
             counts = np.bincount(images[kept], minlength=len(rows))
             width = self._spec.max_instances
-            values = found[..., : len(self._spec.format)].astype(np.float32)
+            values = instances[..., : len(self._spec.format)].astype(np.float32)
             return PaddedKeypoints(
                 pad(values, counts, width, 0), counts if width is None else np.minimum(counts, width)
             )
 
-        return rows.per_view(moved)
+        return rows.per_view(points_in)
 
     def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
-        """(T, K, 3): T instances (T, K, 3) as they lie in the output images, left and right exchanged where flipped."""
-        each = np.repeat(images, self._field.size)
-        moved = crop_and_flip(points[..., :2].reshape(-1, 2), each, view, size)
-        # What the crop cut off stays invisible where an affine map moves its place back into the image.
-        inside = _inside(moved, size[::-1])
+        """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
+        images_of_points = np.repeat(images, self._field.size)
+        xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
+        # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
+        inside = _inside(xy, size[::-1])
         if affine is not None:
-            moved = apply_affine(moved, each, affine)
-            inside &= _inside(moved, size[::-1])
-        found = np.concatenate([moved.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
-        found[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
+            xy = apply_affine(xy, images_of_points, affine)
+            inside &= _inside(xy, size[::-1])
+        moved = np.concatenate([xy.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
+        moved[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
         mirrored = flips(view, images)[:, 0]
-        found[mirrored] = found[mirrored][:, self._flipped_order]
-        return found
+        moved[mirrored] = moved[mirrored][:, self._flipped_order]
+        return moved
 
 
 def pairs_by_name(names: ClassNames) -> Pairs:
-    """Numbers of the points whose names differ in "left" and "right" at their beginning or end alone.
+    """Pairs of points whose names differ only in "left" and "right" at their beginning or end.
 
     ("nose", "left_eye", "right_eye") gives ((1, 2),).
     """
@@ -239,7 +241,7 @@ def pairs_by_name(names: ClassNames) -> Pairs:
 
 
 def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -> F32:
-    """float32 (instances, K, 3) out of one sample's value."""
+    """float32 (instances, K, 3) from the value of sample number `row`."""
     try:
         instances = [] if value is None else list(value)
         if not instances:
@@ -247,8 +249,8 @@ def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -
         found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
     except (TypeError, ValueError):
         raise SourceError(
-            f"{where}: {name!r} of sample {row} is {str(value)[:60]}; an instance is a list of x, y, visibility (or of "
-            "x, y) for each point, and all instances of a sample have the same points"
+            f"{where}: an instance must be a list of x, y, visibility (or x, y) for each point, with the same points "
+            f"in all instances; {name!r} of sample {row} is {str(value)[:60]}"
         ) from None
     if not np.isfinite(found).all() or not np.isin(found[..., 2], (_UNLABELLED, _HIDDEN, _VISIBLE)).all():
         raise SourceError(
@@ -260,7 +262,7 @@ def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -
 
 
 def _triples(points: F32, names: ClassNames) -> F32:
-    """(K, 3) out of (K, 3), (K, 2), or one of these flat: triples, unless the number of names says pairs."""
+    """float32 (K, 3) from (K, 3), (K, 2) or one of these flat: triples, unless the number of names implies pairs."""
     if points.ndim == 1:
         pairs = names is not None and len(points) == 2 * len(names)
         points = points.reshape(-1, 2 if pairs else 3)
@@ -277,11 +279,11 @@ def _as_points(instances: Any, field: Field) -> F32:
 
 
 def _labelled(points: F32 | F64) -> Bools:
-    """bool (T, K): which of points (T, K, 3) have a visibility above 0."""
+    """bool (T, K): whether each of points (T, K, 3) has a visibility above 0."""
     labelled: Bools = points[..., 2] > 0
     return labelled
 
 
 def _inside(points: F32 | F64, size: tuple[int, int]) -> Bools:
-    """bool (T, K): which of points (T, K, 2) lie within (width, height), edges included."""
+    """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included."""
     return np.asarray(((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_)

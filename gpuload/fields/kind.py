@@ -1,8 +1,8 @@
-"""What a kind of field is: one object that knows everything about it, from the source to the batch.
+"""The interface of a kind of field: one object that defines everything about it, from the source to the batch.
 
-A new kind is a file here with a subclass of `Kind`, and an entry in `gpuload.fields.registry`. `boxes.py` is an example
-of a kind that follows its image, `targets.py` of one that only lies in the index. The contract test
-(tests/fields/test_every_kind.py) runs over all registered kinds.
+To add a kind, add a file here with a subclass of `Kind`, and an entry in `gpuload.fields.registry`. `boxes.py` is an
+example of a kind that moves with its image, `targets.py` of one whose values are in the index. The contract test
+(tests/fields/test_every_kind.py) runs for every registered kind.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
 from gpuload.types import F32, F64, I64, ClassNames, WidthHeight
 
-Columns = list[pa.Array]  # of a listing, in the order of `Kind.columns`
+Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
 
 
 class Placement(Protocol):
@@ -34,17 +34,17 @@ class Placement(Protocol):
     def changes(self) -> bool: ...
 
     def move_points(self, points: F32) -> F64:
-        """Points (..., 2), x and y in pixels of the source, in pixels of the canvas; they may lie outside of it."""
+        """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
 
     def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
-        """An image of the source's size, resized, cropped and padded as the sample's image is."""
+        """Resizes, crops and pads an image of the source's size as the sample's image is."""
 
 
 class Member(NamedTuple):
     """A field's value as it is stored.
 
-    content: bytes of the tar member. header: how many of them come before the first element of an array.
-    values: of the index columns in `Kind.columns`.
+    content: bytes of the tar member. header: the number of bytes before the first element of an array, else 0.
+    values: the values of the index columns in `Kind.columns`.
     """
 
     content: bytes
@@ -60,7 +60,10 @@ class BadRows(NamedTuple):
 
 
 class FieldSpec:
-    """Base of what users ask for, such as `Boxes("boxes", format="xywh")`. Each belongs to one kind, by its name."""
+    """Base class of the specs by which users request fields, such as `Boxes("boxes", format="xywh")`.
+
+    name: of the packed field. kind: name of the kind that the spec belongs to.
+    """
 
     name: str
     kind: ClassVar[str]
@@ -71,21 +74,21 @@ class FieldSpec:
 
 
 def describe(spec: "str | FieldSpec") -> str:
-    """What messages call it: 'caption', Boxes('boxes')."""
+    """How messages refer to a field: 'caption', Boxes('boxes')."""
     return repr(spec) if isinstance(spec, str) else f"{type(spec).__name__}({spec.name!r})"
 
 
 class Kind(ABC):
-    """One kind of field. Instances hold nothing: there is one of each, in the registry.
+    """One kind of field. Instances have no state; the registry holds one of each kind.
 
-    name: what manifests call it.
-    role: what `--column ROLE=NAME` calls it, where that is not its name.
-    specs: the classes with which users ask for it; the first of several is the plainest.
-    stays_in_shard: the index holds where the value lies and not the value itself, which is too large.
-    keys: of a sample (a dict): values under these are of this kind, whatever they are.
-    usual_names: names of a table's columns that are taken for this kind, in lower case.
-    in_tables: tables may have a column of this kind.
-    names_set_classes: the names of its class numbers are those of the whole data set, and not the field's own.
+    name: its name in manifests.
+    role: its name in `--column ROLE=NAME`, if that differs.
+    specs: the spec classes with which users request it; the first of several is the plainest.
+    stays_in_shard: whether the index holds only the location of the value, because the value itself is too large.
+    keys: keys of a sample (a dict) whose values are of this kind, whatever their type.
+    usual_names: names of table columns, in lower case, that are taken to be of this kind.
+    in_tables: whether tables may have a column of this kind.
+    names_set_classes: whether its class numbers use the class names of the whole data set instead of the field's own.
     """
 
     name: ClassVar[str]
@@ -101,98 +104,98 @@ class Kind(ABC):
 
     @abstractmethod
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        """Index columns of the field, besides offset and size of its member, and their types."""
+        """Names and types of the field's index columns, apart from the offset and size of its member."""
 
     def class_column(self, field: Field) -> str | None:
-        """The index column that holds class numbers, as integers or lists of them; None of a kind without classes."""
+        """The index column with class numbers, as integers or lists of integers; None for a kind without classes."""
         return None
 
     def class_names(self, field: Field, set_classes: ClassNames) -> ClassNames:
-        """Names of the numbers. set_classes: those of the data set."""
+        """Names of the field's class numbers. set_classes: the class names of the data set."""
         return set_classes if self.names_set_classes else field.classes
 
     # In a source
 
     def claims(self, value: Any) -> bool:
-        """Whether a sample's value is of this kind, where its key does not say so. Asked in registry order."""
+        """Whether to take a sample's value as this kind if its key does not decide that. Asked in registry order."""
         return False
 
     def detail(self, value: Any) -> str:
-        """What all values of a field have in common besides their kind, and `parse` needs, such as a dtype."""
+        """What all values of a field must have in common and `parse` needs to know, such as a dtype."""
         return ""
 
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
-        """The value that `parse` takes, out of a sample (a dict): its entry of this name."""
+        """The value for `parse` from a sample (a dict): by default the entry of this name."""
         return sample[name]
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """Other keys of a sample that belong to the value under this name."""
+        """Further keys of a sample that belong to the value under this name."""
         return ()
 
     def parse_cell(self, cell: Any) -> Any:
-        """The value that `parse` takes, out of a table's cell (text, or what JSON or Parquet had).
+        """The value for `parse` from a table's cell, which is text or a value from JSON or Parquet.
 
         Raises:
-            ValueError: it is no such value; the message is why.
+            ValueError: the cell is not of this kind; the message says why.
         """
         return cell
 
     def parse_cells(self, cells: Sequence[Any]) -> Any:
-        """The value of one sample out of the cells of all columns that the user named for the field; mostly one."""
+        """The value for `parse` from the cells of all columns that the user gave for the field, usually one."""
         if len(cells) > 1:
-            raise ValueError(f"{len(cells)} columns are named; a field of kind {self.name!r} takes one")
+            raise ValueError(f"a field of kind {self.name!r} takes one column, {len(cells)} are given")
         return self.parse_cell(cells[0])
 
     @abstractmethod
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """The field, and columns of a listing, out of a value a sample.
+        """The field and its columns of a listing, from one value per sample.
 
-        where: opens every message. classes: names by number, where the source knows them. detail: as `detail` gave it.
+        where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
 
-        A kind that stays in the shard gets texts which tell its source where to find the value, and one column of its
-        name holds them.
+        For a kind that stays in the shard, the values are texts that tell its source where to find the actual values;
+        one column with the field's name holds them.
 
         Raises:
-            SourceError: a value is not of this kind; names the sample.
+            SourceError: a value is not of this kind; the message names the sample.
         """
 
     # In the packer
 
     @abstractmethod
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """A sample's value as it is stored, moved as its image is.
+        """A sample's value in the form in which it is stored, moved as its image is.
 
-        value: of a kind that stays in the shard what the source gave for it, bytes or an array; else a dict of the
-            listing's columns.
+        value: for a kind that stays in the shard, the bytes or array that the source gave; else a dict of the listing's
+            columns.
 
         Raises:
-            DecodeError: it cannot be stored; the message is why.
+            DecodeError: it cannot be stored; the message is the reason alone.
         """
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
-        """What users should know of a sample's value: counts by a sentence with "{}" for the sum over all samples."""
+        """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples."""
         return Counter()
 
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        """int64 (N,): about how many bytes the members of N samples of a listing take; exact where that is cheap."""
+        """int64 (N,): about how many bytes the members of a listing's N samples take; exact where that is cheap."""
         return np.full(len(samples), 512)
 
     # Back from a shard
 
     @abstractmethod
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        """Values of the index columns, as `store` gave them, out of a tar member.
+        """The values of the index columns, as `store` returned them, from the content of a tar member.
 
         Raises:
-            ValueError, KeyError, TypeError: it is no such member.
+            ValueError, KeyError, TypeError: the content is not of this kind.
         """
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
-        """The field of a tar member (by its extension) of this kind in shards that others packed; None if it is not.
+        """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
 
-        content: reads it.
+        member: its extension. content: reads its data.
         """
         return None
 
@@ -204,15 +207,15 @@ class Kind(ABC):
         header: int,
         image_size: Callable[[bytes], WidthHeight],
     ) -> str:
-        """What is wrong with a stored value, "" where nothing is; the sentence's subject is the field.
+        """What is wrong with a stored value, or "" if nothing is; a sentence of which the field is the subject.
 
-        row: the sample's row of the index. content: of its tar member; header: where the index says its value begins.
-        image_size: decodes an image completely and gives its size; raises DecodeError.
+        row: the sample's row of the index. content: of its tar member. header: where in it the value begins, according
+        to the index. image_size: decodes an image completely and returns its size; raises DecodeError.
         """
         return self._compare(field, row, content)
 
     def _compare(self, field: Field, row: Mapping[str, Any], content: bytes) -> str:
-        """Whether the index columns hold what the member does, by value and type."""
+        """The first difference between index columns and member, in value or type, or ""."""
         found = self.load(field, content)
         for name, kind in self.columns(field).items():
             if not pa.array([found[name]], kind).equals(pa.array([row[name]], kind)):
@@ -229,7 +232,7 @@ class Kind(ABC):
         return iter(())
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
-        """What must be the same in data sets that are mixed, by a word for messages."""
+        """What must be equal in data sets that are mixed, by the word that messages use for it."""
         return {
             "kind": field.kind,
             "size": field.size,
@@ -239,7 +242,7 @@ class Kind(ABC):
 
     @abstractmethod
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
-        """What takes the field out of batches. spec: one of `specs`, or None for the plain form.
+        """The object that takes the field's values from batches. spec: one of `specs`, or None for the default form.
 
         Raises:
             ArgumentError: the spec does not fit what was packed.
@@ -247,5 +250,5 @@ class Kind(ABC):
 
 
 def shortest(values: npt.NDArray[np.float32]) -> Any:
-    """float32 numbers, in lists of the same shape, each as the shortest decimal that is read back as itself."""
+    """Nested lists of the float32 numbers, each as the shortest decimal that reads back as the same number."""
     return [shortest(value) for value in values] if values.ndim else float(str(np.float32(values)))

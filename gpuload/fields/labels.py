@@ -1,4 +1,4 @@
-"""Labels: any number of class numbers a sample."""
+"""Labels: any number of class numbers per sample."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,11 @@ from gpuload.types import I64, ClassNames
 class MultiHot(FieldSpec):
     """Several labels as float32 (N, num_classes): 1 in the column of each class that a sample has, else 0.
 
-    num_classes: columns; by default as many as the field has named classes.
+    num_classes: number of columns; by default the number of the field's named classes.
 
     Raises:
-        ArgumentError: num_classes is below 1. When bound: smaller than the named classes, or not known.
+        ArgumentError: num_classes is below 1. When bound: it is smaller than the number of named classes, or not given
+            while the classes have no names.
     """
 
     name: str = "labels"
@@ -39,7 +40,7 @@ class MultiHot(FieldSpec):
 
 
 class LabelsKind(Kind):
-    """Class numbers, as a JSON list."""
+    """Class numbers, stored as a JSON list."""
 
     name = "labels"
     specs = (MultiHot,)
@@ -59,7 +60,7 @@ class LabelsKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """Class numbers out of lists of integers or names."""
+        """Class numbers from lists of integers or of names."""
         numbers, names = number_classes(where, name, [list(row) for row in values], classes)
         return Field(name, self.name, f"{name}.json", names), [pa.array(numbers, pa.list_(pa.int64()))]
 
@@ -91,7 +92,7 @@ class BoundMultiHot:
     """float32 (N, K), see `MultiHot`.
 
     Raises:
-        ArgumentError: the number of classes is unknown, or too small for those that have names.
+        ArgumentError: the number of classes is unknown, or too small for the named ones.
     """
 
     members: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class BoundMultiHot:
         if names is not None and spec.num_classes is not None and spec.num_classes < len(names):
             raise ArgumentError(
                 f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): {datasets[0].folder} has {len(names)} named "
-                "classes. Leave it out"
+                "classes. Leave num_classes out"
             )
         self._num_classes = (
             len(names) if names and spec.num_classes is None else known_count(spec, spec.num_classes, datasets)
@@ -111,6 +112,6 @@ class BoundMultiHot:
         labels = rows.columns[self.name]
         sample_rows, numbers = rows_of(lengths_of(labels)), flat(labels)
         check_classes(self.name, rows, self._datasets, numbers, sample_rows, self._num_classes)
-        hot = np.zeros((len(rows), self._num_classes), np.float32)
-        hot[sample_rows, numbers] = 1
-        return hot
+        multi_hot = np.zeros((len(rows), self._num_classes), np.float32)
+        multi_hot[sample_rows, numbers] = 1
+        return multi_hot

@@ -1,4 +1,4 @@
-"""Masks: a class number for each pixel of the image, as a gray PNG."""
+"""Masks: a class number for each pixel of the image, stored as a gray PNG."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
 from gpuload.types import Array, ClassNames
 
-_MEMBERS = ("mask.png", "seg.png", "mask")  # of shards that others packed
-_MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # of Pillow: one number a pixel
+_MEMBERS = ("mask.png", "seg.png", "mask")  # extensions in shards packed by other tools
+_MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # Pillow's modes with one number per pixel
 _GRAY = 0  # PNG colour type
 
 
 @dataclass(frozen=True)
 class Mask(FieldSpec):
-    """A class number a pixel, uint8 (N, height, width), cropped, resized (by nearest pixel) and flipped as its image.
+    """A class number per pixel, uint8 (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
 
-    fill: the number of pixels where there is no image, as where it is padded or rotated.
+    fill: the class number of pixels outside the image, where it is padded or rotated.
 
     Raises:
         ArgumentError: fill is not in 0..255.
@@ -42,7 +42,7 @@ class Mask(FieldSpec):
 
 
 class MaskKind(Kind):
-    """Class numbers 0..255, a gray 8-bit PNG of the image's size; the loader's decoder cuts it as it cuts the image."""
+    """Class numbers 0..255, a gray 8-bit PNG of the image's size; the loader's decoder crops it as it does images."""
 
     name = "mask"
     specs = (Mask,)
@@ -60,19 +60,19 @@ class MaskKind(Kind):
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """Resized with its image, by nearest pixel; a plain gray PNG that needs no resizing is kept byte for byte.
+        """Resizes it as its image, by nearest neighbour; a plain gray PNG that needs no resizing is kept byte for byte.
 
-        Class numbers are the indices of a palette (as in Pascal VOC), or the values of 8 or 16 bits of gray up to 255.
+        Class numbers are the indices of a palette (as in Pascal VOC), or gray values of 8 or 16 bits up to 255.
 
         Raises:
-            DecodeError: it does not decode, is of another size than its image, or has colours or numbers above 255.
+            DecodeError: it cannot be decoded, has a different size from its image, or has colours or numbers above 255.
         """
         numbers, is_plain = _class_numbers(value)
         if numbers.ndim != 2 or numbers.shape[::-1] != placement.source:
             shape = " x ".join(map(str, numbers.shape[1::-1]))
-            raise DecodeError(f"the mask is {shape} pixels, its image {placement.source[0]} x {placement.source[1]}")
+            raise DecodeError(f"the mask has {shape} pixels, its image {placement.source[0]} x {placement.source[1]}")
         if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
-            raise DecodeError(f"the mask has class number {int(numbers.max())}; a mask holds 0 to 255")
+            raise DecodeError(f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}")
         if is_plain and not placement.changes:
             return Member(value, 0, {})
         moved = placement.resample(Image.fromarray(numbers.astype(np.uint8)), Image.Resampling.NEAREST)
@@ -89,7 +89,7 @@ class MaskKind(Kind):
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         with Image.open(io.BytesIO(content)) as image:
             if image.size != (row["width"], row["height"]):
-                return "is of another size than its image"
+                return f"is {image.width} x {image.height}, its image {row['width']} x {row['height']}"
             image.load()
         return ""
 
@@ -99,16 +99,16 @@ class MaskKind(Kind):
 
 
 def _class_numbers(value: bytes | Array) -> tuple[Array, bool]:
-    """The numbers, and whether the value is a PNG that can be stored as it is."""
+    """The numbers (height, width), and whether the value is a PNG that can be stored as it is."""
     if isinstance(value, np.ndarray):
         return (value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value), False
     try:
         is_plain = value.startswith(png.START) and value[25] == _GRAY and png.read_header(value).plain
         image = Image.open(io.BytesIO(value))
         if image.mode not in _MODES:
-            raise DecodeError(f"the mask has colours (mode {image.mode}), expected a class number for each pixel")
+            raise DecodeError(f"a mask must hold one class number per pixel; found colours (mode {image.mode})")
         return np.asarray(image), is_plain
     except DecodeError:
         raise
     except Exception as error:
-        raise DecodeError(f"the mask does not decode: {str(error).split(' <')[0] or type(error).__name__}") from None
+        raise DecodeError(f"the mask cannot be decoded: {str(error).split(' <')[0] or type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""Where points of stored images come to lie in the output images of a batch."""
+"""Maps points of stored images to the output images of a batch."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from gpuload.types import F64, I64, Bools, HeightWidth
 
 
 def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
-    """Upper left and lower right corner, float64 (T, 2) as (x, y), of the crop of each point's image.
+    """Upper left and lower right corner, each float64 (T, 2) as (x, y), of the crop of each point's image.
 
     images: int64 (T,), the row in the batch of each point's image.
     """
@@ -22,10 +22,10 @@ def flips(view: View, images: I64) -> Bools:
 
 
 def crop_and_flip(points: F64, images: I64, view: View, size: HeightWidth) -> F64:
-    """float64 (T, 2): points (x, y) of the stored images, in pixels of the cropped, resized and flipped images.
+    """float64 (T, 2): points (T, 2), given as x, y in pixels of the stored images, in pixels of the output images.
 
-    They may lie outside of these. images: int64 (T,), the row in the batch of each point's image. size: (height, width)
-    of the output. Coordinates count from the upper left corner, so that pixel 0 lies between 0 and 1.
+    images: int64 (T,), the row in the batch of each point's image. size: (height, width) of the output. Coordinates are
+    measured from the upper left corner, so pixel 0 lies between 0 and 1; points may be outside the output image.
     """
     low, high = crop_edges(view, images)
     extent = np.array(size[::-1], np.float64)

@@ -1,4 +1,4 @@
-"""What kinds of fields share when they take values as people write them."""
+"""Helpers of several kinds for parsing values as people write them."""
 
 import json
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer, or text of one."""
+    """Whether the value is an integer, or text that represents one."""
     return isinstance(value, (int, np.integer)) or (isinstance(value, str) and value.strip().lstrip("+-").isdecimal())
 
 
 def parse_list(cell: Any) -> list[Any]:
-    """A list out of a table's cell: a JSON list, or words between commas, semicolons, bars or spaces.
+    """A list from a table's cell: a JSON list, or words separated by commas, semicolons, bars or spaces.
 
     Raises:
-        ValueError: it begins as a JSON list and is none.
+        ValueError: the cell begins with "[" but is not a JSON list.
     """
     if cell is None:
         return []
@@ -40,17 +40,17 @@ def parse_list(cell: Any) -> list[Any]:
             return [*json.loads(text)]
         except ValueError:
             raise ValueError(f"{text[:60]!r} is not a JSON list") from None
-    mark = next((mark for mark in ";|," if mark in text), None)
-    return [part.strip() for part in text.split(mark) if part.strip()]
+    separator = next((separator for separator in ";|," if separator in text), None)
+    return [part.strip() for part in text.split(separator) if part.strip()]
 
 
 def number_classes(
     where: str, name: str, rows: Sequence[Sequence[Any]], classes: ClassNames
 ) -> tuple[list[list[int]], ClassNames]:
-    """Class numbers out of lists of numbers, or of names, which are numbered in sorted order; and the names.
+    """Class numbers from lists of numbers, or of names, which are numbered in sorted order; and the names.
 
     Raises:
-        SourceError: a number is negative or has no name in `classes`; a name is not among them.
+        SourceError: a number is negative or has no name in `classes`, or a name is not in `classes`.
     """
     values = {value for row in rows for value in row}
     if all(is_whole(value) for value in values):
@@ -58,17 +58,21 @@ def number_classes(
         lowest, highest = min(map(int, values), default=0), max(map(int, values), default=0)
         if lowest < 0 or (classes is not None and highest >= len(classes)):
             wrong = lowest if lowest < 0 else highest
-            raise SourceError(f"{where}: {name!r} has class {wrong}; classes are numbered from 0. Renumber them")
+            allowed = "0 or more" if classes is None else f"in 0..{len(classes) - 1}"
+            raise SourceError(f"{where}: class numbers of {name!r} must be {allowed}; found {wrong}. Renumber them")
         return numbers, classes
     names = tuple(sorted({str(value) for value in values})) if classes is None else classes
     number_of = {value: number for number, value in enumerate(names)}
     unknown = sorted({str(value) for value in values} - set(number_of))
     if unknown:
-        raise SourceError(f"{where}: {name!r} has classes that are not listed: {some_of(unknown)}. List them")
+        raise SourceError(
+            f"{where}: the classes of {name!r} must be in the source's list of classes; it lacks {some_of(unknown)}. "
+            "Add them"
+        )
     return [[number_of[str(value)] for value in row] for row in rows], names
 
 
 def flat_array(values: pa.ChunkedArray) -> pa.Array:
-    """The values in one piece."""
+    """The values as a single array."""
     flat = values.combine_chunks()
     return flat.chunk(0) if isinstance(flat, pa.ChunkedArray) else flat

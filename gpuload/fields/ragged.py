@@ -1,4 +1,4 @@
-"""Lists of unequal lengths as one array, for a whole batch at once."""
+"""Ragged arrays: the lists of a whole batch, of unequal lengths, as one array."""
 
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ def lengths_of(lists: Any) -> I64:
 
 
 def flat(lists: Any) -> npt.NDArray[Any]:
-    """The numbers in all lists of an Arrow array, one after another, of any depth: a view, not to be written to."""
+    """The numbers in all lists of an Arrow array, nested to any depth, as one array: a read-only view."""
     while hasattr(lists, "flatten") and hasattr(lists.type, "value_type"):
         lists = lists.flatten()
     numbers: npt.NDArray[Any] = lists.to_numpy()
@@ -25,19 +25,19 @@ def flat(lists: Any) -> npt.NDArray[Any]:
 
 
 def rows_of(counts: I64) -> I64:
-    """int64 (sum of counts,): which list each entry is in. (2, 0, 1) gives 0, 0, 2."""
+    """int64 (sum of counts,): the number of the list that each entry is in. (2, 0, 1) gives 0, 0, 2."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
 def pad(values: npt.NDArray[T], counts: I64, width: int | None, fill: float) -> npt.NDArray[T]:
-    """(N, width, …) out of (sum of counts, …): a row for each list, cut to the width or filled up behind its end.
+    """(N, width, …) from values (sum of counts, …): one row per list, cut off at the width or padded with `fill`.
 
-    width: by default the largest count, or 0 where there is none.
+    counts: int64 (N,), the length of each list. width: by default the largest count, or 0 if there are no lists.
     """
     width = int(counts.max(initial=0)) if width is None else width
     padded = np.full((len(counts), width, *values.shape[1:]), fill, values.dtype)
     rows = rows_of(counts)
-    places = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    fits = places < width
-    padded[rows[fits], places[fits]] = values[fits]
+    columns = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    fits = columns < width
+    padded[rows[fits], columns[fits]] = values[fits]
     return padded

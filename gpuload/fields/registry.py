@@ -1,4 +1,4 @@
-"""All kinds of fields. A new kind is an entry here, and a file of its own."""
+"""All kinds of fields. To add a kind, add a file for it and an entry here."""
 
 import pyarrow as pa
 
@@ -16,8 +16,8 @@ from gpuload.fields.labels import LabelsKind
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.targets import TargetKind
 
-# In the order in which a table's fields are stored, and in which kinds are asked whether a value is theirs
-# (`Kind.claims`): JSON, which takes anything, is the last.
+# In the order in which a table's fields are stored, and in which they are asked whether they claim a value
+# (`Kind.claims`): JSON, which takes any value, is last.
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -42,11 +42,11 @@ def kind_of(field: Field) -> Kind:
     """The kind of a field.
 
     Raises:
-        FormatError: this gpuload does not know it.
+        FormatError: the kind is unknown to this version of gpuload.
     """
     if field.kind not in KINDS:
         raise FormatError(
-            f"field {field.name!r} is of kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
+            f"field {field.name!r} has kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
             "Was the set packed by a newer gpuload? Upgrade with `pip install -U gpuload`"
         )
     return KINDS[field.kind]

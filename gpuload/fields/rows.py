@@ -1,4 +1,4 @@
-"""The rows of a batch, from which fields take their values, and what a field looks like to the loader."""
+"""The rows of a batch, from which fields take their values, and the interface of a bound field to the loader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gpuload.types import F64, I32, Array, ClassNames, HeightWidth
 
 
 class DatasetView(Protocol):
-    """What fields need of a data set (`gpuload.disk.dataset.Dataset`): names for messages, and its first row."""
+    """The part of `gpuload.disk.dataset.Dataset` that fields need: its fields, names for messages, and first row."""
 
     @property
     def folder(self) -> Path: ...
@@ -28,15 +28,15 @@ class DatasetView(Protocol):
     def keys(self, samples: npt.ArrayLike) -> list[str]: ...
 
     def first_row(self) -> pa.RecordBatch:
-        """The first sample's row of the index, as a batch of one."""
+        """The first sample's row of the index, as a batch of one row."""
 
 
 class View(Protocol):
-    """How each output image of a batch came out of the stored one; all in its pixels, (y, x).
+    """The crop and flips that make each output image of a batch from the stored one; (y, x) in its pixels.
 
     start: int32 (N, 2), negative where the image is padded. roi_start, roi_end: float32 (N, 2), relative to `start`:
-    what lies between them is stretched over the output. mirror, mirror_y: int32 (N,), 1 where the output is then
-    flipped left to right, and top to bottom.
+    the region between them is resized to the output. mirror, mirror_y: int32 (N,), 1 if the output is then flipped
+    left to right, or top to bottom.
     """
 
     @property
@@ -55,13 +55,13 @@ class View(Protocol):
 class Rows:
     """N samples of a batch, without their pixels.
 
-    columns: index columns that were asked for, (N,): numbers as NumPy arrays, others as one Arrow array. "index" and
-        "dataset", int64 (N,), are always there: the number of each sample in stored order, and its data set's.
-    members: of fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
-    views: the crop and flips of each view of the samples, one at least; sizes: (height, width) of its output.
-    affines: of each view float64 (N, 2, 3), the map from (x, y, 1) in the output as cropped, resized and flipped to
-        (x, y) in the output as it is, or None where nothing was moved since. Both count from the upper left corner of
-        the image, so that pixel 0 lies between 0 and 1.
+    columns: the requested index columns, (N,): numbers as NumPy arrays, others as Arrow arrays. Always includes "index"
+        and "dataset", int64 (N,): the number of each sample in stored order, and that of its data set.
+    members: for fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
+    views: the crop and flips of each view of the samples, at least one. sizes: (height, width) of each view's output.
+    affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
+        in the final one, or None if no transform moves pixels. Both are measured from the upper left corner of the
+        image, so pixel 0 lies between 0 and 1.
     """
 
     columns: Mapping[str, Any]
@@ -74,24 +74,25 @@ class Rows:
         return len(self.columns["index"])
 
     def sample_name(self, datasets: Sequence[DatasetView], row: int) -> str:
-        """What messages call the sample in a row of the batch."""
+        """How messages refer to the sample in a row of the batch."""
         dataset = datasets[int(self.columns["dataset"][row])]
         return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][row])])[0]!r}"
 
     def per_view(self, values: "Callable[[View, HeightWidth, F64 | None], Value]") -> "Value":
-        """The function's result for the view; with several views a tuple of its results for each."""
+        """The function's result for the view, or with several views a tuple of the results."""
         views = zip(self.views, self.sizes, self.affines, strict=True)
-        found = tuple(values(*view) for view in views)
-        return found[0] if len(found) == 1 else found
+        results = tuple(values(*view) for view in views)
+        return results[0] if len(results) == 1 else results
 
 
-Value = Array | list[Any] | tuple[Any, ...]  # tuples: named ones, such as PaddedBoxes, or a value for each view
+Value = Array | list[Any] | tuple[Any, ...]  # a tuple is a named one, such as PaddedBoxes, or has a value for each view
 
 
 class BoundField(Protocol):
-    """A field of certain data sets, ready to be taken out of batches.
+    """A field bound to data sets, whose values can be taken from their batches.
 
-    name: its key in a dict of outputs. columns, members: what it needs of `Rows`; members are names of packed fields.
+    name: its key in a dict of outputs. columns: names of the index columns that it needs in `Rows`. members: names of
+    the packed fields whose members it needs there.
     """
 
     @property
@@ -102,18 +103,18 @@ class BoundField(Protocol):
     def members(self) -> tuple[str, ...]: ...
 
     def values(self, rows: Rows) -> Value:
-        """The field of a batch, in memory that nobody else writes to.
+        """The field's values for a batch, in memory that is not reused.
 
-        What depends on the view is, with more than one, a plain tuple of a value for each view.
+        With several views, a field that depends on the view returns a plain tuple of one value per view.
 
         Raises:
-            DecodeError: a sample's value does not fit those of the others, or is damaged.
+            DecodeError: a sample's value is damaged or cannot be batched with the others.
         """
 
 
 @dataclass(frozen=True)
 class PixelField:
-    """A field whose values the decoder makes: the image, or a mask. fill: where there is no pixel of it."""
+    """A field whose values the decoder computes: the image or a mask. fill: the value of pixels outside of it."""
 
     name: str
     kind: str

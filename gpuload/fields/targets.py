@@ -1,4 +1,4 @@
-"""Targets: numbers to be predicted."""
+"""Targets: floating-point numbers to be predicted."""
 
 import json
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from gpuload.types import I64, Array, ClassNames
 class Target(FieldSpec):
     """Numbers to be predicted, float32 (N,) or (N, D).
 
-    negate_on_flip: whether the sign turns where the image is flipped left to right, as that of a steering angle does;
-        one bool for all of the D numbers, or one each.
+    negate_on_flip: whether the sign changes when the image is flipped left to right, as that of a steering angle must;
+        one bool for all D numbers, or a tuple with one bool for each.
 
     Raises:
-        ArgumentError: negate_on_flip is neither. When bound: it is not one bool for each number.
+        ArgumentError: negate_on_flip is neither. When bound: the tuple does not have one bool for each number.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Target(FieldSpec):
     kind = "target"
 
     def __post_init__(self) -> None:
-        turns = self.negate_on_flip
-        if not all(isinstance(turn, bool) for turn in (turns if isinstance(turns, tuple) else (turns,))):
+        negated = self.negate_on_flip
+        if not all(isinstance(entry, bool) for entry in (negated if isinstance(negated, tuple) else (negated,))):
             raise ArgumentError(
-                f"Target({self.name!r}, negate_on_flip={turns!r}): expected True, False or a tuple of these, one for "
+                f"Target({self.name!r}, negate_on_flip={negated!r}): expected True, False or a tuple of these, one for "
                 "each number of the target"
             )
 
 
 class TargetKind(Kind):
-    """One float32 a sample, or `Field.size` of them, as a JSON number or list."""
+    """One float32 per sample, or `Field.size` of them, stored as a JSON number or list."""
 
     name = "target"
     specs = (Target,)
@@ -65,17 +65,18 @@ class TargetKind(Kind):
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
-        """float32 numbers, one or equally many in each sample.
+        """float32 numbers, the same number of them in each sample.
 
         Raises:
-            SourceError: one is no number, not finite, or of another length than the first.
+            SourceError: a value is not a finite number or list of numbers, or differs in length from the first.
         """
         try:
             array = np.array(values, np.float32)
         except (TypeError, ValueError):
             wrong = next((value for value in values if not is_number(value)), values[0])
             raise SourceError(
-                f"{where}: {name!r} must hold a number, or equally many, in each sample; found {wrong!r}. Correct that"
+                f"{where}: {name!r} must hold one number, or a list of the same length, in each sample; found "
+                f"{wrong!r}. Correct that"
             ) from None
         if array.ndim > 2 or not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[:1].sum())
@@ -102,40 +103,40 @@ class TargetKind(Kind):
 
 
 class BoundTarget:
-    """float32 (N,) or (N, D); where a sign turns with a flip, those of each view.
+    """float32 (N,) or (N, D), for each view if a flip changes a sign.
 
     Raises:
-        ArgumentError: the spec does not say of each number whether it turns.
+        ArgumentError: the spec's tuple does not have one bool for each number.
     """
 
     members: tuple[str, ...] = ()
 
     def __init__(self, spec: Target, field: Field) -> None:
         self.name, self.columns, self._size = spec.name, (spec.name,), field.size
-        turns, count = spec.negate_on_flip, max(field.size, 1)
-        if isinstance(turns, tuple) and len(turns) != count:
+        negated, count = spec.negate_on_flip, max(field.size, 1)
+        if isinstance(negated, tuple) and len(negated) != count:
             raise ArgumentError(
-                f"Target({spec.name!r}, negate_on_flip={turns!r}): says it of {len(turns)} numbers, and "
-                f"{spec.name!r} was packed with {count}"
+                f"Target({spec.name!r}, negate_on_flip={negated!r}): expected one bool for each of the packed numbers, "
+                f"{count}; found {len(negated)}"
             )
-        self._turns = turns if isinstance(turns, tuple) else (turns,) * count
+        self._negated = negated if isinstance(negated, tuple) else (negated,) * count
 
     def values(self, rows: Rows) -> Value:
         column = rows.columns[self.name]
         stored = flat(column).reshape(-1, self._size) if self._size else np.asarray(column)
-        if not any(self._turns):
+        if not any(self._negated):
             return np.array(stored, np.float32)
-        return rows.per_view(lambda view, size, affine: negate_flipped(stored, view.mirror, self._turns))
+        return rows.per_view(lambda view, size, affine: negate_flipped(stored, view.mirror, self._negated))
 
 
-def negate_flipped(values: Array, mirror: npt.NDArray[np.int32], turns: Sequence[bool]) -> npt.NDArray[np.float32]:
-    """float32, values (N,) or (N, D) as given, but negative where `mirror` (N,) is not 0, of those numbers that turn.
+def negate_flipped(values: Array, mirror: npt.NDArray[np.int32], negated: Sequence[bool]) -> npt.NDArray[np.float32]:
+    """float32: values (N,) or (N, D), with their sign changed where `mirror` (N,) is not 0.
 
-    turns: of each of the D numbers (of the one, if there is no D) whether its sign turns.
+    negated: for each of the D numbers (one for values (N,)) whether a flip changes its sign.
 
-    2 targets, turns (True, False), flipped: (0.5, 3.0) gives (-0.5, 3.0).
+    With negated (True, False), the targets (0.5, 3.0) of a flipped image become (-0.5, 3.0).
     """
     flipped = mirror.astype(bool)
-    turned = flipped[:, None] & np.array(turns) if values.ndim == 2 else flipped & turns[0]
-    signed: npt.NDArray[np.float32] = np.where(turned, -values, values).astype(np.float32)
+    sign_changes = flipped[:, None] & np.array(negated) if values.ndim == 2 else flipped & negated[0]
+    signed: npt.NDArray[np.float32] = np.where(sign_changes, -values, values).astype(np.float32)
     return signed

@@ -1,8 +1,8 @@
-"""The header of a JPEG, read strictly: is this a file that every decoder reads alike?
+"""Reads the header of a JPEG strictly, to find out whether every decoder decodes the file to the same image.
 
-Pillow shows many files that others refuse or show otherwise: bytes between segments, CMYK, RGB without YCbCr, odd
-chroma grids, arithmetic coding. DALI's parser and nvJPEG are the strict ones. What is not plain here is stored again
-as a JPEG that is.
+Pillow decodes many files that other decoders refuse or show differently: bytes between segments, CMYK, RGB without
+YCbCr, unusual chroma sampling, arithmetic coding. DALI's parser and nvJPEG are the strict ones. A file that is not
+plain by the rules here is re-encoded as a JPEG that is.
 """
 
 from typing import NamedTuple
@@ -21,12 +21,13 @@ _LUMA_SAMPLING = frozenset({0x11, 0x21, 0x22, 0x12, 0x41, 0x42})
 
 
 class JpegHeader(NamedTuple):
-    """What stands before the pixels.
+    """What the segments before the entropy-coded data say.
 
-    oddity: "" if the file is plain, else one word or two for what it is.
-    orientation: as EXIF says, 1 where it does not; 0 if readers may differ on it.
-    xmp_orientation: whether XMP mentions one too, which Pillow heeds and DALI does not.
-    gray: whether it has one component.
+    width, height: in pixels, as stored.
+    oddity: "" if the file is plain, else a short name of the reason why it is not.
+    orientation: the EXIF orientation, 1 to 8; 1 without one; 0 if decoders may disagree on it.
+    xmp_orientation: whether XMP mentions an orientation too, which Pillow applies and DALI does not.
+    gray: whether the image has a single component.
     """
 
     width: int
@@ -38,9 +39,10 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader:
-    """Walks the segments up to the first scan; `data` starts with `START`.
+    """Reads the segments up to the first scan; `data` must start with `START`.
 
-    Plain is: baseline or progressive, 8 bits, gray or YCbCr on a usual grid, and not one byte out of place.
+    A file is plain if it is baseline or progressive, has 8 bits, is gray or YCbCr with a common sampling, and has no
+    byte out of place.
     """
     width = height = components = scan = 0
     adobe_transform = 1
@@ -63,7 +65,7 @@ def read_header(data: bytes) -> JpegHeader:
             oddity = oddity or _frame_oddity(marker, frame)
         elif marker == _EXIF:
             if data[body : body + 4].lower() == b"exif":
-                # Two EXIF segments: readers differ in which one they take.
+                # With two EXIF segments, decoders differ in which one they use.
                 orientation = exif_orientation(data[body:end]) if orientation < 0 else 0
             else:
                 xmp = xmp or data.find(b"Orientation", body, end) > 0

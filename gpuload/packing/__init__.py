@@ -1,4 +1,4 @@
-"""Packs a source into shards: plan (numbers only), then workers that carry it out a shard at a time.
+"""Packs a source into shards: first a plan (numbers only), then workers that carry it out, one shard at a time.
 
-`packer.pack` is the whole of it; `foreign.index_shards` indexes shards that others packed.
+`run.packer.pack` is the entry point; `foreign.index.index_shards` indexes shards that other tools packed.
 """

@@ -1,4 +1,4 @@
-"""`gpuload.pack`: the packer for a program that has its samples in hand."""
+"""`gpuload.pack`: the packer for programs that produce their own samples."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -19,22 +19,24 @@ def pack(
     watch: Callable[[packer.Progress], None] = lambda progress: None,
     **settings: Any,
 ) -> packer.PackReport:
-    """Packs dicts, one a sample, as `python -m gpuload pack` packs files.
+    """Packs samples given as dicts, one per sample, as `python -m gpuload pack` packs files.
 
-    samples: see `sources.samples.SampleSource` for what a dict may hold, such as {"image": bytes, "label": "cat"}; they
-        are asked for once, one after the other. Or a source.
+    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.samples.SampleSource` says what they may hold.
+        They are iterated once, in order. Or a source.
+    watch: called a few times a second with the progress.
     settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxcount=15_000, encode="raw", size=(64, 64).
 
     It starts processes: call it under `if __name__ == "__main__"`.
 
     Raises:
-        SourceError, OutputError: as `packer.pack`. ArgumentError: a setting that there is not, or that cannot be.
+        SourceError, OutputError: as `packer.pack`.
+        ArgumentError: a setting is unknown or invalid.
     """
     encoding = {field.name for field in fields(Encoding)}
     known = {field.name for field in fields(PackOptions)} - {"encoding"} | encoding
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ArgumentError(f"pack() has no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise ArgumentError(f"pack() has no setting {unknown[0]!r}; its settings are {', '.join(sorted(known))}")
     if isinstance(settings.get("size"), int):
         settings["size"] = (settings["size"], settings["size"])
     images = Encoding(**{name: value for name, value in settings.items() if name in encoding})

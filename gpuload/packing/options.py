@@ -1,4 +1,4 @@
-"""How to pack: values with all the settings, from which the command line takes its defaults."""
+"""The settings of the packer, from which the command line takes its defaults."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ Resizer = Literal["auto", "pillow", "torch"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How images are stored, and which are wanted.
+    """How images are stored, and which images are packed.
 
-    encode: "keep" leaves plain JPEGs and PNGs untouched and makes others plain; "jpeg" makes all JPEGs; "raw" stores
-        uint8 RGB arrays (H, W, 3).
-    size, fit, enlarge: see `fit.place`; size in pixels, (width, height).
-    quality: of JPEGs that are made; None: 95 with "keep" (Pillow's advice for the highest useful one), else 92.
-    lossless: PNG instead of JPEG.
-    check: "full" decodes what is kept; "header" reads only what stands before its pixels, so that damage may stay
-        unseen, and mean and std are not measured.
-    drop_gray, min_size: leave out images without colour, or with a side below so many pixels.
-    max_pixels: of one image; a larger one is rejected before it is decoded. The default is that of Pillow.
-    resizer: what makes plain JPEGs smaller: "torch" (extra `cpu`) or "pillow"; they differ in speed and by rounding.
-        "auto" is torch where a run makes JPEGs smaller and torch is installed; a run decides it once, as it begins.
+    encode: "keep" stores plain JPEGs and PNGs unchanged and re-encodes all other images; "jpeg" stores all images as
+        JPEGs; "raw" stores uint8 RGB arrays (H, W, 3).
+    size, fit, enlarge: see `placement.place`; size is in pixels, (width, height).
+    quality: of re-encoded JPEGs; None: 95 with "keep" (the highest that Pillow recommends), else 92.
+    lossless: re-encodes to PNG instead of JPEG.
+    check: "full" decodes images that are kept; "header" reads only their headers, so that damage may go unnoticed, and
+        mean and std are not measured.
+    drop_gray, min_size: skip images without colour, and images with a side below this number of pixels.
+    max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
+    resizer: the library that shrinks plain JPEGs: "torch" (extra `cpu`) or "pillow"; they differ in speed and rounding.
+        "auto" is torch if the run shrinks JPEGs and torch is installed; a run decides it once, at its start.
     """
 
     encode: Encode = "keep"
@@ -44,21 +44,24 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
-            raise ArgumentError(f"--encode is one of {', '.join(get_args(Encode))}; got {self.encode!r}")
+            raise ArgumentError(f"--encode must be one of {', '.join(get_args(Encode))}; got {self.encode!r}")
         if self.fit not in get_args(Fit):
-            raise ArgumentError(f"--fit is one of {', '.join(get_args(Fit))}; got {self.fit!r}")
+            raise ArgumentError(f"--fit must be one of {', '.join(get_args(Fit))}; got {self.fit!r}")
         if self.size is not None and min(self.size) < 1:
             raise ArgumentError(f"--size must be at least 1 pixel; got {self.size[0]}x{self.size[1]}")
         if self.encode == "keep" and self.size is not None:
-            raise ArgumentError("--size changes images, but --encode keep leaves them; give --encode jpeg or raw")
+            raise ArgumentError("--size resizes images, but --encode keep does not; give --encode jpeg or raw")
         if self.size is None and (self.enlarge or self.fit != "shortest"):
-            raise ArgumentError("--fit and --enlarge say how images come to their --size; give that too")
+            raise ArgumentError("--fit and --enlarge need --size, to which they fit the images; give it too")
         if self.quality is not None and not 1 <= self.quality <= 100:
-            raise ArgumentError(f"--quality is from 1 to 100; got {self.quality}")
+            raise ArgumentError(f"--quality must be from 1 to 100; got {self.quality}")
         if self.check not in ("full", "header"):
-            raise ArgumentError(f"--check is full or header; got {self.check!r}")
+            raise ArgumentError(f"--check must be full or header; got {self.check!r}")
         if self.check == "header" and (self.encode != "keep" or self.drop_gray):
-            raise ArgumentError("--check header looks at no pixels, but --encode jpeg, raw and --drop-gray must")
+            raise ArgumentError(
+                "--check header decodes no pixels, but --encode jpeg, --encode raw and --drop-gray need them; "
+                "give --check full"
+            )
         if self.lossless and self.encode == "raw":
             raise ArgumentError("--lossless chooses PNG over JPEG, but --encode raw stores neither; leave one out")
         if self.min_size < 0 or self.max_pixels < 1:
@@ -66,14 +69,15 @@ class Encoding:
                 f"--min-size must be at least 0 and --max-pixels at least 1; got {self.min_size}, {self.max_pixels}"
             )
         if self.resizer not in get_args(Resizer):
-            raise ArgumentError(f"--resizer is one of {', '.join(get_args(Resizer))}; got {self.resizer!r}")
-        if self.resizer == "torch" and not self.makes_jpegs_smaller:
+            raise ArgumentError(f"--resizer must be one of {', '.join(get_args(Resizer))}; got {self.resizer!r}")
+        if self.resizer == "torch" and not self.shrinks_jpegs:
             raise ArgumentError(
-                "--resizer torch makes JPEGs smaller: give it with --encode jpeg and --size, or leave it out"
+                "--resizer torch only shrinks JPEGs: give it with --encode jpeg and --size, or leave it out"
             )
 
     @property
-    def makes_jpegs_smaller(self) -> bool:
+    def shrinks_jpegs(self) -> bool:
+        """Whether plain JPEGs may be resized and stored as JPEGs, so that the resizer matters."""
         return self.encode == "jpeg" and self.size is not None and not self.lossless
 
     @property
@@ -83,21 +87,21 @@ class Encoding:
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Settings of `packer.pack`. The same settings and images give the same bytes, however many workers there are.
+    """Settings of `packer.pack`. The same settings and images give the same bytes, whatever the number of workers.
 
-    val: share of each class's images that goes into a validation split; short for splits train and val.
-    splits: names and shares that add up to 1, in place of val.
+    val: share of each class's images that goes into a validation split; an abbreviation for splits train and val.
+    splits: names and shares, which add up to 1; instead of val.
     shuffle: whether the samples are shuffled over all shards before they are packed.
     seed: of the shuffle and the splits.
-    maxcount, maxsize: most samples and bytes in a shard; maxsize None: a sixteenth of all, between 16 MB and 1 GB.
-        Sizes count as images lie in the source: one that is not kept may come out larger or smaller.
-    dedup: whether images with the same bytes are looked for, and reported, or all but the first left out.
-    max_rejected: share of the images that may be rejected before the run counts as failed.
-    workers: processes; None: one for each core that this process may use.
-    time_limit_s: seconds after which an image is given up.
-    measure: about how many images mean and std are taken from (see `plan.choose_measured`).
+    maxcount, maxsize: largest number of samples and bytes in a shard; maxsize None: a sixteenth of all bytes, between
+        16 MB and 1 GB. The limit applies to image sizes in the source; re-encoded images may be larger or smaller.
+    dedup: "report" lists images with the same bytes as an earlier one, "drop" skips them, "no" does neither.
+    max_rejected: largest share of the images that may be rejected before the run fails.
+    workers: number of processes; None: one for each core that this process may use.
+    time_limit_s: seconds after which an image is rejected.
+    measure: approximate number of images from which mean and std are computed (see `plan.choose_measured`).
     engine, address: "local" processes, or "ray" on the cluster at this address (None: a running one, else a new one).
-    resume: go on with a run that was broken off. append: add shards to a set. overwrite: replace a set.
+    resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
     """
 
     val: float = 0.0
@@ -121,38 +125,38 @@ class PackOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.val < 1:
             raise ArgumentError(
-                f"--val is a share of the images, from 0 to below 1; got {self.val}. A tenth is --val 0.1"
+                f"--val must be a share of the images, from 0 to below 1; got {self.val}. A tenth is --val 0.1"
             )
         if self.splits is not None:
             self._check_splits(self.splits)
         if self.maxcount < 1:
-            raise ArgumentError(f"--maxcount must be at least 1 sample a shard; got {self.maxcount}")
+            raise ArgumentError(f"--maxcount must be at least 1 sample per shard; got {self.maxcount}")
         if self.maxsize is not None and self.maxsize < 1:
             raise ArgumentError(f"--maxsize must be at least 1 byte; got {self.maxsize}. Write for instance 1GB")
         if self.dedup not in get_args(Dedup):
-            raise ArgumentError(f"--dedup is one of {', '.join(get_args(Dedup))}; got {self.dedup!r}")
+            raise ArgumentError(f"--dedup must be one of {', '.join(get_args(Dedup))}; got {self.dedup!r}")
         if not 0 <= self.max_rejected <= 1:
-            raise ArgumentError(f"--max-rejected is a share from 0% to 100%; got {self.max_rejected:.0%}")
+            raise ArgumentError(f"--max-rejected must be a share from 0% to 100%; got {self.max_rejected:.0%}")
         if self.workers is not None and self.workers < 1:
             raise ArgumentError(f"--workers must be at least 1; got {self.workers}. Leave it out to use every core")
         if not self.time_limit_s > 0:
             raise ArgumentError(f"--time-limit must be above 0 seconds; got {self.time_limit_s}")
         if self.engine not in ("local", "ray"):
-            raise ArgumentError(f"--engine is local or ray; got {self.engine!r}")
+            raise ArgumentError(f"--engine must be local or ray; got {self.engine!r}")
         if self.address is not None and self.engine != "ray":
-            raise ArgumentError("--address is that of a Ray cluster: give it with --engine ray")
+            raise ArgumentError("--address is the address of a Ray cluster: give it with --engine ray")
         if self.append and self.overwrite:
-            raise ArgumentError("--append keeps the set that is there, --overwrite replaces it: give one of them")
+            raise ArgumentError("--append keeps the existing set, --overwrite replaces it: give only one of them")
 
     def _check_splits(self, splits: tuple[tuple[str, float], ...]) -> None:
         names = [name for name, _ in splits]
         if self.val:
-            raise ArgumentError("--val is short for two splits; leave it out where --splits names them")
+            raise ArgumentError("--val stands for splits train and val and excludes --splits; leave one of them out")
         for name in names:
             if not name or "/" in name or name.startswith(".") or name.strip() != name:
-                raise ArgumentError(f"--splits: {name!r} cannot be the name of a folder; write train=0.8,val=0.2")
+                raise ArgumentError(f"--splits: {name!r} is not a valid folder name; write train=0.8,val=0.2")
         if len(set(names)) < len(names):
-            raise ArgumentError(f"--splits names a split twice: {', '.join(names)}")
+            raise ArgumentError(f"--splits must name each split once; got {', '.join(names)}")
         total = sum(share for _, share in splits)
         if any(share <= 0 for _, share in splits) or abs(total - 1) > 1e-6:
             raise ArgumentError(f"--splits: shares must be above 0 and add up to 1; got {total:g}")
@@ -173,10 +177,10 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**
 
 
 def parse_size(text: str) -> int:
-    """Bytes in a size such as "1GB", "256 MiB", "1e9" or "500000".
+    """The number of bytes of a size such as "1GB", "256 MiB", "1e9" or "500000".
 
     Raises:
-        ArgumentError: it is no size.
+        ArgumentError: it is not a size.
     """
     upper = text.strip().upper()
     digits = upper.rstrip("BKMGTI ")
@@ -187,10 +191,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_pixels(text: str) -> WidthHeight:
-    """Width and height in "256" or "482x415".
+    """Width and height from "256" or "482x415".
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: the text has neither form.
     """
     width, _, height = text.lower().partition("x")
     if not width.isdecimal() or not (height or width).isdecimal():
@@ -199,10 +203,10 @@ def parse_pixels(text: str) -> WidthHeight:
 
 
 def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
-    """Names and shares in "train=0.8,val=0.1,test=0.1".
+    """Names and shares from "train=0.8,val=0.1,test=0.1".
 
     Raises:
-        ArgumentError: it is no such list.
+        ArgumentError: the text does not have this form.
     """
     try:
         pairs = [part.split("=") for part in text.split(",")]
@@ -212,10 +216,10 @@ def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def parse_share(text: str) -> float:
-    """A share in "1%" or "0.01".
+    """A share from "1%" or "0.01".
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: the text has neither form.
     """
     try:
         return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)

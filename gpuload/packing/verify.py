@@ -1,4 +1,4 @@
-"""Reads a packed folder again from end to end and lists each fault by name."""
+"""Reads all of a packed folder again and lists every fault."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.packing.image.check import check_image
+from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.workers import Workers
 from gpuload.types import WidthHeight
@@ -27,7 +27,7 @@ _ANY_SIZE = Encoding(max_pixels=1 << 62)
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """One shard of a packed folder; `died`: how the process ended that looked at it before."""
+    """Verifies shard `number` of a packed folder. died: how the worker that last tried ended, or ""."""
 
     folder: Path
     number: int
@@ -39,10 +39,13 @@ class VerifyJob:
 def verify(
     folder: str | Path, workers: int | None = None, watch: Callable[[int, int], None] = lambda n, of: None
 ) -> list[str]:
-    """Faults of a packed folder, or of each split in one; nothing is written.
+    """The faults of a packed folder, or of all splits in a folder of splits, one line each. Writes nothing.
+
+    workers: number of processes; None: one for each core that this process may use. watch: called with the number of
+    shards verified and the number of all shards.
 
     Raises:
-        FormatError: it is no packed folder.
+        FormatError: it is not a packed folder.
     """
     root = Path(folder)
     splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
@@ -55,7 +58,7 @@ def verify(
             faults = [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
             return faults + [fault for split in splits for fault in _verify_split(split, workers, watch)]
     if not splits:
-        Manifest.read(root)  # says what is wrong
+        Manifest.read(root)  # raises the error that says what is wrong
     return _verify_split(root, workers, watch)
 
 
@@ -70,7 +73,7 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
-    faults += [f"{path}: was left by a run that was broken off" for path in sorted(folder.glob("*.tmp"))]
+    faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
     jobs = [VerifyJob(folder, n, shard, manifest.fields) for n, shard in enumerate(manifest.shards)]
     results: dict[int, list[str]] = {}
 
@@ -86,10 +89,10 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
 
 
 def verify_shard(job: VerifyJob) -> list[str]:
-    """Faults of one shard: size, checksum, members against the index, and every image."""
+    """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
     path = job.folder / job.shard.name
     if job.died:
-        return [f"{path}: decoding an image of it brought the process down ({job.died})"]
+        return [f"{path}: decoding one of its images killed the worker ({job.died})"]
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -131,7 +134,7 @@ def _faults(
         offset, size = row[field.offset_column], row[field.bytes_column]
         member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
         if member is None or split_name(member.name)[1] not in field.member.split(";"):
-            faults.append(f"the index places its {field.name} where none is (byte {offset:,})")
+            faults.append(f"there is no {field.name} at the offset in the index (byte {offset:,})")
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
         fault = _content_fault(field, row, content, offset - member.offset)
@@ -144,11 +147,11 @@ def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: in
     try:
         return kind_of(field).find_fault(field, row, content, header, _image_size)
     except DecodeError as error:
-        return f"does not decode: {str(error).removeprefix('does not decode: ')}"
-    except Exception as error:  # whatever parsers and decoders come across in damaged bytes
+        return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
+    except Exception as error:  # parsers and decoders may raise anything on damaged bytes
         return f"cannot be read: {error}"
 
 
 def _image_size(content: bytes) -> WidthHeight:
-    stored = check_image(content, encoding=_ANY_SIZE)
+    stored = prepare_image(content, encoding=_ANY_SIZE)
     return stored.width, stored.height

@@ -1,4 +1,4 @@
-"""Opening a packed folder, and what is said when it cannot be."""
+"""Opening a packed folder, and the messages when it is damaged."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def read_all(folder: Path) -> None:
     Reader(dataset).read(order, 0, len(order))
 
 
-def test_what_a_dataset_tells(packed: Path, photos: Path) -> None:
+def test_properties_of_a_dataset(packed: Path, photos: Path) -> None:
     dataset = gpuload.Dataset(str(packed))
     assert len(dataset) == 97
     assert dataset.classes == ("ant", "bee", "cat")
@@ -73,7 +73,7 @@ def short_shard(folder: Path) -> None:
 
 
 def swapped_shards(folder: Path) -> None:
-    """Two shards exchanged, sizes in the manifest too, as when somebody repairs a set by hand."""
+    """Exchanges two shards, and their sizes in the manifest, as if a set had been repaired by hand."""
     first, second = folder / "shard-000001.tar", folder / "shard-000002.tar"
     data = first.read_bytes(), second.read_bytes()
     size = max(map(len, data))
@@ -127,7 +127,7 @@ def short_index(folder: Path) -> None:
             gpuload.FormatError,
             r"index.arrow: has 9 rows for shard-000000.tar, manifest.json says 10",
         ),
-        (short_index, gpuload.FormatError, r"index.arrow: not an Arrow file, or cut short"),
+        (short_index, gpuload.FormatError, r"index.arrow: not an Arrow file, or truncated"),
         (lambda f: (f / "index.arrow").unlink(), gpuload.FormatError, r"index.arrow: missing. Copy the folder again"),
         (lambda f: (f / "manifest.json").unlink(), gpuload.FormatError, r"no manifest.json, so this is not a packed"),
         (lambda f: (f / "manifest.json").write_text("{"), gpuload.FormatError, r"manifest.json: cannot be read"),
@@ -135,7 +135,7 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m.update(version=7)),
             gpuload.FormatError,
-            r"manifest.json: is of version 7, this gpuload reads version 1. Upgrade with `pip install -U gpuload`",
+            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `pip install -U gpuload`",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m.pop("shards")),
@@ -150,11 +150,11 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m["fields"][0].update(kind="video")),
             gpuload.FormatError,
-            r"field 'image' is of kind 'video'; this gpuload knows image, ",
+            r"field 'image' has kind 'video'; this gpuload knows image, ",
         ),
     ],
 )
-def test_damage_is_named(
+def test_messages_name_the_damage(
     packed: Path, copy: Path, damage: Callable[[Path], object], error: type[Exception], message: str
 ) -> None:
     (copy.parent / "whole").symlink_to(packed)
@@ -164,14 +164,14 @@ def test_damage_is_named(
         read_all(copy)
 
 
-def test_a_folder_that_is_not_there_or_holds_splits(packed: Path, tmp_path: Path) -> None:
+def test_folder_is_missing_or_holds_splits(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(gpuload.FormatError, match=r"nowhere: no such folder. Pack images into one with"):
         gpuload.Dataset(tmp_path / "nowhere")
     with pytest.raises(gpuload.FormatError, match=r"holds packed splits; open one of them, for instance .*train"):
         gpuload.Dataset(packed.parent)
 
 
-def test_the_fingerprint_tells_sets_apart(packed: Path, copy: Path) -> None:
+def test_fingerprint_distinguishes_sets(packed: Path, copy: Path) -> None:
     assert gpuload.Dataset(copy).fingerprint == gpuload.Dataset(packed).fingerprint
     manifest = gpuload.Dataset(packed).manifest
     other = type(manifest)(**{**vars(manifest), "shards": manifest.shards[::-1]})

@@ -1,4 +1,4 @@
-"""Tar headers, against tarfile as a second opinion."""
+"""Tar headers, compared with tarfile's."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, TarWriter, ustar_header
 
 
 @pytest.mark.parametrize(("name", "size"), [("a.jpg", 0), ("00000001-x.cls", 1), ("n" * 100, 8**11 - 1)])
-def test_header_is_what_tarfile_writes(name: str, size: int) -> None:
+def test_header_matches_tarfile(name: str, size: int) -> None:
     header = ustar_header(name, size)
     assert len(header) == BLOCK_BYTES
     back = tarfile.TarInfo.frombuf(header, "ascii", "strict")  # checks the checksum
@@ -18,7 +18,7 @@ def test_header_is_what_tarfile_writes(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("n" * 101, 0), ("a.jpg", 8**11)])
-def test_what_does_not_fit(name: str, size: int) -> None:
+def test_names_and_sizes_that_do_not_fit(name: str, size: int) -> None:
     with pytest.raises(ValueError, match="does not fit a USTAR header: 100 bytes of name, 8 GiB of data"):
         ustar_header(name, size)
 

@@ -1,6 +1,6 @@
-"""The contract of a kind of field, for each kind in the registry: from a source to a batch and back.
+"""The contract test of kinds of fields, run for each kind in the registry, from the source to the batch.
 
-A new kind needs an `Example` here, and nothing else; one that has none fails.
+A new kind only needs an `Example` here; a kind without one fails.
 """
 
 import io
@@ -30,11 +30,12 @@ NAMES = ("nose", "left_eye", "right_eye")
 
 @dataclass(frozen=True)
 class Example:
-    """One field of a kind, of whole images of WIDTH × HEIGHT.
+    """A field of a kind, for uncropped images of WIDTH × HEIGHT.
 
-    give: what a sample number's dict has for it; the first key is the field's name. show: the value of a sample, out of
-    a batch's output and the row, in a form that can be compared. expect: that value of a sample number. mirror, half:
-    the value where the image is flipped left to right, and where it is packed at half its size. cell: of a table.
+    give: the entries of a sample's dict, by sample number; the first key is the field's name. show: a sample's value in
+    a form that can be compared, from the field's output for a batch and the row. expect: that value, by sample number.
+    mirror, half: how the value changes when the image is flipped left to right, or packed at half its size. cell: the
+    value in a table, by sample number; None for a kind that tables cannot hold. settings: of the packer.
     """
 
     give: Callable[[int], dict[str, Any]]
@@ -47,7 +48,7 @@ class Example:
 
 
 def pixels(number: int) -> np.ndarray:
-    """Left half of one gray level, right half of another, which JPEG keeps nearly."""
+    """An image with one gray level in its left half and another in its right half, which JPEG almost preserves."""
     image = np.full((HEIGHT, WIDTH, 3), 40 + 10 * number, np.uint8)
     image[:, WIDTH // 2 :] = 200
     return image
@@ -58,11 +59,11 @@ def boxes(number: int) -> list[list[float]]:
 
 
 def points(number: int) -> np.ndarray:
-    """Instances of three points; the last one is never labelled in every other instance."""
-    found = [
+    """Instances of three points; in every other instance the last point is not labelled."""
+    instances = [
         [[4.0, 2.0, 2], [6.0 + 2 * number, 8.0, 1], [20.0, 12.0 + number, 2 * (at % 2)]] for at in range(number % 3)
     ]
-    array = np.array(found, np.float32).reshape(-1, 3, 3)
+    array = np.array(instances, np.float32).reshape(-1, 3, 3)
     array[array[..., 2] == 0] = 0
     return array
 
@@ -74,13 +75,13 @@ def mirror_boxes(found: np.ndarray) -> np.ndarray:
 
 
 def mirror_points(found: np.ndarray) -> np.ndarray:
-    mirrored = found[:, [0, 2, 1]].copy()  # the eyes change places
+    mirrored = found[:, [0, 2, 1]].copy()  # the eyes are swapped
     mirrored[..., 0] = np.where(mirrored[..., 2] > 0, WIDTH - mirrored[..., 0], 0)
     return mirrored
 
 
 def whole_image(images: Any, row: int) -> np.ndarray:
-    return images[row].numpy().mean(axis=(0, 1)).round(-1)  # a level for each column, to the nearest ten
+    return images[row].numpy().mean(axis=(0, 1)).round(-1)  # the level of each column, to the nearest ten
 
 
 def image_levels(number: int) -> np.ndarray:
@@ -156,7 +157,7 @@ def field_name(kind: str) -> str:
 
 
 def spec_of(kind: str) -> Any:
-    """What to ask for: by name, but keypoints by a spec, since those packed from dicts have no names."""
+    """How to request the field: by its name, but keypoints by a spec, since points packed from dicts have no names."""
     return gpuload.Keypoints(flip_pairs=((1, 2),)) if kind == "keypoints" else field_name(kind)
 
 
@@ -189,7 +190,7 @@ def loader(data: Any, kind: str, batch_size: int = 3, **options: Any) -> gpuload
 
 
 def drain(batches: Any, kind: str) -> list[tuple[int, Any]]:
-    """(number of a sample, its value) in the order of the batches."""
+    """(sample number, value) in the order of the batches."""
     return [
         (int(index), EXAMPLES[kind].show(output, row))
         for output, indices, _ in batches
@@ -213,13 +214,13 @@ def test_every_kind_has_an_example() -> None:
     assert set(EXAMPLES) == set(KINDS)
 
 
-def test_what_is_packed_comes_out(kind: str, packed: gpuload.Dataset) -> None:
+def test_values_survive_packing_and_loading(kind: str, packed: gpuload.Dataset) -> None:
     assert packed.fields[field_name(kind)].kind == kind
     with loader(packed, kind) as batches:
         check(kind, drain(batches, kind), range(SAMPLES))
 
 
-def test_the_member_holds_what_the_index_does(kind: str, packed: gpuload.Dataset) -> None:
+def test_member_and_index_agree(kind: str, packed: gpuload.Dataset) -> None:
     field = packed.fields[field_name(kind)]
     seen = 0
     for number, path in enumerate(packed.shard_paths):
@@ -236,31 +237,31 @@ def test_the_member_holds_what_the_index_does(kind: str, packed: gpuload.Dataset
     assert seen == SAMPLES
 
 
-def test_a_flip_moves_it_with_its_image(kind: str, packed: gpuload.Dataset) -> None:
+def test_values_move_with_a_flip(kind: str, packed: gpuload.Dataset) -> None:
     with loader(packed, kind, flip=1.0) as batches:
         check(kind, drain(batches, kind), range(SAMPLES), EXAMPLES[kind].mirror)
 
 
-def test_resizing_when_packed_moves_it_with_its_image(kind: str, tmp_path: Path) -> None:
+def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
     settings["encode"] = "raw" if kind == "raw" else "jpeg"
     data = pack(tmp_path / "out", kind, **settings, quality=98)
     size = (HEIGHT, WIDTH) if kind in ("image", "raw") else (HEIGHT // 2, WIDTH // 2)
     with loader(data, kind, size=size) as batches:
         found = drain(batches, kind)
-    if kind in ("image", "raw"):  # resized twice: only the middle of each half is of one level
+    if kind in ("image", "raw"):  # resized twice, so only the middle of each half has its exact level
         keep = [WIDTH // 4, 3 * WIDTH // 4]
         assert [value[keep].tolist() for _, value in found] == [image_levels(n)[keep].tolist() for n in range(SAMPLES)]
     else:
         check(kind, found, range(SAMPLES), EXAMPLES[kind].half)
 
 
-def test_a_subset_has_its_own(kind: str, packed: gpuload.Dataset) -> None:
+def test_a_subset_has_the_values_of_its_samples(kind: str, packed: gpuload.Dataset) -> None:
     with loader(packed.subset([1, 4, 5]), kind, 2) as batches:
         check(kind, drain(batches, kind), [1, 4, 5])
 
 
-def test_in_a_mixture_each_sample_keeps_its_own(kind: str, packed: gpuload.Dataset) -> None:
+def test_samples_keep_their_values_in_a_mixture(kind: str, packed: gpuload.Dataset) -> None:
     both = gpuload.mix([(packed.subset([0, 1, 2, 3]), 0.5), (packed.subset([4, 5, 6]), 0.5)])
     with loader(both, kind, 2, shuffle=True, steps_per_epoch=9, drop_last=True) as batches:
         found = drain(batches, kind)
@@ -268,7 +269,7 @@ def test_in_a_mixture_each_sample_keeps_its_own(kind: str, packed: gpuload.Datas
     assert {number for number, _ in found} == set(range(SAMPLES))
 
 
-def test_over_ranks_each_sample_comes_once(kind: str, packed: gpuload.Dataset) -> None:
+def test_every_sample_comes_once_over_all_ranks(kind: str, packed: gpuload.Dataset) -> None:
     found = []
     for rank in range(2):
         with loader(packed, kind, 2, rank=rank, world_size=2, shuffle=True) as batches:
@@ -277,7 +278,7 @@ def test_over_ranks_each_sample_comes_once(kind: str, packed: gpuload.Dataset) -
     assert sorted(number for number, _ in found) == list(range(SAMPLES))
 
 
-def test_a_resumed_run_has_the_rest(kind: str, packed: gpuload.Dataset) -> None:
+def test_a_resumed_run_delivers_the_rest(kind: str, packed: gpuload.Dataset) -> None:
     with loader(packed, kind, 2, shuffle=True) as batches:
         whole = drain(batches, kind)
     with loader(packed, kind, 2, shuffle=True) as batches:
@@ -289,7 +290,7 @@ def test_a_resumed_run_has_the_rest(kind: str, packed: gpuload.Dataset) -> None:
 
 
 def other(value: Any) -> Any:
-    """A value of the same type that differs."""
+    """A different value of the same type; None for an empty list."""
     if isinstance(value, str):
         return value + "x"
     if isinstance(value, list):
@@ -298,7 +299,7 @@ def other(value: Any) -> Any:
 
 
 def rewrite(folder: Path, fields: Any, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """The index again, with some rows changed."""
+    """Writes the index again after `change` has edited its rows."""
     index = Index(folder / "index.arrow", fields)
     batches = [index.shard(number).to_pylist() for number in range(len(index))]
     schema = index.schema
@@ -309,14 +310,14 @@ def rewrite(folder: Path, fields: Any, change: Callable[[list[dict[str, Any]]], 
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
 
 
-def test_verify_notices_each_value_that_was_changed(kind: str, tmp_path: Path) -> None:
+def test_verify_notices_every_changed_value(kind: str, tmp_path: Path) -> None:
     data = pack(tmp_path / "out", kind)
     field = data.fields[field_name(kind)]
     assert verify(tmp_path / "out") == []
     columns = [*kind_of(field).columns(field), field.offset_column, field.bytes_column]
     if kind in ("image", "raw", "mask"):
         columns += ["width", "height"]
-    whole = (data.folder / "index.arrow").read_bytes()
+    intact = (data.folder / "index.arrow").read_bytes()
     for column in columns:
         changed: list[str] = []
 
@@ -330,15 +331,15 @@ def test_verify_notices_each_value_that_was_changed(kind: str, tmp_path: Path) -
         faults = verify(tmp_path / "out")
         assert len(changed) == 1
         assert any(repr(changed[0]) in fault and field.name in fault for fault in faults), (column, faults)
-        (data.folder / "index.arrow").write_bytes(whole)
+        (data.folder / "index.arrow").write_bytes(intact)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-def test_a_table_gives_the_same(kind: str, packed: gpuload.Dataset, tmp_path: Path, form: str) -> None:
+def test_values_from_a_table_are_the_same(kind: str, packed: gpuload.Dataset, tmp_path: Path, form: str) -> None:
     cell = EXAMPLES[kind].cell
     assert (cell is not None) == KINDS[kind].in_tables
     if cell is None:
-        pytest.skip(f"a table has no column of kind {kind!r}")
+        pytest.skip(f"tables have no columns of kind {kind!r}")
     folder, role = tmp_path / "photos", KINDS[kind].role or kind
     (folder / "masks").mkdir(parents=True)
     for number in range(SAMPLES):
@@ -373,7 +374,7 @@ def test_a_table_gives_the_same(kind: str, packed: gpuload.Dataset, tmp_path: Pa
         check(kind, drain(batches, kind), range(SAMPLES))
 
 
-def test_masks_are_png_images(tmp_path: Path) -> None:
+def test_masks_are_stored_as_png(tmp_path: Path) -> None:
     data = pack(tmp_path / "out", "mask")
     field, row = data.fields["mask"], data.rows(0).to_pylist()[0]
     content = data.shard_paths[0].read_bytes()[row[field.offset_column] :][: row[field.bytes_column]]

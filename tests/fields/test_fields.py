@@ -1,4 +1,4 @@
-"""Every kind of packed field as a batch has it, out of a really packed set."""
+"""The values of every kind of field in a batch, read from a set packed with the real packer."""
 
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,9 @@ SOME = [7, 0, 10, 3]
 def test_arrays_of_numbers(dataset: gpuload.Dataset, spec: str | FieldSpec, expected: np.ndarray) -> None:
     found = values_of(spec, dataset, SOME)
     assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
-    assert torch.from_numpy(found).numpy().tolist() == expected.tolist()  # warns of memory that may not be written to
-    none = values_of(spec, dataset, [])
-    assert (none.dtype, none.shape) == (expected.dtype, (0, *expected.shape[1:]))
+    assert torch.from_numpy(found).numpy().tolist() == expected.tolist()  # from_numpy warns of read-only memory
+    empty = values_of(spec, dataset, [])
+    assert (empty.dtype, empty.shape) == (expected.dtype, (0, *expected.shape[1:]))
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_classes_without_names(tmp_path: Path) -> None:
     assert values_of(OneHot(num_classes=4, background=True), dataset, [0, 1]).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
     assert values_of(MultiHot(num_classes=3), dataset, [0, 1]).tolist() == [[0, 1, 0], [1, 0, 1]]
     for spec in (OneHot(), "labels", MultiHot()):
-        message = r"\('labels?'\): the classes in .*train have no names, so that their number is not known. Use \w+Hot\('labels?', num_classes=…\)"
+        message = r"\('labels?'\): the number of classes is unknown, since the classes in .*train have no names. Use \w+Hot\('labels?', num_classes=…\)"
         with pytest.raises(gpuload.ArgumentError, match=message):
             bind_field(spec, [dataset])
     for spec in (OneHot(num_classes=2), MultiHot(num_classes=2), OneHot(num_classes=3, background=True)):
-        message = rf"train: sample '{dataset.keys([1])[0]}' has class 2 in 'labels?', and 2 classes were expected, numbered from 0. Give a larger num_classes"
+        message = rf"train: sample '{dataset.keys([1])[0]}': its 'labels?' has class 2, expected 2 classes, numbered from 0. Give a larger num_classes"
         with pytest.raises(gpuload.ArgumentError, match=message):
             values_of(spec, dataset, [0, 1])
 
@@ -109,29 +109,31 @@ def test_negative_labels_are_background(labels: list[int], background: bool) -> 
     assert field.values(rows).tolist() == expected.tolist()  # type: ignore[union-attr]
 
 
-def test_targets_that_turn_with_a_flip(dataset: gpuload.Dataset) -> None:
+def test_targets_change_their_sign_with_a_flip(dataset: gpuload.Dataset) -> None:
     one = {"views": [flips([1, 0, 1, 0])]}
     angle, drive = [0.375, -0.5, 0.75, -0.125], [[1.75, -1.5, 2], [0, -1.5, 2], [2.5, -1.5, 2], [0.75, -1.5, 2]]
     assert values_of("angle", dataset, SOME, **one).tolist() == angle
-    turned = values_of(Target("angle", negate_on_flip=True), dataset, SOME, **one)
-    assert (turned.dtype, turned.tolist()) == (np.float32, [-0.375, -0.5, -0.75, -0.125])
-    turned = values_of(Target("drive", negate_on_flip=(False, True, False)), dataset, SOME, **one)
-    assert turned.tolist() == [[1.75, 1.5, 2], [0, -1.5, 2], [2.5, 1.5, 2], [0.75, -1.5, 2]]
+    negated = values_of(Target("angle", negate_on_flip=True), dataset, SOME, **one)
+    assert (negated.dtype, negated.tolist()) == (np.float32, [-0.375, -0.5, -0.75, -0.125])
+    negated = values_of(Target("drive", negate_on_flip=(False, True, False)), dataset, SOME, **one)
+    assert negated.tolist() == [[1.75, 1.5, 2], [0, -1.5, 2], [2.5, 1.5, 2], [0.75, -1.5, 2]]
     two = {"views": [flips([1, 0, 1, 0]), flips([0, 1, 0, 0])]}
     found = values_of(Target("drive", negate_on_flip=True), dataset, SOME, **two)
     assert type(found) is tuple and len(found) == 2
     np.testing.assert_array_equal(found[0], np.array(drive) * [[-1], [1], [-1], [1]])
     np.testing.assert_array_equal(found[1], np.array(drive) * [[1], [-1], [1], [1]])
-    assert values_of("drive", dataset, SOME, **two).tolist() == drive  # what does not turn is the same in both
+    assert (
+        values_of("drive", dataset, SOME, **two).tolist() == drive
+    )  # without a change of sign there is one value for both views
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9, width=32), st.integers(0, 1)), max_size=6), st.booleans())
-def test_a_sign_that_turned_twice_is_as_before(pairs: list[tuple[float, int]], turn: bool) -> None:
+def test_negating_twice_restores_the_values(pairs: list[tuple[float, int]], negated: bool) -> None:
     values = np.array([value for value, _ in pairs], np.float32)
     mirror = np.array([flip for _, flip in pairs], np.int32)
-    once = negate_flipped(values, mirror, [turn])
-    assert once.tolist() == [-value if flip and turn else value for value, flip in pairs]
-    assert negate_flipped(once, mirror, [turn]).tolist() == values.tolist()
+    once = negate_flipped(values, mirror, [negated])
+    assert once.tolist() == [-value if flip and negated else value for value, flip in pairs]
+    assert negate_flipped(once, mirror, [negated]).tolist() == values.tolist()
 
 
 def test_tokens(dataset: gpuload.Dataset) -> None:
@@ -160,14 +162,14 @@ def test_padding_is_row_by_row(lists: list[list[int]], width: int | None) -> Non
 @pytest.mark.parametrize("stored", ["<i8", ">i2", "|u1", "<u2", ">u4", "<u8", "<f2", ">f8", "|b1", ">c16"])
 def test_every_dtype_that_torch_has(stored: str) -> None:
     values = np.array([[0, 1], [7, 3]]).astype(stored)
-    odd = np.concatenate([np.zeros(1, np.uint8), values.reshape(-1).view(np.uint8)])[1:]  # at an odd address
-    found = join_elements([odd[: len(odd) // 2], odd[len(odd) // 2 :]], np.dtype(stored))
+    unaligned = np.concatenate([np.zeros(1, np.uint8), values.reshape(-1).view(np.uint8)])[1:]
+    found = join_elements([unaligned[: len(unaligned) // 2], unaligned[len(unaligned) // 2 :]], np.dtype(stored))
     assert found.tolist() == values.reshape(-1).tolist()
     assert torch.from_numpy(found).numpy().dtype == np.dtype(stored).newbyteorder("=")
 
 
-def test_boxes_come_in_pixels_of_the_output(dataset: gpuload.Dataset) -> None:
-    found = values_of("boxes", dataset, [1, 3, 5])  # widths 25, 27, 29; what lies behind 20 is cropped
+def test_boxes_are_in_pixels_of_the_output(dataset: gpuload.Dataset) -> None:
+    found = values_of("boxes", dataset, [1, 3, 5])  # widths 25, 27, 29; the part beyond 20 is cropped
     assert isinstance(found, PaddedBoxes)
     assert found.boxes.tolist() == [[[0, 0, 12.5, 20], [0] * 4], [[0] * 4] * 2, [[0, 0, 14.5, 20], [2, 3, 10, 9]]]
     assert found.labels.tolist() == [[1, -1], [-1, -1], [1, 0]]  # the boxes' own classes: ant, cat
@@ -176,7 +178,7 @@ def test_boxes_come_in_pixels_of_the_output(dataset: gpuload.Dataset) -> None:
     assert wide.boxes.tolist() == [[[0, 0, 14.5, 20]]]
 
 
-def test_the_decoder_makes_images_and_masks(dataset: gpuload.Dataset) -> None:
+def test_images_and_masks_are_left_to_the_decoder(dataset: gpuload.Dataset) -> None:
     assert bind_field("image", [dataset]) == PixelField("image", "image")
     assert bind_field("mask", [dataset]) == PixelField("mask", "mask", 0)
     assert bind_field(Mask(fill=255), [dataset]) == PixelField("mask", "mask", 255)
@@ -184,7 +186,7 @@ def test_the_decoder_makes_images_and_masks(dataset: gpuload.Dataset) -> None:
 
 @pytest.fixture(scope="module")
 def mixed(dataset: gpuload.Dataset, tmp_path_factory: pytest.TempPathFactory) -> list[gpuload.Dataset]:
-    """Two sets with the same fields."""
+    """Two data sets with the same fields."""
     samples = [{**sample(number), "caption": f"other {number}"} for number in range(8, 12)]
     return [dataset, pack(tmp_path_factory.mktemp("other") / "packed", samples)]
 
@@ -196,8 +198,8 @@ def test_batches_of_a_mixture(mixed: list[gpuload.Dataset]) -> None:
     assert values_of("dataset", mixed, **which).tolist() == [1, 0, 1]
     assert values_of(Tokens(), mixed, **which).lengths.tolist() == [10, 2, 8]
     message = (
-        rf"{mixed[1].folder}: sample '{mixed[1].keys([1])[0]}': its 'text' is an array of shape \(4,\), that of "
-        rf"{mixed[0].folder}: sample '{mixed[0].keys([2])[0]}' of \(5,\)"
+        rf"{mixed[1].folder}: sample '{mixed[1].keys([1])[0]}': its 'text' has shape \(4,\), that of "
+        rf"{mixed[0].folder}: sample '{mixed[0].keys([2])[0]}' has \(5,\)"
     )
     with pytest.raises(gpuload.DecodeError, match=message):
         values_of("text", mixed, [2, 1], sources=[0, 1])

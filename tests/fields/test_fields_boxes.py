@@ -1,4 +1,4 @@
-"""Boxes that follow their images: against painted images, against torchvision, and what must hold of any."""
+"""Boxes that move with their images: compared with painted images and with torchvision, and general properties."""
 
 import importlib
 from types import ModuleType
@@ -64,28 +64,28 @@ def paint(box: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def crop_and_resize(image: np.ndarray, window: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """What lies in (top, left, bottom, right), by the nearest pixel; False outside of the image."""
-    spots = [
+    """The window (top, left, bottom, right), resized to `size` by nearest neighbour; False outside of the image."""
+    centers = [
         np.floor(window[axis] + (np.arange(size[axis]) + 0.5) * (window[2 + axis] - window[axis]) / size[axis])
         for axis in (0, 1)
     ]
     padded = np.pad(image, 64)
-    return padded[np.ix_(*((spot + 64).astype(int) for spot in spots))]
+    return padded[np.ix_(*((center + 64).astype(int) for center in centers))]
 
 
 def bounds(painted: np.ndarray) -> np.ndarray:
-    """x0, y0, x1, y1 of what is True."""
+    """x0, y0, x1, y1 of the pixels that are True."""
     y, x = np.nonzero(painted)
     return np.array([x.min(), y.min(), x.max() + 1, y.max() + 1])
 
 
 @given(SEEDS)
-def test_as_in_painted_images(seed: int) -> None:
+def test_boxes_match_painted_images(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 6))
     sides = rng.integers(1, 30, (count, 2))  # height, width
     size = tuple(rng.integers(1, 50, 2).tolist())
-    low = rng.integers(-12, sides)  # may begin in the padding, and end there
+    low = rng.integers(-12, sides)  # a window may begin and end in the padding
     windows = np.concatenate([low, rng.integers(low + 1, sides + 12)], axis=1)
     mirror, mirror_y = rng.integers(0, 2, (2, count))
     images = np.sort(rng.integers(0, count, 8))
@@ -99,32 +99,32 @@ def test_as_in_painted_images(seed: int) -> None:
         shown = crop_and_resize(painted, windows[n], size)
         shown = shown[:, ::-1] if mirror[n] else shown
         shown = shown[::-1] if mirror_y[n] else shown
-        if shown.any():  # a pixel shows where its centre lies in the box
+        if shown.any():  # a pixel is painted if its centre is in the box
             assert np.abs(bounds(shown) - found).max() <= 0.5 + 1e-4
         elif share:
-            assert (found[2:] - found[:2]).min() <= 1 + 1e-4  # too thin for a centre
+            assert (found[2:] - found[:2]).min() <= 1 + 1e-4  # too thin to contain the centre of a pixel
 
 
 @given(SEEDS)
-def test_turned_ones_as_in_painted_images(seed: int) -> None:
+def test_rotated_boxes_match_painted_images(seed: int) -> None:
     rng = np.random.default_rng(seed)
     side = 64
-    box = draw_boxes(rng, 1, 12, 12)[0] * 2 + 20  # near the middle, so that no corner is turned out of the image
+    box = draw_boxes(rng, 1, 12, 12)[0] * 2 + 20  # near the middle, so that no corner leaves the image
     angle, shear = rng.uniform(-np.pi, np.pi), rng.uniform(-0.3, 0.3)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ [[1, shear], [0, 1]]
     shift = np.array([side / 2, side / 2]) - turn @ np.array([side / 2, side / 2]) + rng.uniform(-4, 4, 2)
     affine = np.concatenate([turn, shift[:, None]], axis=1)[None]
-    # Where each pixel of the turned image came from, painted four times as fine.
-    spots = (np.stack(np.meshgrid(*[np.arange(side * 4)] * 2), axis=-1) + 0.5) / 4
-    came = np.floor((spots - shift) @ np.linalg.inv(turn).T).astype(int) + 64
-    shown = np.pad(paint(box, side, side), 64)[came[..., 1], came[..., 0]]
+    # The pixel from which each pixel of the rotated image comes, at four times the resolution.
+    centers = (np.stack(np.meshgrid(*[np.arange(side * 4)] * 2), axis=-1) + 0.5) / 4
+    origins = np.floor((centers - shift) @ np.linalg.inv(turn).T).astype(int) + 64
+    shown = np.pad(paint(box, side, side), 64)[origins[..., 1], origins[..., 0]]
     found, visible = move_boxes(box[None], np.array([0]), crops([0, 0, side, side]), (side, side), affine)
     assert np.abs(bounds(shown) / 4 - found[0]).max() <= 0.5
     assert visible[0] == 1
 
 
-def test_affines_are_of_each_image_as_cropped_and_flipped() -> None:
-    # Images of 16 x 8. The first is flipped to the right, then moved 6 to the left and 2 down; the second enlarged.
+def test_affines_apply_after_crop_and_flip() -> None:
+    # Images of 16 x 8. The first is flipped left to right, then moved 6 left and 2 down; the second is enlarged.
     affines = np.array([[[1, 0, -6], [0, 1, 2]], [[2, 0, 0], [0, 2, 0]]], np.float64)
     boxes = np.array([[0, 0, 4, 4], [10, 0, 16, 8], [0, 0, 4, 4], [6, 2, 10, 6]], np.float64)
     view = crops([[0, 0, 8, 16]] * 2, mirror=[1, 0])
@@ -171,11 +171,11 @@ def test_flipping_twice_changes_nothing(seed: int) -> None:
     assert once[-1].tolist() == boxes[-1].tolist()
     mirrored = boxes[3].copy()
     mirrored[[1, 3]] = 30 - boxes[3, [3, 1]]
-    assert once[3].tolist() == mirrored.tolist()  # top to bottom alone
+    assert once[3].tolist() == mirrored.tolist()  # flipped top to bottom only
 
 
 @given(SEEDS, st.floats(0, 1))
-def test_what_remains_is_inside_and_visible_enough(seed: int, min_visible: float) -> None:
+def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float) -> None:
     rng = np.random.default_rng(seed)
     boxes = [draw_boxes(rng, int(rng.integers(0, 6)), 50, 40, step=0.25) for _ in range(5)]
     low = rng.uniform(-10, 30, (5, 2))
@@ -196,7 +196,7 @@ def test_what_remains_is_inside_and_visible_enough(seed: int, min_visible: float
     assert ((x0 >= 0) & (x0 <= x1) & (x1 <= size[1]) & (y0 >= 0) & (y0 <= y1) & (y1 <= size[0])).all()
 
 
-def test_the_share_at_which_a_box_goes() -> None:
+def test_min_visible_is_the_least_fraction_that_is_kept() -> None:
     boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10]]], [[1, 2, 3]]
     view = crops([0, 8, 20, 28])  # a fifth of the first remains, 12 of 20 columns of the second, nothing of the third
     for min_visible, expected in [(0, [1, 2]), (0.2, [1, 2]), (0.21, [2]), (0.6, [2]), (0.61, []), (1, [])]:
@@ -204,7 +204,7 @@ def test_the_share_at_which_a_box_goes() -> None:
         assert (found.labels.tolist(), found.counts.tolist()) == ([expected], [len(expected)])
 
 
-def test_a_box_without_area_is_left_out_without_a_warning() -> None:
+def test_an_empty_box_is_dropped_without_a_warning() -> None:
     found = BoundBoxes(Boxes(min_visible=0), FIELD).values(
         rows([[[5, 5, 5, 9], [1, 1, 2, 2]]], [[7, 8]], crops([0, 0, 20, 20]), (20, 20))
     )
@@ -222,7 +222,7 @@ def test_formats(form: Any, normalized: bool) -> None:
     assert [array.dtype for array in found] == [np.float32, np.int64, np.int64]
 
 
-def test_max_boxes_makes_every_batch_as_wide() -> None:
+def test_max_boxes_fixes_the_width_of_every_batch() -> None:
     field = BoundBoxes(Boxes(max_boxes=2), FIELD)
     box = [0, 0, 4, 4]
     view = crops([[0, 0, 8, 8]] * 3)
@@ -243,7 +243,7 @@ def test_batches_without_boxes(count: int, shape: tuple[int, ...], affine: bool)
     assert (found.boxes.shape, found.labels.shape, found.counts.tolist()) == (shape, shape[:2], [0] * count)
 
 
-def test_each_view_has_boxes_of_its_own() -> None:
+def test_each_view_has_its_own_boxes() -> None:
     one = rows([[[0, 0, 10, 10]]], [[3]], crops([0, 0, 10, 10]), (10, 10))
     two = Rows(one.columns, {}, [*one.views, crops([0, 5, 10, 15])], [(10, 10), (20, 20)], [None, None])
     found = BoundBoxes(Boxes(), FIELD).values(two)
@@ -254,13 +254,13 @@ def test_each_view_has_boxes_of_its_own() -> None:
 
 @pytest.fixture(scope="session")
 def ops() -> ModuleType:
-    """torchvision.ops, also beside a CPU-only torch."""
+    """torchvision.ops, which also works with a CPU-only torch."""
     importlib.import_module("torchvision_anywhere")
     return importlib.import_module("torchvision.ops")
 
 
 @given(seed=SEEDS)
-def test_formats_are_torchvisions(ops: ModuleType, seed: int) -> None:
+def test_formats_match_torchvision(ops: ModuleType, seed: int) -> None:
     rng = np.random.default_rng(seed)
     boxes = draw_boxes(rng, 9, 300, 200, step=0.25).astype(np.float32)
     for form in ("xyxy", "xywh", "cxcywh"):
@@ -271,7 +271,7 @@ def test_formats_are_torchvisions(ops: ModuleType, seed: int) -> None:
 
 
 @given(seed=SEEDS)
-def test_crop_resize_and_flips_are_torchvisions(transforms: ModuleType, seed: int) -> None:
+def test_crop_resize_and_flips_match_torchvision(transforms: ModuleType, seed: int) -> None:
     tensors = importlib.import_module("torchvision.tv_tensors")
     functional = transforms.functional
     rng = np.random.default_rng(seed)
@@ -298,11 +298,11 @@ def test_crop_resize_and_flips_are_torchvisions(transforms: ModuleType, seed: in
     ("options", "message"),
     [
         ({"format": "yxyx"}, r"Boxes\('boxes', format='yxyx'\): expected one of 'xyxy', 'xywh', 'cxcywh'"),
-        ({"min_visible": 1.5}, r"Boxes\('boxes', min_visible=1.5\): expected a share of the box's area, in 0..1"),
+        ({"min_visible": 1.5}, r"Boxes\('boxes', min_visible=1.5\): expected a fraction of a box's area, in 0..1"),
         ({"min_visible": -0.1}, r"min_visible=-0.1\)"),
         ({"max_boxes": 0}, r"Boxes\('boxes', max_boxes=0\): expected at least 1"),
     ],
 )
-def test_impossible_boxes_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_boxes_specs_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
         Boxes(**options)

@@ -1,4 +1,4 @@
-"""Masks, boxes and targets follow whatever is done to their images, on both decoders."""
+"""Masks, boxes and targets follow every change to their images, with both decoders."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, deco
     ],
     ids=["trivial", "rand", "apply"],
 )
-def test_they_follow_what_moves_pixels_after_the_resize(
+def test_they_follow_transforms_after_the_resize(
     painted: Path, decoder: str, transform: Any, tight: Any, least: int
 ) -> None:
     augment = shown(crop="random", scale=(0.5, 1.0), vertical_flip=0.5, transforms=[Moves(transform)])
@@ -92,8 +92,8 @@ def test_they_follow_what_moves_pixels_after_the_resize(
     assert bounded > least and moved > 1
 
 
-def test_colours_do_not_change_where_pixels_go(painted: Path, decoder: str) -> None:
-    """With all of its changes a policy moves masks as with its moves alone."""
+def test_colour_changes_do_not_affect_how_pixels_move(painted: Path, decoder: str) -> None:
+    """A complete policy moves masks exactly as its geometric transforms alone do."""
     masks = []
     for transform in (RandAugment(3), Moves(RandAugment(3))):
         with load(painted, decoder, shown(transforms=[transform]), fields=("mask",)) as loader:
@@ -101,7 +101,7 @@ def test_colours_do_not_change_where_pixels_go(painted: Path, decoder: str) -> N
     assert torch.equal(*masks)
 
 
-def test_what_lies_outside_is_of_the_masks_own_class(painted: Path, decoder: str) -> None:
+def test_pixels_outside_the_image_have_the_masks_fill(painted: Path, decoder: str) -> None:
     fields = ("image", gpuload.Mask("mask", fill=255))
     for options in (GEOMETRY["padded"], {"transforms": [Moves(TrivialAugmentWide())]}):
         with load(painted, decoder, shown(**options), fields=fields) as loader:
@@ -109,14 +109,14 @@ def test_what_lies_outside_is_of_the_masks_own_class(painted: Path, decoder: str
             for images, masks in loader:
                 outside = masks == 255
                 assert (images.permute(0, 2, 3, 1)[outside] == 0).all()
-                # The painted classes begin with 1: what has no class is outside, whatever the fill.
+                # The painted classes start at 1, so no pixel of the image has class 0.
                 assert not (masks == 0).any()
                 seen += int(outside.sum())
         assert seen > 100
 
 
-def test_targets_turn_where_their_image_is_mirrored(painted: Path, decoder: str) -> None:
-    turned = total = 0
+def test_targets_change_sign_where_their_image_is_mirrored(painted: Path, decoder: str) -> None:
+    negative = total = 0
     options: dict[str, Any] = {"crop": "random", "scale": (0.5, 1.0), "vertical_flip": 0.5}
     with (
         load(painted, decoder, shown(**options)) as loader,
@@ -125,11 +125,11 @@ def test_targets_turn_where_their_image_is_mirrored(painted: Path, decoder: str)
         for (images, *_, angles, index, _), (unflipped, *_, plain, _, _) in zip(loader, straight, strict=True):
             assert torch.equal(plain, index + 1.0) and torch.equal(angles.abs(), plain)
             mirrored = (images.flip(3) == unflipped).flatten(1).all(dim=1)
-            as_it_was = (images == unflipped).flatten(1).all(dim=1)
-            assert (mirrored ^ as_it_was).all()
+            unchanged = (images == unflipped).flatten(1).all(dim=1)
+            assert (mirrored ^ unchanged).all()
             assert torch.equal(angles < 0, mirrored)
-            turned, total = turned + int(mirrored.sum()), total + len(images)
-    assert 3 <= turned <= total - 3 and total == 18
+            negative, total = negative + int(mirrored.sum()), total + len(images)
+    assert 3 <= negative <= total - 3 and total == 18
 
 
 def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
@@ -153,7 +153,7 @@ def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
 
 
 def rows(loaders: list[gpuload.DaliIterator], steps: int = 6) -> Iterator[tuple[Any, ...]]:
-    """What each sample has become, over all ranks in step; that it has followed its image is checked on the way."""
+    """The outputs for each sample, over all ranks in step; also checks that masks and boxes match the images."""
     for _, batches in zip(range(steps), zip(*loaders, strict=True), strict=False):
         for images, masks, boxes, angles, index, keys, sources in batches:
             check_masks(images, masks)
@@ -187,7 +187,7 @@ def test_in_a_mixture_over_ranks_and_after_a_resume(
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_batches_read_at_once_are_those_read_one_by_one(
+def test_batches_read_together_equal_batches_read_one_by_one(
     painted: Path, decoder: str, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data: Any = gpuload.mix([(painted, 0.5), (pack_painted(tmp_path, 11, 80), 0.5)]) if mixed else painted

@@ -387,7 +387,7 @@ def test_ranks_come_from_torch_distributed(packed: Path, tmp_path: Path, monkeyp
         ({"device": "cpu:1"}, "device='cpu:1': expected"),
         ({"output": "jax"}, "output='jax': expected one of 'torch', 'numpy', 'cupy'"),
         ({"output": "numpy", "augment": gpuload.Augment(8, dtype="bfloat16")}, "output='numpy': has no bfloat16"),
-        ({"fields": ("image", "caption")}, "has no field 'caption'; packed were 'image', 'label'"),
+        ({"fields": ("image", "caption")}, "has no field 'caption'; its fields are 'image', 'label'"),
     ],
 )
 def test_impossible_arguments_are_refused(packed: Path, options: dict[str, Any], message: str) -> None:

@@ -102,11 +102,11 @@ def test_table_with_everything(make_folder: Folder, tmp_path: Path, form: str) -
     ("table", "columns", "message"),
     [
         ("path,x\n1.jpg,nan\n", {"target": ("x",)}, "'target' must hold finite numbers; sample 0 has 'nan'"),
-        ("path,x\n1.jpg,a\n", {"target": ("x",)}, "'target' must hold a number, or equally many, in each sample; found 'a'"),
-        ("path,boxes\n1.jpg,\"[[1,2,3]]\"\n", {}, "'boxes' of sample 0 is .*; a box is four numbers, x0 y0 x1 y1"),
-        ("path,boxes\n1.jpg,\"[[5,2,3,4]]\"\n", {}, "right or lower side comes first: .*not x y width height"),
+        ("path,x\n1.jpg,a\n", {"target": ("x",)}, "'target' must hold one number, or a list of the same length, in each sample; found 'a'"),
+        ("path,boxes\n1.jpg,\"[[1,2,3]]\"\n", {}, "a box must be four numbers, x0 y0 x1 y1; 'boxes' of sample 0 is"),
+        ("path,boxes\n1.jpg,\"[[5,2,3,4]]\"\n", {}, "has a box with x1 < x0, y1 < y0 or .*not as x y width height"),
         ("path,boxes\n1.jpg,[oops\n", {}, "'.oops' is not a JSON list. Correct the column 'boxes'"),
-        ("path,labels\n1.jpg,-1\n", {}, "'labels' has class -1; classes are numbered from 0"),
+        ("path,labels\n1.jpg,-1\n", {}, "class numbers of 'labels' must be 0 or more; found -1"),
         ("path,mask\n1.jpg,none.png\n", {}, "names 1 of 1 files that are not in .*'none.png'"),
         ("path,label\n1.jpg,0.5\n", {}, r"--column target=… for a number to be predicted"),
     ],
@@ -506,7 +506,7 @@ def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         gpuload.pack(samples, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ArgumentError, match="has no setting 'sise'; there are address, append"):
+    with pytest.raises(ArgumentError, match="has no setting 'sise'; its settings are address, append"):
         gpuload.pack(samples, tmp_path / "out", sise=3)
 
 

@@ -1,9 +1,9 @@
-"""One image: decoded as a check, kept if it is a plain JPEG or PNG, else stored anew as Pillow shows it.
+"""Prepares one image for storing: decodes it as a check, keeps it if it is a plain JPEG or PNG, else re-encodes it.
 
-Kept JPEGs are checked by decoding them at an eighth of their size in gray. libjpeg then still reads every coded bit,
-which is where a damaged or short file shows, and only leaves out the transform and the colours: 1,165 images/s a core
-against 870 for the whole (500x375, 110 KB, Pillow 13, 2026-11); on 200 files cut short or scribbled into, both judged
-alike.
+Images are re-encoded as Pillow decodes them. Kept JPEGs are checked by decoding them in gray at an eighth of their
+size. libjpeg then still reads every coded bit, which is how damage and truncation are noticed, and only skips the
+inverse DCT and the colour conversion: 1,165 images/s per core, against 870 for a full decode (500x375, 110 KB, Pillow
+13, 2026-11); on 200 truncated or corrupted files, both gave the same verdict.
 """
 
 import io
@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
 from gpuload.headers import jpeg, png
-from gpuload.packing.image.pixels import as_shown, from_array, is_gray
+from gpuload.packing.image.pixels import from_array, is_gray, to_upright_rgb_or_gray
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.image.quick_check import decodes_cleanly
 from gpuload.packing.options import Encoding
@@ -27,23 +27,23 @@ from gpuload.types import WidthHeight
 KEPT = "kept"
 
 _ORIENTATION = 0x0112  # EXIF tag
-_MAX_SIDE = 65_500  # libjpeg's
+_MAX_SIDE = 65_500  # libjpeg's limit
 
-Image.MAX_IMAGE_PIXELS = None  # `Encoding.max_pixels` is looked at instead, before anything is decoded
+Image.MAX_IMAGE_PIXELS = None  # `Encoding.max_pixels` is checked instead, before anything is decoded
 
 
 class NotWantedError(Exception):
-    """An image that the user asked to leave out; the message is why."""
+    """The user asked to skip this image; the message is the reason alone."""
 
 
 @dataclass(frozen=True)
 class StoredImage:
-    """What is stored of an image.
+    """An image as it is stored.
 
-    data: a plain JPEG or PNG with pixels upright, or an `.npy`; width, height: its size.
-    kind: "kept", or what it was before it was stored anew.
-    member: extension of the tar member. header: bytes of `data` before the first pixel of an `.npy`.
-    placement: how it was resized. histogram: how often each of 256 values occurs in R, then G, then B, if asked for.
+    data: a plain, upright JPEG or PNG, or an `.npy`. width, height: in pixels.
+    kind: "kept", or what the image was before it was re-encoded.
+    member: extension of the tar member. header: number of bytes of an `.npy` before the first pixel, else 0.
+    placement: how it was resized. histogram: counts of the 256 values of R, then G, then B; None unless measured.
     """
 
     data: bytes
@@ -56,21 +56,23 @@ class StoredImage:
     histogram: list[int] | None = None
 
 
-def check_image(
+def prepare_image(
     data: bytes | npt.NDArray[np.generic],
     measured: bool = False,
     encoding: Encoding = Encoding(),  # noqa: B008 -- frozen
 ) -> StoredImage:
-    """Decodes an image and gives what to store of it.
+    """Decodes an image as a check and returns what to store.
+
+    data: an encoded image, or uint8 (H, W), (H, W, 1) or (H, W, 3). measured: whether to count its pixel values.
 
     Raises:
-        DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also bring the process down.
-        NotWantedError: it is gray or small, and the user wants none of those.
+        DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also crash the process.
+        NotWantedError: it is gray or too small, and the user asked to skip such images.
     """
     try:
         if isinstance(data, np.ndarray):
             _refuse_size(data.shape[1] if data.ndim > 1 else 0, data.shape[0] if data.ndim else 0, encoding)
-            return _store_anew(from_array(data), "array", measured, encoding)
+            return _re_encode(from_array(data), "array", measured, encoding)
         if not data:
             raise DecodeError("the file is empty")
         return _check(data, measured, encoding)
@@ -80,14 +82,14 @@ def check_image(
         raise DecodeError("not an image in a format that Pillow reads") from None
     except MemoryError:
         raise DecodeError("its pixels do not fit into memory") from None
-    except Exception as error:  # Pillow raises whatever its many parsers come across
-        # No addresses or such: the same image gives the same reason.
+    except Exception as error:  # Pillow's many parsers may raise anything
+        # Memory addresses are removed, so that the same image gives the same reason.
         reason = re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", str(error)).strip()
-        raise DecodeError(f"does not decode: {reason or type(error).__name__}") from None
+        raise DecodeError(f"cannot be decoded: {reason or type(error).__name__}") from None
 
 
 def _plain_jpeg(data: bytes) -> jpeg.JpegHeader | None:
-    """The header of a JPEG that every decoder shows alike; None of any other image."""
+    """The header of a JPEG that all decoders decode alike; None for any other image."""
     if not data.startswith(jpeg.START):
         return None
     header = jpeg.read_header(data)
@@ -95,7 +97,7 @@ def _plain_jpeg(data: bytes) -> jpeg.JpegHeader | None:
 
 
 def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
-    """A plain image as it is, by its header alone; None if it is not plain."""
+    """A plain image unchanged, checked by its header alone; None if it is not plain."""
     member: Literal["jpg", "png"] = "jpg"
     if (header := _plain_jpeg(data)) is not None:
         size = (header.width, header.height)
@@ -124,33 +126,33 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         header = jpeg.read_header(data)
         upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(_ORIENTATION, 1) != 1)
         if header.oddity or not upright or image.size != (header.width, header.height):
-            turned = "exif-rotated" if header.orientation != 0 else "jpeg-odd-exif"
-            kind = header.oddity or ("jpeg-odd-header" if upright else turned)
-            return _store_anew(image, kind, measured, encoding)
+            not_upright = "exif-rotated" if header.orientation != 0 else "jpeg-odd-exif"
+            kind = header.oddity or ("jpeg-odd-header" if upright else not_upright)
+            return _re_encode(image, kind, measured, encoding)
         return _keep(data, image, "jpg", measured, encoding)
     if data.startswith(png.START) and png.read_header(data).plain:
         return _keep(data, image, "png", measured, encoding)
-    return _store_anew(image, str(image.format).lower(), measured, encoding)
+    return _re_encode(image, str(image.format).lower(), measured, encoding)
 
 
 def _keep(
     data: bytes, image: Image.Image, member: Literal["jpg", "png"], measured: bool, encoding: Encoding
 ) -> StoredImage:
-    """A plain image: kept if it need not be resized."""
+    """Stores a plain image unchanged if it need not be resized or converted, else re-encodes it."""
     width, height = image.size
     placement = place(image.size, encoding.size, encoding.fit, encoding.enlarge)
     is_jpeg = member == "jpg"
     if is_jpeg:
-        # In one piece: 3 % less time than in Pillow's pieces of 64 KB.
+        # Passing the data to the decoder at once takes 3 % less time than Pillow's blocks of 64 KB.
         image.decodermaxblock = len(data) + 1  # type: ignore[attr-defined]
     if encoding.encode == "raw" or placement.changes or (encoding.encode == "jpeg" and not is_jpeg):
         if is_jpeg and encoding.encode == "jpeg" and not measured and not encoding.drop_gray and not encoding.lossless:
-            # Where the image is more than twice too large, it is decoded at 1/2, 1/4 or 1/8.
+            # An image at least twice as large as needed is decoded at 1/2, 1/4 or 1/8 of its size.
             wide, high = placement.resized
             image.draft(image.mode, (2 * wide, 2 * high))
             image.load()
             return _encode(image, member, measured, encoding, placement)
-        return _store_anew(image, "jpeg" if is_jpeg else "png", measured, encoding)
+        return _re_encode(image, "jpeg" if is_jpeg else "png", measured, encoding)
     if is_jpeg and not measured and not encoding.drop_gray:
         image.draft("L", (max(1, width // 8), max(1, height // 8)))
     image.load()
@@ -160,10 +162,10 @@ def _keep(
 
 
 def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | None:
-    """A plain JPEG that becomes smaller, by libjpeg-turbo and torch; None if it is none.
+    """Shrinks a plain JPEG with libjpeg-turbo and torch; None for other images and for a JPEG that does not shrink.
 
-    None also where the decoder complains, so that Pillow alone judges what is damaged. It takes 1.8 ms for Pillow's 2.8
-    and is as good as bicubic there: 38.5 dB (see `_filter`).
+    Also None if the decoder reports a problem, so that Pillow alone decides what is damaged. It takes 1.8 ms where
+    Pillow takes 2.8, and is as good as Pillow's bicubic: 38.5 dB (see `_filter`).
     """
     if (header := _plain_jpeg(data)) is None:
         return None
@@ -171,7 +173,7 @@ def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | No
     placement = place((header.width, header.height), encoding.size, encoding.fit, encoding.enlarge)
     if not _shrinks(placement.source, placement.resized) or max(placement.canvas) > _MAX_SIDE:
         return None
-    from gpuload.packing.image import shrink as resizer  # torch, which a packing host may lack
+    from gpuload.packing.image import shrink as resizer  # imports torch, which a packing host may lack
 
     factor = 1 if encoding.drop_gray else resizer.draft_factor(placement)
     pixels = resizer.decode(data, header.gray, placement.source, factor)
@@ -187,11 +189,11 @@ def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | No
     return StoredImage(stored, *placement.canvas, "resized", "jpg", placement, histogram=histogram)
 
 
-def _store_anew(image: Image.Image, kind: str, measured: bool, encoding: Encoding) -> StoredImage:
-    shown = as_shown(image)
-    _refuse_gray(shown, encoding)
-    placement = place(shown.size, encoding.size, encoding.fit, encoding.enlarge)
-    return _encode(shown, kind, measured, encoding, placement)
+def _re_encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding) -> StoredImage:
+    upright = to_upright_rgb_or_gray(image)
+    _refuse_gray(upright, encoding)
+    placement = place(upright.size, encoding.size, encoding.fit, encoding.enlarge)
+    return _encode(upright, kind, measured, encoding, placement)
 
 
 def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement) -> StoredImage:
@@ -208,23 +210,23 @@ def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, p
         image.save(file, "PNG")
         return StoredImage(file.getvalue(), *image.size, kind, "png", placement, histogram=histogram)
     if max(image.size) > _MAX_SIDE:
-        raise DecodeError(f"{image.width} x {image.height} pixels; a JPEG has at most {_MAX_SIDE} a side")
+        raise DecodeError(f"{image.width} x {image.height} pixels; the sides of a JPEG are at most {_MAX_SIDE} pixels")
     sampling = "4:4:4" if encoding.encode == "keep" else "4:2:0"
     image.save(file, "JPEG", quality=encoding.jpeg_quality, subsampling=sampling)
     return StoredImage(file.getvalue(), *image.size, kind, "jpg", placement, histogram=histogram)
 
 
 def _filter(source: WidthHeight, resized: WidthHeight, encoding: Encoding) -> Image.Resampling:
-    """Bicubic; for a JPEG that becomes smaller Pillow's Hamming, which reads half as many pixels.
+    """Bicubic, or for shrinking to a JPEG Pillow's Hamming, which reads half as many pixels.
 
-    It takes 1.07 ms, bicubic 1.65 (500x375 to 341x256, Pillow 13, 2026-11), and keeps edges as sharp: the mean step
-    between neighbours is 5.9 as with bicubic, with bilinear 5.0. Against Lanczos of the full image, the stored JPEG of
-    quality 92 has a PSNR of 37.7 dB; with bicubic 38.6, torch's 38.5, bilinear 37.3, box 35.7 (300 images of
-    ImageNet's size).
+    Hamming takes 1.07 ms, bicubic 1.65 (500x375 to 341x256, Pillow 13, 2026-11), and edges are as sharp: the mean
+    difference between neighbouring pixels is 5.9 with both, and 5.0 with bilinear. Compared with Lanczos on the full
+    image, the stored JPEG of quality 92 has a PSNR of 37.7 dB; with bicubic 38.6, torch's bicubic 38.5, bilinear 37.3,
+    box 35.7 (300 images of ImageNet's size).
     """
     shrinks = source == resized or _shrinks(source, resized)
-    jpeg_made = encoding.encode != "raw" and not encoding.lossless
-    return Image.Resampling.HAMMING if shrinks and jpeg_made else Image.Resampling.BICUBIC
+    to_jpeg = encoding.encode != "raw" and not encoding.lossless
+    return Image.Resampling.HAMMING if shrinks and to_jpeg else Image.Resampling.BICUBIC
 
 
 def _shrinks(source: WidthHeight, resized: WidthHeight) -> bool:
@@ -233,7 +235,7 @@ def _shrinks(source: WidthHeight, resized: WidthHeight) -> bool:
 
 def _refuse_size(width: int, height: int, encoding: Encoding) -> None:
     if width * height > encoding.max_pixels:
-        raise DecodeError(f"too many pixels: {width} x {height} exceeds limit of {encoding.max_pixels} (--max-pixels)")
+        raise DecodeError(f"{width} x {height} pixels, more than --max-pixels {encoding.max_pixels}")
     if min(width, height) < encoding.min_size:
         raise NotWantedError(f"{width} x {height} pixels, smaller than --min-size {encoding.min_size}")
 

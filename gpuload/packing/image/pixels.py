@@ -1,4 +1,4 @@
-"""Pixels in and out of Pillow: an image as people see it, arrays as images, images as `.npy`."""
+"""Converts pixels with Pillow: any image to upright RGB or gray, arrays to images; tells gray images."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +9,11 @@ from gpuload.errors import DecodeError
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def as_shown(image: Image.Image) -> Image.Image:
-    """The first frame, upright, in mode "RGB" or "L": over white where it is transparent, 16 bits scaled to 8.
+def to_upright_rgb_or_gray(image: Image.Image) -> Image.Image:
+    """The first frame, upright, in mode "RGB" or "L": transparency over white, 16 bits scaled to 8.
 
     Raises:
-        DecodeError: its pixels are numbers without a range (32 bits or floating point).
+        DecodeError: its pixels are numbers of unknown range (32 bits or floating point).
     """
     sixteen_bits = image.mode in _SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
     image.load()
@@ -24,8 +24,8 @@ def as_shown(image: Image.Image) -> Image.Image:
     elif sixteen_bits:
         return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32_767) // 65_535).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        kind = "32-bit whole numbers" if image.mode == "I" else "floating-point numbers"
-        raise DecodeError(f"its pixels are {kind}, whose range nobody says; convert it to 8 or 16 bits")
+        kind = "32-bit integers" if image.mode == "I" else "floating-point numbers"
+        raise DecodeError(f"its pixels are {kind} of unknown range; convert it to 8 or 16 bits")
     elif image.mode == "1":
         return image.convert("L")
     elif image.mode == "LAB":
@@ -41,22 +41,22 @@ def as_shown(image: Image.Image) -> Image.Image:
 
 
 def from_array(pixels: npt.NDArray[np.generic]) -> Image.Image:
-    """An image out of uint8 (H, W), (H, W, 1) or (H, W, 3).
+    """An image from uint8 (H, W), (H, W, 1) or (H, W, 3) RGB.
 
     Raises:
-        DecodeError: the array is something else.
+        DecodeError: the array has another dtype or shape.
     """
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[..., 0]
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
         raise DecodeError(
-            f"an array of {pixels.dtype} {pixels.shape} is no image: wanted uint8 (height, width) or (height, width, 3)"
+            f"an image array must be uint8 (height, width) or (height, width, 3); found {pixels.dtype} {pixels.shape}"
         )
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
 def is_gray(image: Image.Image) -> bool:
-    """Whether no pixel has a colour: at about 64x64 pixels its channels differ by at most 8 of 255."""
+    """Whether an image has no colour: reduced to about 64x64 pixels, its channels differ by at most 8 of 255."""
     if image.mode == "L":
         return True
     small = image.reduce((max(1, image.width // 64), max(1, image.height // 64))).convert("RGB")

@@ -1,4 +1,4 @@
-"""Where an image's pixels go when the packer resizes it, and what lies on it: masks, boxes and keypoints."""
+"""How the packer resizes, crops and pads an image, and with it masks, boxes and keypoints."""
 
 from typing import Literal, NamedTuple
 
@@ -11,9 +11,9 @@ Fit = Literal["shortest", "longest", "center-crop", "stretch", "pad"]
 
 
 class Placement(NamedTuple):
-    """An image of `source` pixels is resized to `resized`, whose upper left corner then lies at `corner` of `canvas`.
+    """An image of size `source` is resized to `resized`, and its upper left corner placed at `corner` of `canvas`.
 
-    A negative corner cuts, a positive one pads.
+    Sizes are (width, height), the corner is (x, y). A negative corner crops, a positive one pads.
     """
 
     source: WidthHeight
@@ -26,12 +26,12 @@ class Placement(NamedTuple):
         return self.source != self.canvas or self.resized != self.canvas or self.corner != (0, 0)
 
     def move_points(self, points: F32) -> F64:
-        """Points (..., 2), x and y in pixels of the source, in pixels of the canvas; they may lie outside of it."""
+        """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
         moved: F64 = points * (np.array(self.resized, np.float64) / self.source) + self.corner
         return moved
 
     def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
-        """An image of any size, resized, cropped and padded to the canvas; black (0) where it is padded."""
+        """Resizes an image of any size, then crops or pads it with black (0) to the canvas."""
         if image.size != self.resized:
             image = image.resize(self.resized, filter, reducing_gap=2.0)
         if self.canvas == self.resized and self.corner == (0, 0):
@@ -45,11 +45,12 @@ class Placement(NamedTuple):
 
 
 def place(source: WidthHeight, size: WidthHeight | None, fit: Fit, enlarge: bool) -> Placement:
-    """Where an image of `source` pixels comes to lie.
+    """The placement of an image of `source` pixels, (width, height).
 
-    size: None leaves it as it is. fit: "shortest" or "longest" side becomes the size; "center-crop" is "shortest", then
-    the middle of that size; "pad" is "longest", in the middle of a canvas of that size; "stretch" is the size itself.
-    enlarge: else an image smaller than the size keeps its pixels.
+    size: None keeps the image's size.
+    fit: "shortest" or "longest" scales that side to `size`; "center-crop" is "shortest", then a crop of `size` from the
+        centre; "pad" is "longest", centred on a canvas of `size`; "stretch" scales both sides.
+    enlarge: whether images smaller than `size` are scaled up.
 
     500x375, 256: shortest 341x256, longest 256x192, center-crop 256x256 out of 341x256, pad 256x192 in 256x256.
     """

@@ -1,7 +1,7 @@
-"""JPEGs made smaller without Pillow (extra `cpu`): libjpeg-turbo decodes and encodes, torch resizes.
+"""Shrinks JPEGs without Pillow (extra `cpu`): libjpeg-turbo decodes and encodes, torch resizes.
 
-For an image of 500x375 to 341x256, on one core (2026-11): decoding 1.05 ms, bicubic 0.26, encoding 0.27; Pillow takes
-1.16, 1.07 (Hamming) and 0.33. A buffer that decoding uses again saves nothing: the allocator keeps the memory.
+For 500x375 to 341x256 pixels on one core (2026-11): decoding takes 1.05 ms, bicubic resizing 0.26, encoding 0.27;
+Pillow takes 1.16, 1.07 (Hamming) and 0.33. Reusing a buffer for decoding saves nothing: the allocator keeps the memory.
 """
 
 from gpuload.errors import MissingPackageError
@@ -19,14 +19,14 @@ except ImportError as error:
 
 
 def use_one_thread() -> None:
-    """Has torch leave the other cores to other workers; for a whole process, before its first image."""
+    """Limits torch to one thread in this process, since the other cores are for the other workers."""
     torch.set_num_threads(1)
 
 
 def decode(data: bytes, gray: bool, size: WidthHeight, factor: int) -> U8 | None:
-    """uint8 (height, width, 3), or (height, width) of a gray JPEG, at 1/factor of `size` (width, height), rounded up.
+    """uint8 (height, width, 3), or (height, width) for a gray JPEG, at 1/factor of `size` (width, height), rounded up.
 
-    None where the decoder complains of anything, were it only a warning, or finds another size.
+    None if the decoder reports any problem, even a warning, or finds a different size.
     """
     width, height = (-(-side // factor) for side in size)
     try:
@@ -41,18 +41,18 @@ def decode(data: bytes, gray: bool, size: WidthHeight, factor: int) -> U8 | None
 
 
 def draft_factor(placement: Placement) -> int:
-    """8, 4, 2 or 1: how much smaller an image may be decoded that must stay twice as large as it will be.
+    """8, 4, 2 or 1: the factor by which an image may be decoded smaller and still be twice as large as `resized`.
 
-    The rule, and the gap of 2, are those of Pillow's `draft` as it is used for other images.
+    The rule, and the gap of 2, are those of Pillow's `draft`, which is used where Pillow resizes.
     """
     scale = min(side // (2 * wanted) for side, wanted in zip(placement.source, placement.resized, strict=True))
     return next((factor for factor in (8, 4, 2) if scale >= factor), 1)
 
 
 def resize(pixels: U8, size: WidthHeight) -> U8:
-    """Bicubic with antialiasing, to `size` (width, height)."""
+    """Resizes uint8 (H, W, 3) or (H, W) to `size` (width, height), bicubic with antialiasing."""
     with torch.inference_mode():
-        # (1, C, H, W) with the channels last in memory, as torch's vectorised code for bytes wants them.
+        # (1, C, H, W) with the channels last in memory, as torch's vectorised code for uint8 requires.
         image = torch.from_numpy(pixels.reshape(1, *pixels.shape[:2], -1)).permute(0, 3, 1, 2)
         resized = functional.interpolate(image, size=size[::-1], mode="bicubic", antialias=True)
         found: U8 = resized[0].permute(1, 2, 0).contiguous().numpy()
@@ -60,7 +60,7 @@ def resize(pixels: U8, size: WidthHeight) -> U8:
 
 
 def encode(pixels: U8, quality: int) -> bytes:
-    """A baseline JPEG, 4:2:0 or gray."""
+    """A baseline JPEG, 4:2:0 or gray, from uint8 (H, W, 3) RGB or (H, W)."""
     if pixels.ndim == 2:
         return bytes(simplejpeg.encode_jpeg(pixels[..., None], quality, "GRAY", "Gray"))
     return bytes(simplejpeg.encode_jpeg(pixels, quality, "RGB", "420"))

@@ -1,4 +1,4 @@
-"""Duplicates: images with the same bytes, found before anything is packed."""
+"""Finds duplicates, which are images with the same bytes as an earlier one, before anything is packed."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ _BATCH_ROWS = 1024
 
 @dataclass(frozen=True)
 class HashJob:
-    """Batch `number` of the images to hash. `skipped`: whether reading them brought a worker down."""
+    """Hashes batch `number` of the candidates. skipped: whether not to read them, since that killed a worker before."""
 
     source: Source
     candidates: Path
@@ -32,7 +32,7 @@ class HashJob:
 
 
 def write_candidates(scratch: Path, samples: pa.Table, source: Source) -> list[HashJob]:
-    """Jobs for the images whose size is that of another: no others can have the same bytes."""
+    """Writes the images of which another has the same size, since only these can be duplicates; returns the jobs."""
     sizes = samples.column(BYTES).to_numpy()
     _, number, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(counts[number] > 1)
@@ -45,13 +45,13 @@ def write_candidates(scratch: Path, samples: pa.Table, source: Source) -> list[H
 
 
 def hash_images(job: HashJob) -> list[tuple[int, bytes]]:
-    """Row and BLAKE2 hash of each image; one that cannot be read is like no other."""
+    """Row and BLAKE2 hash of each image of the batch, except for those that cannot be read."""
     batch = pa.ipc.open_file(pa.memory_map(str(job.candidates), "r")).get_batch(job.number).to_pydict()
     wheres = batch.get(WHERE) or [""] * len(batch["row"])
     hashes, parent = [], os.getppid()
     for row, name, where in zip(batch["row"], batch[NAME], wheres, strict=True):
         if os.getppid() != parent:
-            os._exit(1)  # the packer is gone
+            os._exit(1)  # the packer has died
         try:
             data = b"" if job.skipped else job.source.read(row, name, where)
         except (OSError, DecodeError, MemoryError):
@@ -65,10 +65,10 @@ def hash_images(job: HashJob) -> list[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Which samples of a listing have the same image as an earlier one.
+    """The samples of a listing that have the same image as an earlier one.
 
-    firsts: int64 (N,), for each sample the first with the same image, mostly itself; None where nobody looked.
-    rows: int64, the samples whose first is another one.
+    firsts: int64 (N,), for each sample the row of the first one with the same image, usually its own; None if the
+        options do not require a search. rows: int64 (duplicates,), the rows of the duplicates.
     """
 
     firsts: I64 | None
@@ -76,7 +76,7 @@ class Duplicates:
 
     @classmethod
     def find(cls, source: Source, options: PackOptions, output: Output, listing: Listing) -> "Duplicates":
-        """Reads all images that could have a duplicate, where the options need to know."""
+        """Reads and hashes all images that can have duplicates, if the options require it."""
         if options.dedup == "no" and len(options.shares) == 1:
             return cls(None, np.array([], np.int64))
         hashes: list[tuple[int, bytes]] = []
@@ -90,7 +90,7 @@ class Duplicates:
                     lambda job, _: replace(job, skipped=True),
                     lambda _: None,
                 )
-        firsts = first_of(len(listing), hashes)
+        firsts = find_firsts(len(listing), hashes)
         return cls(firsts, np.flatnonzero(firsts != np.arange(len(listing))))
 
     def mask(self, count: int) -> Bools:
@@ -99,8 +99,8 @@ class Duplicates:
         mask[self.rows] = True
         return mask
 
-    def named(self, listing: Listing, splits: Sequence[Split]) -> list[tuple[str, str, str]]:
-        """Name of each duplicate, name of the sample that it duplicates, and its split, "" where it is left out."""
+    def with_names(self, listing: Listing, splits: Sequence[Split]) -> list[tuple[str, str, str]]:
+        """Name of each duplicate, name of the sample that it duplicates, and its split, or "" if it is skipped."""
         if self.firsts is None:
             return []
         split_of: dict[int, str] = {}
@@ -111,8 +111,11 @@ class Duplicates:
         return [(names[row].as_py(), names[first].as_py(), split_of.get(row, "")) for row, first in pairs]
 
 
-def first_of(count: int, hashes: Sequence[tuple[int, bytes]]) -> I64:
-    """int64 (count,): for each sample the first with the same image, mostly itself."""
+def find_firsts(count: int, hashes: Sequence[tuple[int, bytes]]) -> I64:
+    """int64 (count,): for each sample the row of the first one with the same hash, its own if it has none.
+
+    hashes: row and hash of some of the samples.
+    """
     firsts = np.arange(count)
     seen: dict[bytes, int] = {}
     for row, digest in sorted(hashes):

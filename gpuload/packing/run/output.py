@@ -1,4 +1,4 @@
-"""The packer's output folder: nobody else's, and never half-filled."""
+"""The packer's output folder: locked for one run, and never left half-filled."""
 
 import ctypes
 import fcntl
@@ -18,24 +18,24 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 class Output:
-    """An output folder taken for one run of the packer, with a scratch folder inside.
+    """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    resume: go on with what a run left that was broken off; `resumed` says whether there is such a thing, `finished`
-        that there is a whole set already. append: the folder holds a set, which stays. overwrite: the folder may hold a
-        set; `path` is then a folder beside it, which takes its place at the end.
+    resume: continue an interrupted run if there is one, which `resumed` says; `finished` says that the folder holds a
+        complete set already. append: the folder holds a set, which is kept.
+    overwrite: the folder may hold a set; `path` is then a folder beside it, which replaces it at the end.
 
-    On leaving the `with` block without an error the scratch folder is removed. After one, all that was written is
-    removed too, so that the folder is as it was, unless `keep` was set: then a later run can go on.
+    Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
+    is removed too, so that the folder is as it was, unless `keep` was set, which lets a later run continue.
 
     Raises:
-        OutputError: it holds something already, is being packed into, or cannot be made.
+        OutputError: the folder is not empty, is in use by another packer, or cannot be created or written.
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False, append: bool = False, overwrite: bool = False):
         self.final = Path(path)
         self.append = append
-        self._made = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
-        self._lock = self._take(self.final)
+        self._created = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
+        self._lock = self._lock_folder(self.final)
         self.path = self.final
         self.keep = False
         self.finished = False
@@ -49,7 +49,7 @@ class Output:
             if not self.resumed:
                 self.finished = resume and not append and not overwrite and self._holds_set()
                 if not self.finished:
-                    self._check_free()
+                    self._check_usable()
                     self.scratch.mkdir()
         except OSError as error:
             os.close(self._lock)
@@ -60,54 +60,56 @@ class Output:
             os.close(self._lock)
             raise
 
-    def _take(self, path: Path) -> int:
+    def _lock_folder(self, path: Path) -> int:
+        """Creates the folder if it does not exist, and returns the descriptor that holds its lock."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            what = "is a file, not a folder" if path.is_file() else f"cannot be made ({error.strerror})"
-            raise OutputError(f"{path}: {what}. Choose another output folder") from None
+            problem = "is a file, not a folder" if path.is_file() else f"cannot be created ({error.strerror})"
+            raise OutputError(f"{path}: {problem}. Choose another output folder") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
             raise OutputError(
-                f"{path}: another packer is at work in it. Wait for it, or choose another folder"
+                f"{path}: is in use by another packer. Wait for it to end, or choose another output folder"
             ) from None
         return lock
 
     def split_folder(self, name: str) -> Path:
-        """The folder of a split; a new one, unless it is there from before."""
+        """The folder of a split, created if it does not exist."""
         folder = self.path / name
         folder.mkdir(exist_ok=self.resumed or self.append)
         return folder
 
     def packed_splits(self) -> dict[str, Path]:
-        """Name and folder of each split that is whole, in the order of their names."""
+        """Name and folder of each complete split, sorted by name."""
         found = sorted(entry for entry in self.path.iterdir() if (entry / manifest_file.FILE_NAME).exists())
         return {folder.name: folder for folder in found}
 
-    def forget_scratch(self) -> None:
-        """Empties the scratch folder: what is there is of no use."""
+    def clear_scratch(self) -> None:
+        """Empties the scratch folder, which has nothing with which a run could continue."""
         shutil.rmtree(self.scratch)
         self.scratch.mkdir()
         self.resumed = False
 
     def _holds_set(self) -> bool:
-        """Whether there is nothing but splits in it, each with a manifest."""
+        """Whether the folder holds splits, each with a manifest, and nothing else."""
         entries = [entry for entry in self.final.iterdir() if entry.name != SCRATCH_NAME]
         return bool(entries) and all((entry / manifest_file.FILE_NAME).exists() for entry in entries)
 
-    def _check_free(self) -> None:
+    def _check_usable(self) -> None:
+        """Raises OutputError if the folder does not hold what a new run needs: a set for append, else nothing."""
         found = sorted(entry.name for entry in self.path.iterdir())
         if SCRATCH_NAME in found:
             raise OutputError(
-                f"{self.final}: holds a pack that was broken off. Go on with it by --resume, or delete the folder and "
-                "pack again"
+                f"{self.final}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
+                "again"
             )
         if self.append:
             if not self._holds_set():
-                raise OutputError(f"{self.final}: holds no packed set to --append to. Pack one first, without --append")
+                raise OutputError(f"{self.final}: holds no packed set for --append. Pack one first, without --append")
         elif found:
             packed = "a packed set" if (self.path / found[0] / "manifest.json").exists() else f"{found[0]!r}"
             more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
@@ -147,15 +149,15 @@ class Output:
         with suppress(OSError):
             if self.path != self.final:
                 self.path.rmdir()
-            for folder in self._made:
+            for folder in self._created:
                 folder.rmdir()
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swaps two folders in one step, so that there is one of each name at any time.
+    """Swaps two folders atomically, so that both names exist at any time.
 
     Raises:
-        OSError: the file system cannot do that.
+        OSError: the file system does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):

@@ -1,4 +1,4 @@
-"""Packs a source into shards: list, plan, workers, and at the end what describes the whole."""
+"""Packs a source into shards: lists and plans the samples, has workers pack them, then describes each split."""
 
 import json
 import time
@@ -14,10 +14,10 @@ from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
-from gpuload.packing.run.prepare import choose_resizer, identity, lay_out
-from gpuload.packing.run.shard import ShardJob, finished_shard, modules_for, pack_shard
+from gpuload.packing.run.prepare import choose_resizer, plan_run, settings_of
+from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
 from gpuload.packing.run.shard_report import ShardReport
-from gpuload.packing.run.split_files import finish_split, rejected_of
+from gpuload.packing.run.split_files import rejected_in_split, write_split_files
 from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
 from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
@@ -28,7 +28,7 @@ __all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: images and bytes read, of how many."""
+    """The progress of a run: images and bytes read so far, and in total."""
 
     images: int
     bytes: int
@@ -38,9 +38,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a run of the packer made: a manifest for each split, and what it left out.
+    """The result of a run of the packer.
 
-    kinds: images that were kept or stored anew, by kind. rejected: what was left out, in order of the listing.
+    manifests: by split. kinds: number of images by `StoredImage.kind`, "kept" or what a re-encoded image was before.
+    rejected: the rejected and skipped samples, in the order of the listing. notes: sentences for the user.
     """
 
     manifests: dict[str, Manifest]
@@ -55,7 +56,7 @@ class PackReport:
 
 
 class Engine(Protocol):
-    """What carries shards to processes: `Workers`, or the like on a cluster."""
+    """Runs shard jobs in processes: `Workers`, or its equivalent on a cluster."""
 
     def start(self) -> None: ...
 
@@ -78,32 +79,33 @@ def pack(
     options: PackOptions = PackOptions(),  # noqa: B008 -- frozen
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> PackReport:
-    """Packs every image of a source into a folder for each split, such as `out/train`.
+    """Packs every image of a source into one folder per split, such as `out/train`.
 
     It starts worker processes that import the caller's main module: call it under `if __name__ == "__main__"`.
-    `watch` is called a few times a second.
+
+    watch: called a few times a second with the progress.
 
     Raises:
-        SourceError: the source holds no image that can be read, or more than `options.max_rejected` cannot be.
-        OutputError: `out` is in use or cannot be written. Unless a shard was finished, nothing is left in it; else a
-            run with `options.resume` goes on.
-        ArgumentError: a split would have no sample, or a run is resumed with other settings.
+        SourceError: no image of a split can be read, or more than `options.max_rejected` of all images are rejected.
+        OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
+            with `options.resume` continues.
+        ArgumentError: a split would have no sample, or a run is resumed with different settings.
     """
     started = time.monotonic()
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
-            return _finished(output, time.monotonic() - started)
+            return _report_finished(output, time.monotonic() - started)
         try:
             with _engine(source, options) as engine:
                 engine.start()
                 state = RunState.read(output.scratch) if output.resumed else None
                 before = state.settings.get("--resizer") if state else None
                 options = replace(options, encoding=choose_resizer(options.encoding, before))
-                settings = identity(source, options)
+                settings = settings_of(source, options)
                 if state is None:
-                    output.forget_scratch()
+                    output.clear_scratch()
                     source.prepare(output.scratch)
-                    state = lay_out(source, options, output, settings)
+                    state = plan_run(source, options, output, settings)
                 else:
                     output.keep = True
                     state.check_same(settings, output.final)
@@ -115,10 +117,10 @@ def pack(
         except OSError as error:
             raise OutputError(
                 f"{output.path}: cannot be written ({error.strerror or error}). "
-                f"Free some space{_go_on(output)}, or choose another folder"
+                f"Free some space{_resume_hint(output)}, or choose another folder"
             ) from None
         except OutputError as error:
-            raise OutputError(f"{error}{_go_on(output)}") from None
+            raise OutputError(f"{error}{_resume_hint(output)}") from None
         manifests = {name: manifests.get(name) or Manifest.read(at) for name, at in output.packed_splits().items()}
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
@@ -126,8 +128,8 @@ def pack(
     return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
 
 
-def _go_on(output: Output) -> str:
-    return "; what is finished is kept: go on with --resume" if output.keep else ""
+def _resume_hint(output: Output) -> str:
+    return "; finished shards are kept: continue with --resume" if output.keep else ""
 
 
 def _engine(source: Source, options: PackOptions) -> Engine:
@@ -136,11 +138,12 @@ def _engine(source: Source, options: PackOptions) -> Engine:
 
         return RayWorkers(options.workers, options.address)
     need_main = type(source).__module__ == "__main__"
-    return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, modules_for(options.encoding))
+    preload = modules_to_preload(options.encoding)
+    return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, preload)
 
 
 class _PackingRun:
-    """One run: hands shards to workers and collects what they report."""
+    """One run: hands shards to workers and collects their reports."""
 
     def __init__(
         self,
@@ -183,14 +186,14 @@ class _PackingRun:
         """Packs the shards of all splits that an earlier run did not finish."""
         waiting = []
         for job in (job for jobs in self.jobs.values() for job in jobs):
-            if self.output.resumed and (packed := finished_shard(job)) is not None:
+            if self.output.resumed and (packed := read_finished_shard(job)) is not None:
                 self._done(job, packed)
             else:
                 waiting.append(job)
         try:
-            engine.run(waiting, self._done, LostWorkers(), self._look)
+            engine.run(waiting, self._done, LostWorkers(), self._report_progress)
         finally:
-            # A worker may have finished a shard of which this process has not heard when it is stopped.
+            # When this process is stopped, a worker may have finished a shard whose report has not arrived.
             self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
 
     def _done(self, job: ShardJob, packed: ShardReport) -> None:
@@ -200,22 +203,23 @@ class _PackingRun:
         self._done_images += sum(packed.kinds.values()) + len(packed.rejected)
         self._done_bytes += packed.read_bytes
 
-    def _look(self, jobs: list[ShardJob]) -> None:
+    def _report_progress(self, jobs: list[ShardJob]) -> None:
         positions = [read_position(job.position_path) for job in jobs]
         images = self._done_images + sum(max(position, 0) for position, _ in positions)
         read_bytes = self._done_bytes + sum(read for _, read in positions)
         self.watch(Progress(images, read_bytes, self.state.samples, self.state.bytes))
 
     def check_rejected(self) -> None:
-        """Raises SourceError where nothing is left of a split, or more than `max_rejected` of all was rejected."""
+        """Raises SourceError if a split is empty, or more than `max_rejected` of all images were rejected."""
         for split in self.state.splits:
-            rejected = rejected_of(self.state, split, self._shards(split))
+            rejected = rejected_in_split(self.state, split, self._shards(split))
             if split.shards and not any(shard.info for shard in self._shards(split)):
                 self.output.keep = False
                 reasons = Counter(rejection.reason for rejection in rejected)
                 raise SourceError(
-                    f"no readable image for {split.name!r}: all {len(rejected):,} were rejected ({_counted(reasons)}), "
-                    f"such as {some_of([rejection.source for rejection in rejected])}. Is this the right folder?"
+                    f"no readable image for {split.name!r}: all {len(rejected):,} were rejected "
+                    f"({_most_common(reasons)}), such as {some_of([rejection.source for rejection in rejected])}. "
+                    "Is this the right folder?"
                 )
         faults = [rejection for rejection in self.all_rejected() if not rejection.asked]
         listed = self.state.samples + len([entry for _, entry in self.state.rejected if not entry.asked])
@@ -223,16 +227,16 @@ class _PackingRun:
             reasons = Counter(rejection.reason for rejection in faults)
             raise SourceError(
                 f"{len(faults):,} of {listed:,} images were rejected, more than --max-rejected "
-                f"{self.options.max_rejected:.4g} ({_counted(reasons)}), such as "
-                f"{some_of([rejection.source for rejection in faults])}. Mend them and pack again, or go on with "
+                f"{self.options.max_rejected:.4g} ({_most_common(reasons)}), such as "
+                f"{some_of([rejection.source for rejection in faults])}. Correct them and pack again, or continue with "
                 "--resume and a higher --max-rejected"
             )
 
     def finish(self, split: PlannedSplit) -> Manifest:
-        return finish_split(self.state, split, self.jobs[split.name], self._shards(split), self.options)
+        return write_split_files(self.state, split, self.jobs[split.name], self._shards(split), self.options)
 
     def notes(self) -> list[str]:
-        """What was found while packing, and that nobody asked for."""
+        """What the packing of fields found that the user should know."""
         shards = [shard for split in self.packed.values() for shard in split.values()]
         remarks = sum((shard.remarks for shard in shards), Counter[str]())
         return [sentence.format(f"{count:,}") for sentence, count in sorted(remarks.items())]
@@ -241,11 +245,15 @@ class _PackingRun:
         return [packed for _, packed in sorted(self.packed[split.name].items())]
 
     def all_rejected(self) -> list[Rejection]:
-        return [entry for split in self.state.splits for entry in rejected_of(self.state, split, self._shards(split))]
+        return [
+            rejection
+            for split in self.state.splits
+            for rejection in rejected_in_split(self.state, split, self._shards(split))
+        ]
 
 
-def _finished(output: Output, elapsed_s: float) -> PackReport:
-    """The report of a run that came to its end before, and that is resumed all the same."""
+def _report_finished(output: Output, elapsed_s: float) -> PackReport:
+    """The report of a run that is resumed although it was complete."""
     output.keep = True
     manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
     lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
@@ -253,8 +261,8 @@ def _finished(output: Output, elapsed_s: float) -> PackReport:
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
-    return PackReport(manifests, kinds, rejected, ("the set was finished already",), elapsed_s)
+    return PackReport(manifests, kinds, rejected, ("the set was complete already",), elapsed_s)
 
 
-def _counted(reasons: Counter[str]) -> str:
+def _most_common(reasons: Counter[str]) -> str:
     return ", ".join(f"{count:,} × {reason}" for reason, count in reasons.most_common(3))

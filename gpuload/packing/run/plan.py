@@ -1,7 +1,7 @@
-"""Which sample goes into which shard: a pure function of the listing and a seed. Numbers only, no image is read.
+"""Decides which sample goes into which shard: a pure function of the listing and a seed, which reads no images.
 
-A plan lies on disk as one Arrow file a split, one record batch a shard, so that workers share its pages and take the
-shard they are told without the parent sending it.
+A plan is stored as one Arrow file per split with one record batch per shard, so that workers share its pages and read
+their shard's part without the parent sending it.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,10 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class Split:
-    """One output folder: `rows` of the listing in stored order; shard s holds rows[ends[s-1]:ends[s]].
+    """One split: its samples in stored order, and where its shards end.
 
-    measured: bool (len(rows),), whether the image's pixels count into mean and std.
+    rows: int64 (N,), rows of the listing. ends: int64 (shards,); shard s holds rows[ends[s-1]:ends[s]].
+    measured: bool (N,), whether mean and std include the image's pixels.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Split:
 
     @property
     def shard_sizes(self) -> I64:
-        """int64 (shards,): samples in each."""
+        """int64 (shards,): number of samples in each shard."""
         return np.diff(self.ends, prepend=0)
 
 
@@ -49,17 +50,18 @@ def make_plan(
     maxcount: int,
     maxsize: int | None,
     measure: int,
-    first_of: I64 | None = None,
-    left_out: Bools | None = None,
+    firsts: I64 | None = None,
+    skipped: Bools | None = None,
 ) -> tuple[Split, ...]:
     """The splits, in the order of `shares`.
 
-    shares: name and share of the samples of each class that goes into a split (see `choose_splits`).
-    shuffle: one permutation of the whole listing, else its order.
-    maxcount, maxsize: most samples and bytes in a shard (see `cut_shards`); maxsize None: `usual_shard_bytes`.
-    measure: about how many images of a split are measured for mean and std.
-    first_of: int64 (N,), the first sample with the same image; the others go into the split of that one.
-    left_out: bool (N,), samples that go nowhere.
+    shares: name of each split, and the share of each class's samples that goes into it (see `choose_splits`).
+    shuffle: whether to permute the whole listing, else its order is kept.
+    maxcount, maxsize: largest number of samples and bytes in a shard (see `cut_shards`); maxsize None:
+        `usual_shard_bytes`.
+    measure: approximate number of images of a split that are measured for mean and std.
+    firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes.
+    skipped: bool (N,), samples that are not packed.
     """
     count = len(listing)
     spans = sample_spans(listing.samples, listing.fields)
@@ -69,13 +71,13 @@ def make_plan(
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
-    firsts = np.arange(count) if first_of is None else first_of
+    firsts = np.arange(count) if firsts is None else firsts
     split_of = np.zeros(count, np.int64)
     chosen = np.unique(firsts)
     split_of[chosen] = choose_splits(labels[chosen], [share for _, share in shares], seed)
     split_of = split_of[firsts]
-    if left_out is not None:
-        split_of[left_out] = -1
+    if skipped is not None:
+        split_of[skipped] = -1
     splits = []
     for number, (name, _) in enumerate(shares):
         rows = order[split_of[order] == number]
@@ -85,11 +87,14 @@ def make_plan(
 
 
 def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:
-    """int64 (N,): number of the split of each sample; from each class, every split but the first gets its share."""
+    """int64 (N,): number of each sample's split. Each split but the first gets its share of every class.
+
+    labels: int64 (N,), class numbers. shares: of the splits, which add up to 1; the first split gets the rest.
+    """
     split_of = np.zeros(len(labels), np.int64)
     rest, share_left = np.arange(len(labels)), 1.0
     for number in range(1, len(shares)):
-        # The first split but one has the key of a lone --val; the number is a word of its own in those of the others.
+        # The second split has the key of a lone --val; in the keys of further splits the number is a separate word.
         key = make_key(seed, SPLIT) if number == 1 else make_key(seed, SPLIT, number)
         chosen = choose_val(labels[rest], shares[number] / share_left, key)
         split_of[rest[chosen]] = number
@@ -98,9 +103,9 @@ def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:
 
 
 def sample_spans(samples: pa.Table, fields: Sequence[Field]) -> I64:
-    """int64 (N,): bytes that each sample takes in a tar when its image is kept as it is.
+    """int64 (N,): bytes that each sample takes in a tar if its image is kept.
 
-    Exact for classes and texts; the others are small beside an image and are guessed.
+    Exact for classes and texts; other fields are small compared with an image and are estimated.
     """
     spans = _member_spans(samples.column(BYTES).to_numpy())
     for field in fields:
@@ -109,43 +114,44 @@ def sample_spans(samples: pa.Table, fields: Sequence[Field]) -> I64:
 
 
 def usual_shard_bytes(total_bytes: int) -> int:
-    """A sixteenth of all, between 16 MB and 1 GB: big sets get shards of 1 GB, small ones enough shards to share out.
+    """A sixteenth of all bytes, between 16 MB and 1 GB: small sets get enough shards to distribute over workers.
 
-    It may depend on the data only, never on the machine: the same input gives the same shards everywhere.
+    It must depend only on the data, never on the machine, so that the same input gives the same shards everywhere.
     """
     return min(max(total_bytes // 16, 16_000_000), 1_000_000_000)
 
 
 def choose_val(labels: I64, share: float, key: int) -> Bools:
-    """bool (N,): a random round(share * N) of the samples, from each class its share to within 1.
+    """bool (N,): chooses round(share * N) random samples, from each class its share to within 1.
 
-    No class is emptied: its last sample stays. 7 of class 0 and 3 of class 1, share 0.2 -> 1 of class 0, 1 of class 1.
+    At least one sample of each class is not chosen, so fewer may be chosen in all. For example 7 samples of class 0 and
+    3 of class 1 with share 0.2 give 1 of each class.
     """
     chosen = np.zeros(len(labels), bool)
     if not share:
         return chosen
     classes, number, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota = np.floor(share * sizes).astype(np.int64)
-    rest = share * sizes - quota
-    wanted = round(share * len(labels)) - int(quota.sum())
-    # Largest remainders first; equal ones in random order, so that no class is preferred for its number.
-    by_rest = np.lexsort((random_bits(key, classes), -rest))
-    may_grow = by_rest[(rest[by_rest] > 0) & (quota[by_rest] < sizes[by_rest] - 1)]
-    quota[may_grow[: max(wanted, 0)]] += 1
+    remainders = share * sizes - quota
+    missing = round(share * len(labels)) - int(quota.sum())
+    # Largest remainders first; equal ones in random order, so that no class is preferred because of its number.
+    by_remainder = np.lexsort((random_bits(key, classes), -remainders))
+    may_grow = by_remainder[(remainders[by_remainder] > 0) & (quota[by_remainder] < sizes[by_remainder] - 1)]
+    quota[may_grow[: max(missing, 0)]] += 1
     by_class = np.lexsort((random_bits(make_key(key), np.arange(len(labels))), number))
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen[by_class] = place < quota[number[by_class]]
+    rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen[by_class] = rank_in_class < quota[number[by_class]]
     return chosen
 
 
 def cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
-    """int64 (shards,): where each shard ends, cut as late as both limits allow.
+    """int64 (shards,): the end of each shard, as late as both limits allow.
 
-    A shard's tar, its end marker included, is at most `maxsize` bytes; a sample larger than that has one to itself.
+    A shard's tar, including its end marker, has at most `maxsize` bytes; a larger sample gets a shard of its own.
 
-    spans 512 512 512, maxcount 2 -> ends 2 3.
+    For example spans 512 512 512 with maxcount 2 give ends 2 3.
     """
-    # The end of an archive takes two zero blocks, and the whole is a multiple of the record size.
+    # An archive ends with two zero blocks, and its size is a multiple of the record size.
     room = maxsize // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK_BYTES
     total = np.concatenate([[0], np.cumsum(spans)])
     ends, start = [], 0
@@ -159,7 +165,8 @@ def cut_shards(spans: I64, maxcount: int, maxsize: int) -> I64:
 def choose_measured(count: int, measure: int, key: int) -> Bools:
     """bool (count,): which samples are measured: all of a small split, a random part of a large one.
 
-    Measuring costs a decode to full RGB, so of a middling set it is a sixteenth, and never fewer than 1/8 of `measure`.
+    Measuring requires a decode to full RGB, so a sixteenth of the samples is measured, but at least 1/8 of `measure`
+    and at most `measure`.
     """
     chosen = np.zeros(count, bool)
     chosen[permutation(key, count)[: min(measure, max(measure // 8, count // 16))]] = True
@@ -167,7 +174,7 @@ def choose_measured(count: int, measure: int, key: int) -> Bools:
 
 
 def write_plan(path: Path, split: Split, samples: pa.Table) -> None:
-    """Writes a batch a shard: the columns of the listing, `row` (number in the listing) and `measured`."""
+    """Writes one batch per shard: `row` (number in the listing), `measured`, and the columns of the listing."""
     columns = [pa.field(ROW, pa.int64()), pa.field(MEASURED, pa.bool_()), *samples.schema]
     schema = pa.schema(columns)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
@@ -183,10 +190,10 @@ def write_plan(path: Path, split: Split, samples: pa.Table) -> None:
 
 
 def read_plan(path: Path, shard: int) -> pa.RecordBatch:
-    """The samples of one shard; views of the memory-mapped file."""
+    """The samples of one shard; the columns are views of the memory-mapped file."""
     return pa.ipc.open_file(pa.memory_map(str(path), "r")).get_batch(shard)
 
 
 def _member_spans(sizes: I64) -> I64:
-    """`tar.member_span` for an array."""
+    """int64 (N,): `tar.member_span` of each of `sizes`."""
     return BLOCK_BYTES + -(-sizes.astype(np.int64) // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""Before anything is packed: what there is, what it is like, and which sample goes where, put on the disk."""
+"""Prepares a run: lists the samples, checks their fields, plans the shards, and writes that to the scratch folder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,49 +12,49 @@ from gpuload.errors import ArgumentError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.registry import kind_of
 from gpuload.packing.options import Encoding, PackOptions, Resizer
-from gpuload.packing.run.append import fit_listing
+from gpuload.packing.run.append import match_listing
 from gpuload.packing.run.dedup import Duplicates
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.plan import MEASURED, ROW, Split, make_plan, write_plan
-from gpuload.packing.run.state import PlannedSplit, RunState, keep_base
+from gpuload.packing.run.state import PlannedSplit, RunState, save_base
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
 
 
 def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encoding:
-    """The encoding with "auto" decided: as `before`, by a run that is resumed, else by what is installed.
+    """The encoding with the resizer "auto" replaced: by `before`, that of the run to resume, else by what is installed.
 
     Raises:
-        MissingPackageError: it is to be torch, which is not installed.
+        MissingPackageError: the resizer is torch, which is not installed.
     """
     missing = " and ".join(name for name in _TORCH_NEEDS if find_spec(name) is None)
     resizer = encoding.resizer
     if resizer == "auto":
-        resizer = before or ("torch" if encoding.makes_jpegs_smaller and not missing else "pillow")
+        resizer = before or ("torch" if encoding.shrinks_jpegs and not missing else "pillow")
     if resizer == "torch" and missing:
-        who = "--resume: the run that was broken off had --resizer torch, which" if before else "--resizer torch"
-        raise MissingPackageError(f"{who} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
+        subject = "--resume: the interrupted run had --resizer torch, which" if before else "--resizer torch"
+        raise MissingPackageError(f"{subject} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
     return replace(encoding, resizer=resizer)
 
 
-# Names of the columns that every index, listing and plan has, and of what every batch has.
-_TAKEN = ("key", "source", "width", "height", "index", "dataset", NAME, BYTES, WHERE, ROW, MEASURED)
+# Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
+_RESERVED = ("key", "source", "width", "height", "index", "dataset", NAME, BYTES, WHERE, ROW, MEASURED)
 
 
 def check_names(fields: Sequence[Field]) -> None:
-    """Raises SourceError where two fields, or a field and the index, would have columns of the same name."""
-    owner = dict.fromkeys(_TAKEN, "every set has one of its own")
+    """Raises SourceError if two fields, or a field and the index, would have columns of the same name."""
+    owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
     for field in (IMAGE, *fields):
         columns = {field.name, field.offset_column, field.bytes_column, *kind_of(field).columns(field)}
-        for name in sorted(columns & set(owner)):
-            of = "" if name == field.name else f" needs a column {name!r}, and"
-            raise SourceError(f"field {field.name!r}:{of or ' the name is taken:'} {owner[name]}. Rename the field")
-        owner |= dict.fromkeys(columns, f"field {field.name!r} has it already")
+        for name in sorted(columns & set(owners)):
+            problem = "has a name" if name == field.name else f"needs a column {name!r}, a name"
+            raise SourceError(f"field {field.name!r}: {problem} that {owners[name]}. Rename the field")
+        owners |= dict.fromkeys(columns, f"field {field.name!r} uses already")
 
 
-def identity(source: Source, options: PackOptions) -> dict[str, Any]:
-    """What decides which bytes come out, in what a person would call it."""
+def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
+    """All settings that affect the bytes of the shards, by the names that messages use."""
     encoding = options.encoding
     return {
         "the source": source.identity,
@@ -70,14 +70,14 @@ def identity(source: Source, options: PackOptions) -> dict[str, Any]:
     }
 
 
-def lay_out(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
-    """Lists the samples, decides what goes where, and writes that to the scratch folder."""
+def plan_run(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
+    """Lists the samples, plans their shards, and writes the plan and the state of the run to the scratch folder."""
     listing = source.list_samples()
     check_names(listing.fields)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     first_row = 0
     if base:
-        listing = fit_listing(listing, base.items(), options.encoding)
+        listing = match_listing(listing, base.items(), options.encoding)
         first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
     duplicates = Duplicates.find(source, options, output, listing)
     splits = make_plan(
@@ -88,25 +88,27 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
         maxcount=options.maxcount,
         maxsize=options.maxsize,
         measure=options.measure,
-        first_of=duplicates.firsts,
-        left_out=duplicates.mask(len(listing)) if options.dedup == "drop" else None,
+        firsts=duplicates.firsts,
+        skipped=duplicates.mask(len(listing)) if options.dedup == "drop" else None,
     )
-    planned = [_write_split(split, listing, options, output, base.get(split.name)) for split in splits]
-    same = duplicates.named(listing, splits)
+    planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
+    named = duplicates.with_names(listing, splits)
     rejected = [(planned[0].name, rejection) for rejection in listing.rejected]
     if options.dedup == "drop":
-        rejected += [(planned[0].name, Rejection(name, f"has the same bytes as {of!r}", True)) for name, of, _ in same]
+        rejected += [
+            (planned[0].name, Rejection(name, f"has the same bytes as {first!r}", True)) for name, first, _ in named
+        ]
     notes = list(listing.notes)
     if len(duplicates.rows) and options.dedup != "no":
-        done = " and are left out" if options.dedup == "drop" else "; --dedup drop leaves them out"
-        notes.append(f"{len(duplicates.rows):,} images have the same bytes as others{done}")
+        outcome = " and were skipped" if options.dedup == "drop" else "; --dedup drop skips them"
+        notes.append(f"{len(duplicates.rows):,} images have the same bytes as earlier ones{outcome}")
     state = RunState(
         settings=settings,
         fields=listing.fields,
         classes=listing.classes,
         notes=tuple(notes),
         rejected=tuple(rejected),
-        duplicates=tuple(same),
+        duplicates=tuple(named),
         splits=tuple(planned),
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
@@ -116,23 +118,23 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
     return state
 
 
-def _write_split(
+def _write_split_plan(
     split: Split, listing: Listing, options: PackOptions, output: Output, base: Manifest | None
 ) -> PlannedSplit:
-    """Writes the plan of one split. base: what the split holds already, where shards are appended.
+    """Writes the plan of one split. base: the manifest of the split to which shards are appended.
 
     Raises:
-        ArgumentError: it would be empty.
+        ArgumentError: the split would be empty.
     """
     if not len(split.rows) and not (base or options.append):
         share = f"--val {options.val}" if options.val else "--splits"
         raise ArgumentError(
-            f"{share} of {len(listing):,} images leaves none for {split.name!r}. Change {share.split()[0]}, or "
-            "leave it out"
+            f"{share}: no image of {len(listing):,} is left for {split.name!r}. Change {share.split()[0]}, or leave it "
+            "out"
         )
     first_shard = 0
     if base is not None:
         first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
-        keep_base(output.scratch, output.path / split.name)
+        save_base(output.scratch, output.path / split.name)
     write_plan(output.scratch / f"{split.name}.plan", split, listing.samples)
     return PlannedSplit(split.name, len(split.ends), len(split.rows), first_shard)

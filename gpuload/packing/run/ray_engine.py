@@ -1,7 +1,7 @@
-"""The same plan on a Ray cluster (extra `ray`): Ray chooses the machine, and starts a shard again where one is lost.
+"""Packs shards on a Ray cluster (extra `ray`): Ray chooses the machines, and restarts the tasks of a lost one.
 
-Source and output folder must lie on a file system that all machines share, under the same path. In each Ray task a
-process of gpuload's own packs the shard, so that an image which brings it down is found there, as on one machine.
+Source and output folder must be on a file system that all machines share, under the same path. In each Ray task a
+separate process packs the shard, so that an image that crashes it is identified, as on a single machine.
 """
 
 import socket
@@ -11,20 +11,21 @@ from typing import Any
 
 from gpuload.errors import GpuloadError, MissingPackageError, OutputError
 from gpuload.packing.run.lost_workers import MOST_DEATHS, LostWorkers
-from gpuload.packing.run.shard import ShardJob, modules_for, pack_shard
+from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.workers import Workers
 
-_LOOK_S = 0.2
+_POLL_S = 0.2  # between two calls of `watch`
 
 
 class RayWorkers:
-    """`Workers` for shards, with Ray tasks of one core each in place of processes.
+    """`Workers` for shards, with Ray tasks of one core each instead of processes.
 
-    count: most tasks at a time; None: as many as the cluster has cores.
+    count: largest number of concurrent tasks; None: the number of the cluster's cores.
 
     Raises:
-        MissingPackageError: Ray is not installed. GpuloadError: no cluster at this address.
+        MissingPackageError: Ray is not installed.
+        GpuloadError: there is no cluster at this address.
     """
 
     def __init__(self, count: int | None, address: str | None) -> None:
@@ -46,11 +47,11 @@ class RayWorkers:
                     f"--address {address}: no Ray cluster there ({reason}). `ray status` shows one"
                 ) from None
         self._count = count
-        # A lost machine takes its tasks along; Ray runs them again, without end but for the cluster's.
+        # Ray restarts the tasks of a lost machine; the number of times is limited as it is for local workers.
         self._task = ray.remote(num_cpus=1, max_retries=MOST_DEATHS)(pack_guarded)
 
     def start(self) -> None:
-        """Ray starts what it needs when it needs it."""
+        """Does nothing: Ray starts processes when it needs them."""
 
     def run(
         self,
@@ -59,7 +60,7 @@ class RayWorkers:
         died: Callable[[ShardJob, int], ShardJob],
         watch: Callable[[list[ShardJob]], None],
     ) -> None:
-        """Runs all tasks; results come in any order. Never calls `died`: tasks look after their own processes."""
+        """Runs all tasks; results come in any order. Never calls `died`, since each task handles its own process."""
         ray, waiting = self._ray, deque(tasks)
         running: dict[Any, ShardJob] = {}
         while waiting or running:
@@ -67,7 +68,7 @@ class RayWorkers:
             while waiting and len(running) < most:
                 job = waiting.popleft()
                 running[self._task.remote(job)] = job
-            ready, _ = ray.wait(list(running), timeout=_LOOK_S)
+            ready, _ = ray.wait(list(running), timeout=_POLL_S)
             for reference in ready:
                 job = running.pop(reference)
                 try:
@@ -77,8 +78,8 @@ class RayWorkers:
                     raise (cause if isinstance(cause, GpuloadError) else error) from None
                 except ray.exceptions.RayError as error:
                     raise GpuloadError(
-                        f"Ray gave up {job.name} ({type(error).__name__}). Look at the cluster with `ray status`, and "
-                        "go on with --resume"
+                        f"Ray gave up on {job.name} ({type(error).__name__}). Check the cluster with `ray status`, and "
+                        "continue with --resume"
                     ) from None
             watch(list(running.values()))
 
@@ -91,7 +92,7 @@ class RayWorkers:
 
 
 def _check_address(address: str | None) -> None:
-    """Asks for a connection: Ray itself waits two minutes for a cluster that is not there."""
+    """Tries to connect; raises GpuloadError if that fails. Ray itself would wait two minutes for a missing cluster."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         return
@@ -104,11 +105,13 @@ def _check_address(address: str | None) -> None:
 
 
 def pack_guarded(job: ShardJob) -> ShardReport:
-    """`pack_shard` in a process that may die."""
+    """Runs `pack_shard` in a process that may die."""
     results: list[ShardReport] = []
     if not job.plan.exists():
-        raise OutputError(f"{job.plan}: is not there on this machine. --engine ray needs OUT on a shared file system")
-    preload = modules_for(job.encoding)
+        raise OutputError(
+            f"{job.plan}: does not exist on this machine. With --engine ray, OUT must be on a shared file system"
+        )
+    preload = modules_to_preload(job.encoding)
     with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False, preload=preload) as workers:
         workers.run([job], lambda _, packed: results.append(packed), LostWorkers(), lambda _: None)
     return results[0]

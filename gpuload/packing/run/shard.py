@@ -1,4 +1,4 @@
-"""One shard, packed by one process: reads its samples, checks them, writes the tar, its index and its rows."""
+"""Packs one shard in one process: reads and checks its samples; writes the tar, its DALI index and its index rows."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from gpuload.errors import DecodeError, OutputError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.kind import Member as StoredMember
 from gpuload.fields.registry import index_schema, kind_of
-from gpuload.packing.image.check import NotWantedError, StoredImage, check_image
+from gpuload.packing.image.check import NotWantedError, StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.plan import MEASURED, ROW, read_plan
 from gpuload.packing.run.shard_file import ShardFile
@@ -33,11 +33,12 @@ _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What a worker is told: batch `number` of the plan becomes a shard in `folder`, its rows and the worker's position to `scratch`.
+    """A worker's task: to pack batch `number` of the plan into a shard.
 
-    fields: those besides the image. known_bad: samples (by position in the shard) that brought a worker down, and why.
-    time_limit_s: for reading and checking one image; the process dies by SIGALRM when it is over.
-    first_shard, first_row: added to the numbers of shards and samples, when shards are added to a set.
+    folder: of the shard. scratch: of its index rows, its report and the worker's position.
+    fields: all except the image. known_bad: samples (by position in the shard) that killed a worker, and why.
+    time_limit_s: for reading and checking one image; SIGALRM kills the process when it is exceeded.
+    first_shard, first_row: added to the numbers of shards and samples when shards are appended to a set.
     """
 
     source: Source
@@ -70,21 +71,21 @@ class ShardJob:
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
-    """Packs one shard. Its tar and `.idx` get their final names when they are whole and on the disk.
+    """Packs one shard. Its tar and `.idx` get their final names once they are complete and on disk.
 
-    The last file that it writes, `done_path`, says that the shard is finished: a later run keeps it.
+    The last file written, `done_path`, marks the shard as finished, so that a resumed run keeps it.
 
     Raises:
         OutputError: the disk is full, or cannot be written.
     """
     path = job.folder / job.name
     if job.encoding.resizer == "torch":
-        from gpuload.packing.image.shrink import (
-            use_one_thread,  # it imports torch: now, and not in the time of an image
-        )
+        # Imports torch now, so that the time limit of an image does not include it.
+        from gpuload.packing.image.shrink import use_one_thread
 
         use_one_thread()
-    # A name of this process's own: one that outlives its killed packer must not write into what the next one begins.
+    # The name contains the process number: a worker that outlives its killed packer must not write into the file of
+    # the next run.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     info = None
     try:
@@ -94,28 +95,28 @@ def pack_shard(job: ShardJob) -> ShardReport:
             packed.tar.finish()
             file.finish()
         if packed.members:
-            write_whole(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
-            write_whole(job.rows_path, packed.index_rows())
+            write_atomically(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
+            write_atomically(job.rows_path, packed.index_rows())
             temporary.replace(path)
             info = ShardInfo(job.name, len(packed.members), packed.tar.size, file.sha256)
         else:
             temporary.unlink()
-        result = packed.result(info)
-        write_whole(job.done_path, result.to_json().encode())
+        report = packed.report(info)
+        write_atomically(job.done_path, report.to_json().encode())
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written ({error.strerror or error}). Free some space, or choose another output folder"
         ) from None
-    return result
+    return report
 
 
-def modules_for(encoding: Encoding) -> tuple[str, ...]:
-    """What `pack_shard` may import for this encoding besides this module."""
-    return ("gpuload.packing.image.shrink",) if encoding.makes_jpegs_smaller and encoding.resizer != "pillow" else ()
+def modules_to_preload(encoding: Encoding) -> tuple[str, ...]:
+    """The modules that `pack_shard` imports for this encoding, in addition to those of this module."""
+    return ("gpuload.packing.image.shrink",) if encoding.shrinks_jpegs and encoding.resizer != "pillow" else ()
 
 
-def finished_shard(job: ShardJob) -> ShardReport | None:
-    """What an earlier run made of this shard, if it finished it and the files are still there."""
+def read_finished_shard(job: ShardJob) -> ShardReport | None:
+    """The report of an earlier run on this shard; None unless that run finished it and its files still exist."""
     try:
         packed = ShardReport.from_json(job.done_path.read_text())
         if packed.info is not None:
@@ -128,7 +129,7 @@ def finished_shard(job: ShardJob) -> ShardReport | None:
 
 
 def sample_key(number: int, name: str) -> str:
-    """A key for any name: its number in the listing makes it unique, a piece of its stem makes it readable.
+    """A key for any name: the number in the listing makes it unique, a part of the name's stem makes it readable.
 
     >>> sample_key(7, "cats/Élan vital.v2.JPG")
     '00000007-lan-vital-v2'
@@ -139,7 +140,7 @@ def sample_key(number: int, name: str) -> str:
 
 
 class _Packing:
-    """A shard in the making."""
+    """A shard while it is being packed."""
 
     def __init__(self, job: ShardJob, file: ShardFile) -> None:
         self.job = job
@@ -158,7 +159,7 @@ class _Packing:
         self.remarks: Counter[str] = Counter()
 
     def run(self, worker: WorkerPosition) -> None:
-        """Every sample of the shard in turn."""
+        """Packs all samples of the shard, in order."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
         wheres = columns.get(WHERE) or [""] * len(columns[ROW])
@@ -170,7 +171,7 @@ class _Packing:
         }
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
-                os._exit(1)  # the packer is gone; nobody would finish what is begun here
+                os._exit(1)  # the packer has died, so this shard would never be finished
             worker.write(position, self.read_bytes)
             values = {column: columns[column][position] for column in names}
             try:
@@ -188,13 +189,13 @@ class _Packing:
     def _read(
         self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
     ) -> tuple[StoredImage, list[StoredMember]]:
-        """The image, and the member of each other field."""
-        # The default action of SIGALRM ends the process, also where C code would never come back to Python.
+        """Reads and checks one sample: returns its image, and the member of each other field."""
+        # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
             data = self.job.source.read(row, name, where)
             self.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
-            image = check_image(data, measured, self.job.encoding)
+            image = prepare_image(data, measured, self.job.encoding)
             stored = []
             for field in self.job.fields:
                 kind = kind_of(field)
@@ -221,7 +222,7 @@ class _Packing:
             member = self.tar.append(f"{key}.{extension}", part.content)
             record[field.offset_column] = member.offset + part.header
             record[field.bytes_column] = member.size - part.header
-            record.update(part.values)
+            record.update(part.values)  # the field's other index columns
             members.append(member)
         self.file.flush()
         self.members.append(members)
@@ -241,7 +242,7 @@ class _Packing:
             writer.write_batch(batch)
         return bytes(sink.getvalue())
 
-    def result(self, info: ShardInfo | None) -> ShardReport:
+    def report(self, info: ShardInfo | None) -> ShardReport:
         def largest(column: str) -> int:
             return int(max(self.columns[column], default=0))
 
@@ -260,8 +261,8 @@ class _Packing:
         )
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that has its final name only when it is whole and on the disk."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file that gets its name only once it is complete and on disk."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(data)
@@ -271,5 +272,5 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """`write_whole` for what JSON can hold."""
-    write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    """Writes content as JSON with `write_atomically`."""
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""What became of a shard: numbers that outlive the process that packed it."""
+"""The report on a packed shard, which outlives the process that packed it."""
 
 import json
 from collections import Counter
@@ -12,13 +12,15 @@ from gpuload.disk import ShardInfo
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What became of a shard; numbers only, so that the parent can hold one for each.
+    """The report on a shard, small enough for the parent to hold one for each shard.
 
-    info: None if every sample was rejected; there is no file then.
-    rejected: of each, its row in the listing, name, reason, and whether leaving it out was asked for.
-    kinds: count of each `StoredImage.kind`. extensions: of the stored images.
-    histogram: int64 (768,), exact counts over the `measured` images.
-    remarks: counts by a sentence for the user, as `Kind.remarks` gives them.
+    info: None if every sample was rejected, in which case there is no file.
+    rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
+    kinds: number of images by `StoredImage.kind`. extensions: of the stored images.
+    width, height, image_bytes: the largest of the stored images, in pixels and bytes.
+    histogram: int64 (768,), exact counts of R, G, B values over the `measured` images.
+    read_bytes: bytes of the images read from the source.
+    remarks: counts by a sentence for the user, see `Kind.remarks`.
     """
 
     info: ShardInfo | None

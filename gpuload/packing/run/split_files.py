@@ -1,4 +1,4 @@
-"""What describes a split once its shards are packed: index, rejected images, and its manifest, written last."""
+"""Writes the files that describe a split once its shards are packed: index, rejected images, and last the manifest."""
 
 import os
 from collections import Counter
@@ -32,20 +32,24 @@ from gpuload.packing.run.state import (
 from gpuload.sources import Rejection
 
 
-def rejected_of(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
-    """What was left out of a split, in order of the listing; what was no sample at all counts to the first."""
-    found = sorted(entry for shard in packed for entry in shard.rejected)
+def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
+    """The rejected and skipped samples of a split, in order of the listing.
+
+    First come those that never got a split, since listing rejected them or they are duplicates; the first split reports
+    them.
+    """
+    in_shards = sorted(entry for shard in packed for entry in shard.rejected)
     listed = [rejection for name, rejection in state.rejected if name == split.name]
-    return listed + [Rejection(name, reason, asked) for _, name, reason, asked in found]
+    return listed + [Rejection(name, reason, asked) for _, name, reason, asked in in_shards]
 
 
-def finish_split(
+def write_split_files(
     state: RunState, split: PlannedSplit, jobs: Sequence[ShardJob], packed: Sequence[ShardReport], options: PackOptions
 ) -> Manifest:
-    """Writes what describes a split; its manifest last. May be done again and again."""
+    """Writes the files that describe a split, the manifest last. May be repeated after an interruption."""
     folder, scratch = jobs[0].folder, jobs[0].scratch
     base, old = read_base(scratch, split.name), base_folder(scratch, split.name)
-    rejected = rejected_of(state, split, packed)
+    rejected = rejected_in_split(state, split, packed)
     fields = (_image_field(packed, base), *state.fields)
     for temporary in folder.glob("*.tmp"):
         temporary.unlink()
@@ -53,10 +57,10 @@ def finish_split(
     lines = [{"source": r.source, "reason": r.reason} for r in rejected]
     write_lines(folder / REJECTED_NAME, lines, read_lines(old / REJECTED_NAME))
     if options.dedup == "report":
-        copies = [
+        duplicates = [
             {"source": source, "same_as": first} for source, first, name in state.duplicates if name == split.name
         ]
-        write_lines(folder / DUPLICATES_NAME, copies, read_lines(old / DUPLICATES_NAME))
+        write_lines(folder / DUPLICATES_NAME, duplicates, read_lines(old / DUPLICATES_NAME))
     mean, std = mean_and_std(np.sum([shard.histogram for shard in packed], axis=0))
     kinds = sum((shard.kinds for shard in packed), Counter[str]())
     manifest = Manifest(
@@ -69,10 +73,10 @@ def finish_split(
         mean=mean,
         std=std,
         pixels_from=sum(shard.measured for shard in packed),
-        packing=_settings(options, kinds, rejected, state),
+        packing=_packing_record(options, kinds, rejected, state),
     )
     if base is not None:
-        manifest = _joined(base, manifest)
+        manifest = _join(base, manifest)
     write_timm_info(folder, manifest)
     _sync(folder)
     manifest.write(folder)
@@ -95,7 +99,7 @@ def _write_index(
     packed: Sequence[ShardReport],
     fields: tuple[Field, ...],
 ) -> None:
-    """Joins the rows that were there and those that the workers left, in order of the shards."""
+    """Writes the rows of the old shards, if any, and those that the workers wrote, in order of the shards."""
     path = folder / index_file.FILE_NAME
     temporary = path.with_suffix(".arrow.tmp")
     with IndexWriter(temporary, fields) as writer:
@@ -109,9 +113,10 @@ def _write_index(
     temporary.replace(path)
 
 
-def _settings(
+def _packing_record(
     options: PackOptions, kinds: Counter[str], rejected: Sequence[Rejection], state: RunState
 ) -> dict[str, Any]:
+    """The settings and counts for `Manifest.packing`."""
     encoding = options.encoding
     asked = Counter(rejection.asked for rejection in rejected)
     return {
@@ -124,7 +129,7 @@ def _settings(
         "size": encoding.size,
         "fit": encoding.fit if encoding.size else None,
         "pillow": PIL.__version__,
-        "resizer": encoding.resizer if encoding.makes_jpegs_smaller else None,
+        "resizer": encoding.resizer if encoding.shrinks_jpegs else None,
         "kept": kinds[KEPT],
         "stored_anew": {kind: count for kind, count in sorted(kinds.items()) if kind != KEPT},
         "rejected": asked[False],
@@ -133,23 +138,22 @@ def _settings(
     }
 
 
-def _joined(old: Manifest, new: Manifest) -> Manifest:
-    """One manifest for the shards of two; mean and std are weighed by the images that they are from."""
+def _join(old: Manifest, new: Manifest) -> Manifest:
+    """One manifest for the shards of both; mean and std are weighted by the numbers of measured images."""
     packing = dict(new.packing)
     for name in ("kept", "rejected", "left_out"):
         packing[name] += old.packing.get(name, 0)
-    anew = Counter(old.packing.get("stored_anew", {})) + Counter(packing["stored_anew"])
-    packing["stored_anew"] = dict(sorted(anew.items()))
+    re_encoded = Counter(old.packing.get("stored_anew", {})) + Counter(packing["stored_anew"])
+    packing["stored_anew"] = dict(sorted(re_encoded.items()))
     mean, std = old.mean, old.std
     if old.mean is None or old.std is None:
         mean, std = new.mean, new.std
     elif new.mean is not None and new.std is not None:
         weights = np.array([old.pixels_from, new.pixels_from]) / (old.pixels_from + new.pixels_from)
         means, stds = np.array([old.mean, new.mean]), np.array([old.std, new.std])
-        both = weights @ means
-        spread = np.sqrt(np.maximum(weights @ (stds**2 + means**2) - both**2, 0))
-        (r, g, b), (x, y, z) = both.round(6).tolist(), spread.round(6).tolist()
-        mean, std = (r, g, b), (x, y, z)
+        joint_mean = weights @ means
+        joint_std = np.sqrt(np.maximum(weights @ (stds**2 + means**2) - joint_mean**2, 0))
+        mean, std = _channels(joint_mean), _channels(joint_std)
     return replace(
         new,
         shards=old.shards + new.shards,
@@ -169,9 +173,10 @@ Channels = tuple[float, float, float]
 def mean_and_std(
     histogram: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
 ) -> tuple[Channels | None, Channels | None]:
-    """Of each channel, with pixels in 0..1, from exact counts: 256 for R, then G, then B. None without a pixel.
+    """Mean and std of each channel, with pixels in 0..1; None and None if there are no pixels.
 
-    Whole numbers up to the last division, so that it does not matter who counted what.
+    histogram: int64 (768,), exact counts of the 256 values of R, then G, then B. The sums are integers up to the final
+    division, so the result does not depend on how the images were distributed over shards.
     """
     mean, std = [], []
     for counts in histogram.reshape(3, 256).tolist():
@@ -185,8 +190,13 @@ def mean_and_std(
     return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
 
 
+def _channels(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Channels:
+    red, green, blue = values.round(6).tolist()
+    return red, green, blue
+
+
 def _sync(folder: Path) -> None:
-    """Puts the files of a folder, and their names, on the disk."""
+    """Syncs the files that describe a split, and their folder, to disk."""
     for path in (*folder.glob("*.arrow"), *folder.glob("*.json*"), folder):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What a run of the packer has decided before it packs, on disk, so that a later run can go on after any end.
+"""The state of a run of the packer on disk, from which a later run can continue wherever it was interrupted.
 
-In the scratch folder: a plan for each split (`plan.py`), then `state.json`, then a `.done` for each finished shard. A
-run that finds no `state.json` has nothing to go on with.
+The scratch folder holds a plan for each split (`plan.py`), then `state.json`, then a `.done` for each finished shard.
+Without a `state.json` there is nothing to continue.
 """
 
 import json
@@ -24,13 +24,13 @@ FILE_NAME = "state.json"
 REJECTED_NAME = "rejected.jsonl"
 DUPLICATES_NAME = "duplicates.jsonl"
 
-# What is kept of a set to which shards are added, until they are.
+# The files of a split that are saved while shards are appended to it.
 _BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
 
 
 @dataclass(frozen=True)
 class PlannedSplit:
-    """One split of the plan: `shards` new ones, whose files are numbered from `first_shard`."""
+    """One split of the plan: its name, and its new shards, whose files are numbered from `first_shard`."""
 
     name: str
     shards: int
@@ -40,10 +40,12 @@ class PlannedSplit:
 
 @dataclass(frozen=True)
 class RunState:
-    """The plan without its rows.
+    """The decisions of a run, apart from the rows of its plan.
 
-    settings: what must be the same for a run to go on. rejected: while listing, and as copies, with their split.
-    first_row: samples listed for the set before this run. duplicates: source, the same image, split.
+    settings: those that must be the same in a run that resumes this one. notes: from listing, for the user.
+    rejected: samples rejected while listing or skipped as duplicates, each with the name of the split that reports it.
+    duplicates: name of each duplicate, name of the first sample with the same image, and split of the duplicate.
+    samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
     """
 
     settings: dict[str, Any]
@@ -62,7 +64,7 @@ class RunState:
 
     @classmethod
     def read(cls, scratch: Path) -> "RunState | None":
-        """What was decided, or None if the run came to its end before that."""
+        """The state, or None if the run was interrupted before it was written."""
         try:
             found = json.loads((scratch / FILE_NAME).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -80,19 +82,19 @@ class RunState:
         )
 
     def check_same(self, settings: dict[str, Any], out: Path) -> None:
-        """Raises ArgumentError where this run was told something else than the one that was broken off."""
+        """Raises ArgumentError if a setting of this run differs from the interrupted run's."""
         now = json.loads(json.dumps(settings))
         for name in sorted({*self.settings, *now}):
             before, given = self.settings.get(name), now.get(name)
             if before != given:
                 raise ArgumentError(
-                    f"--resume: the run that was broken off in {out} had {name} {before!r}, this one has {given!r}. "
+                    f"--resume: the interrupted run in {out} had {name} {before!r}, this one has {given!r}. "
                     "Give the same, or delete the folder and pack again"
                 )
 
 
-def keep_base(scratch: Path, folder: Path) -> None:
-    """Keeps what describes a split before shards are added to it."""
+def save_base(scratch: Path, folder: Path) -> None:
+    """Saves hard links to the files that describe a split, before shards are appended to it."""
     base = base_folder(scratch, folder.name)
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir()
@@ -102,23 +104,24 @@ def keep_base(scratch: Path, folder: Path) -> None:
 
 
 def base_folder(scratch: Path, split: str) -> Path:
+    """Where `save_base` saves the files of a split."""
     return scratch / f"{split}.base"
 
 
 def read_base(scratch: Path, split: str) -> Manifest | None:
-    """The manifest of a split before shards are added to it; None for a new split."""
+    """The saved manifest of a split to which shards are appended; None for a new split."""
     folder = base_folder(scratch, split)
     return Manifest.read(folder) if folder.exists() and (folder / manifest_file.FILE_NAME).exists() else None
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file that may be missing, each with its end."""
+    """The lines of a file, each with its line end; none if the file does not exist."""
     return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
 def write_lines(path: Path, entries: Sequence[dict[str, Any]], before: Sequence[str] = ()) -> None:
-    """JSON, one line an entry, after lines that were there before."""
+    """Writes the lines `before`, then each entry as one line of JSON."""
     lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
-    temporary = path.with_name(f"{path.name}.tmp")  # not in place: what is there may be linked to what is kept
+    temporary = path.with_name(f"{path.name}.tmp")  # never in place: `save_base` may have linked the existing file
     temporary.write_text("".join([*before, *lines]), encoding="utf-8")
     temporary.replace(path)

@@ -1,13 +1,14 @@
-"""Processes that may die without taking the packer along.
+"""Worker processes that may die without ending the packer.
 
-Each worker has a pipe of its own and holds one task at a time, so the parent always knows which task a dead worker
-had, and no lock is shared that a killed process could take with it. (concurrent.futures gives up all tasks when one
-worker dies. Pebble 5.2 passes tasks through one locked pipe: a worker killed while it holds the lock stops all, and
-one that dies before its acknowledgement is read leaves its task waiting for ever.)
+Each worker has its own pipe and one task at a time, so the parent always knows which task a dead worker had, and there
+is no shared lock that a killed process could hold. (concurrent.futures abandons all tasks when one worker dies. Pebble
+5.2 passes tasks through one locked pipe: a worker killed while it holds the lock blocks all others, and one that dies
+before its acknowledgement is read leaves its task waiting for ever.)
 
-Workers are forked from multiprocessing's fork server, a process without threads of ours that imports what they need
-once: a worker is there in 5 ms of processor time, where a fresh interpreter ("spawn") needs 240 ms for NumPy, Arrow and
-Pillow (2 cores of an AMD EPYC, 2026-11). The server is started before the packer imports the same, so neither waits.
+Workers are forked from multiprocessing's fork server, a process without threads of ours, which imports their modules
+once: a worker starts in 5 ms of processor time, where a new interpreter ("spawn") needs 240 ms to import NumPy, Arrow
+and Pillow (2 cores of an AMD EPYC, 2026-11). The server starts before the packer imports the same modules, so neither
+waits for the other.
 """
 
 import ctypes
@@ -32,33 +33,33 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _SERVER = multiprocessing.get_context("forkserver")
-_FORMATS = ("Bmp", "Gif", "Jpeg", "Ppm", "Png")  # what Pillow imports when it opens its first image
+_FORMATS = ("Bmp", "Gif", "Jpeg", "Ppm", "Png")  # the plugins that Pillow imports when it opens its first image
 _PRELOAD = ["gpuload.packing.run.shard", *(f"PIL.{name}ImagePlugin" for name in _FORMATS)]
-_SERVER_DIED = 255  # multiprocessing's exit code for a process of a fork server that is gone
-_STARTS = 10
-_LOOK_S = 0.1  # between two calls of `watch`
+_SERVER_DIED = 255  # multiprocessing's exit code for a process whose fork server has died
+_START_ATTEMPTS = 10
+_POLL_S = 0.1  # between two calls of `watch`
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def start_server(preload: Sequence[str] = ()) -> None:
-    """Starts the process that workers are forked from, unless it runs; it imports what they need in the background.
+    """Starts the process from which workers are forked, unless it is running; it imports modules in the background.
 
-    preload: modules that they need besides; those that cannot be imported are left out.
+    preload: modules to import in addition to those that all workers need; modules that cannot be imported are ignored.
     """
     _SERVER.set_forkserver_preload([*_PRELOAD, *preload])
-    with _uninterrupted():
+    with _sigint_deferred():
         forkserver.ensure_running()
 
 
 class Workers(Generic[Task, Result]):
     """Up to `count` processes that apply `function` to tasks; both must be picklable.
 
-    run() gives results to `done` in the order in which they come. A task whose worker died goes to `died` with the
-    exit code (negative: the number of the signal), which gives the task to run in its place, or raises.
-    What `function` raises is raised by run(). Leaving the `with` block ends all processes at once.
+    run() passes results to `done` in the order in which they arrive. If a worker dies, its task and its exit code
+    (negative: the number of the signal) are passed to `died`, which returns the task to run instead, or raises.
+    Exceptions from `function` are raised by run(). Leaving the `with` block kills all processes.
 
-    need_main: whether tasks hold what is defined in the program itself, whose main module workers must then import.
-    preload: modules that `function` will import, so that it is done once for all processes.
+    need_main: whether tasks contain objects defined in the main module, which workers must then import.
+    preload: modules that `function` will import, so that they are imported once for all processes.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Workers(Generic[Task, Result]):
         self._workers: list[_Worker[Task]] = []
 
     def start(self) -> None:
-        """Has what processes need imported while the caller does other things."""
+        """Starts importing the workers' modules while the caller does other things."""
         start_server(self._preload)
 
     def run(
@@ -81,7 +82,7 @@ class Workers(Generic[Task, Result]):
         died: Callable[[Task, int], Task],
         watch: Callable[[list[Task]], None],
     ) -> None:
-        """Runs all tasks. `watch` is called a few times a second with the tasks that are being worked on."""
+        """Runs all tasks. `watch` is called a few times a second with the tasks in progress."""
         waiting = deque(tasks)
         while waiting or self._busy():
             for worker in self._workers:
@@ -90,7 +91,7 @@ class Workers(Generic[Task, Result]):
             while waiting and len(self._workers) < self._count:
                 self._workers.append(_Worker(self._function, self._need_main, self._preload))
                 self._workers[-1].give(waiting.popleft())
-            wait([worker.pipe for worker in self._workers], _LOOK_S)
+            wait([worker.pipe for worker in self._workers], _POLL_S)
             for worker in list(self._workers):
                 if not worker.pipe.poll():
                     continue
@@ -127,7 +128,7 @@ class Workers(Generic[Task, Result]):
 
 
 class _RaisedInWorkerError(Exception):
-    """The traceback, as text, of what a worker raised."""
+    """The cause of an exception from a worker: its traceback as text."""
 
 
 class _Worker(Generic[Task]):
@@ -135,46 +136,47 @@ class _Worker(Generic[Task]):
 
     def __init__(self, function: Callable[[Task], object], need_main: bool, preload: Sequence[str]) -> None:
         self.task: Task | None = None
-        for left in reversed(range(_STARTS)):
+        for attempts_left in reversed(range(_START_ATTEMPTS)):
             start_server(preload)
-            self.pipe, theirs = _SERVER.Pipe()
-            self.process = _SERVER.Process(target=_work, args=(theirs, function), name="gpuload-pack", daemon=True)
+            self.pipe, child_pipe = _SERVER.Pipe()
+            self.process = _SERVER.Process(target=_work, args=(child_pipe, function), name="gpuload-pack", daemon=True)
             try:
-                with _uninterrupted(), nullcontext() if need_main else _hidden_main():
+                with _sigint_deferred(), nullcontext() if need_main else _hidden_main():
                     self.process.start()
                 break
             except (ConnectionError, EOFError):
-                # The server was killed and is not yet seen to be dead: the next start finds it so.
+                # The server was killed, but start_server has not noticed yet; the next attempt will.
                 self.pipe.close()
-                if not left:
+                if not attempts_left:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             finally:
-                theirs.close()
+                child_pipe.close()
 
     def give(self, task: Task) -> None:
         self.task = task
-        with suppress(OSError):  # it died before; reading from the pipe will say so
+        with suppress(OSError):  # it has died, which reading from the pipe will show
             self.pipe.send(task)
 
     def stop(self) -> int:
-        """Waits for the end of a process that is dead or was told to die; its exit code."""
+        """Waits for the end of a process that has died or was killed, and returns its exit code."""
         self.pipe.close()
         self.process.join()
         code = self.process.exitcode
         self.process.close()
-        # No image is to blame for the death of the server: it counts as the kernel's SIGKILL, which it will have been.
+        # No image is to blame for the death of the server: it counts as the kernel's SIGKILL, its most likely cause.
         return code if code not in (None, _SERVER_DIED) else -signal.SIGKILL
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits meanwhile: neither does it strike a child that still imports, nor leave one half-started.
+def _sigint_deferred() -> Iterator[None]:
+    """Defers Ctrl-C, so that it neither hits a child that is still importing nor leaves one half-started.
 
-    It goes to the whole group, and the parent alone answers it. A child inherits that it is blocked; in the parent
-    another thread, such as a math library's, may be given the signal all the same, so there it is put off by hand too.
+    SIGINT goes to the whole process group, and only the parent must react to it. A child inherits the blocked signal.
+    In the parent another thread, such as a math library's, may receive the signal nevertheless, so a handler there
+    records it too.
     """
-    # multiprocessing's own helper: where it has to be started first, starting it lets Ctrl-C through again.
+    # Starts multiprocessing's helper process first: starting it later would unblock Ctrl-C again.
     resource_tracker.ensure_running()
     in_main = threading.current_thread() is threading.main_thread()
     seen: list[int] = []
@@ -192,7 +194,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Meanwhile the main module has neither name nor file, so that a process that is started does not import it."""
+    """Hides the main module's name and file meanwhile, so that a process that is started does not import it."""
     main = sys.modules["__main__"]
     kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
     for name in kept:
@@ -205,14 +207,14 @@ def _hidden_main() -> Iterator[None]:
 
 
 def _work(pipe: Connection, function: Callable[[Task], object]) -> None:
-    """The worker's life: tasks come, results go, until the parent closes the pipe."""
-    # When a packer is killed its server ends, and then the kernel ends this process, so that none writes beside the run
-    # that goes on. Where the packer was killed before this line, there is no task.
+    """The main loop of a worker: receives tasks and sends results until the parent closes the pipe."""
+    # When the packer is killed, its server ends, and the kernel then kills this process, so that it does not write
+    # while a resumed run does. If the packer was killed before this line, there is no task.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    gc.freeze()  # what was imported stays: the collector need not go through it, nor copy its pages
+    gc.freeze()  # imported objects stay alive, so the collector need not scan them, nor thereby copy shared pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # Pillow warns of odd files, and the C libraries below it write to stderr; what matters is in the result.
+    # Pillow warns about unusual files, and its C libraries write to stderr; the result says all that matters.
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     while True:

@@ -209,7 +209,7 @@ def test_shards_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "classes").write_text("ant\n")
     for name in ("short.tar", "text.tar"):
         with pytest.raises(
-            ShardError, match=f"{name}: not a whole, uncompressed tar archive .*Copy or unpack it again"
+            ShardError, match=f"{name}: not a complete, uncompressed tar archive .*Copy or unpack it again"
         ):
             index_shards([str(tmp_path / name)])
     with pytest.raises(SourceError, match=r"s-1.tar \(from .*s-{1..2}.tar'\): no such file. Give tars, for instance"):

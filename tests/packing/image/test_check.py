@@ -1,4 +1,4 @@
-"""Odd images of every kind: what is kept, what is stored anew, what is rejected, and that DALI decodes all of it."""
+"""Unusual images: which are kept, re-encoded or rejected, and that DALI decodes everything that is stored."""
 
 import io
 
@@ -10,11 +10,11 @@ from PIL import Image, ImageOps
 
 from gpuload.errors import DecodeError
 from gpuload.headers import jpeg, png
-from gpuload.packing.image.check import KEPT, check_image
+from gpuload.packing.image.check import KEPT, prepare_image
 
 
 def shown(data: bytes) -> np.ndarray:
-    """RGB as Pillow shows it, by the plainest means: upright, over white, 16 bits scaled to 8."""
+    """RGB as Pillow decodes it, computed in the simplest way: upright, over white, 16 bits scaled to 8."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     if image.mode.startswith("I;16"):
         return np.repeat(np.asarray(image)[..., None] / 257, 3, axis=2)
@@ -26,9 +26,9 @@ def shown(data: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_becomes_of_it(name: str) -> None:
+def test_image_is_kept_or_re_encoded(name: str) -> None:
     data, kind = ODD[name]
-    stored = check_image(data)
+    stored = prepare_image(data)
     assert stored.kind == kind
     assert (stored.data == data) == (kind == KEPT)
     if stored.member == "jpg":
@@ -47,7 +47,7 @@ def test_dali_decodes_everything_stored() -> None:
     fn = pytest.importorskip("nvidia.dali.fn")
     from nvidia.dali import pipeline_def
 
-    stored = [check_image(data) for data, _ in ODD.values()]
+    stored = [prepare_image(data) for data, _ in ODD.values()]
 
     @pipeline_def(batch_size=len(stored), num_threads=2, device_id=None)
     def decode():
@@ -70,38 +70,38 @@ def test_dali_decodes_everything_stored() -> None:
     [
         (b"", "the file is empty"),
         (b"garbage" * 100, "not an image in a format that Pillow reads"),
-        (BASE[:-2], "does not decode: image file is truncated"),
-        (BASE[:-200], "does not decode: image file is truncated"),
-        (encode(PHOTO, "PNG")[:-300], "does not decode: "),
-        (BASE[:100], "does not decode: |not an image"),
-        (encode(Image.new("I", (3, 3)), "TIFF"), "32-bit whole numbers, whose range nobody says; convert it to 8"),
-        (encode(Image.new("F", (3, 3)), "TIFF"), "floating-point numbers, whose range nobody says; convert"),
-        (b"P6 50000 50000 255\n" + bytes(99), "too many pixels: .* exceeds limit"),
+        (BASE[:-2], "cannot be decoded: image file is truncated"),
+        (BASE[:-200], "cannot be decoded: image file is truncated"),
+        (encode(PHOTO, "PNG")[:-300], "cannot be decoded: "),
+        (BASE[:100], "cannot be decoded: |not an image"),
+        (encode(Image.new("I", (3, 3)), "TIFF"), "32-bit integers of unknown range; convert it to 8"),
+        (encode(Image.new("F", (3, 3)), "TIFF"), "floating-point numbers of unknown range; convert"),
+        (b"P6 50000 50000 255\n" + bytes(99), "50000 x 50000 pixels, more than --max-pixels"),
     ],
 )  # fmt: skip
 def test_rejected(data: bytes, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):
-        check_image(data)
+        prepare_image(data)
 
 
-def test_reasons_name_no_addresses() -> None:
+def test_reasons_contain_no_memory_addresses() -> None:
     with pytest.raises(DecodeError) as caught:
-        check_image(b"BM" + bytes(60))
+        prepare_image(b"BM" + bytes(60))
     assert "0x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", range(200, len(BASE) - 2, 37))
-def test_the_quick_check_finds_what_a_whole_decode_finds(cut: int) -> None:
-    """Kept images are decoded at an eighth of their size; a cut must show there wherever it is."""
+def test_quick_check_notices_truncation_as_a_full_decode_does(cut: int) -> None:
+    """Kept images are decoded at an eighth of their size; truncation must be noticed at any length."""
     with pytest.raises(DecodeError):
-        check_image(BASE[:cut])
+        prepare_image(BASE[:cut])
     with pytest.raises(DecodeError):
-        check_image(BASE[:cut], measured=True)
+        prepare_image(BASE[:cut], measured=True)
 
 
 @pytest.mark.parametrize("name", ["baseline", "gray", "PNG, alpha"])
 def test_histogram_counts_the_pixels(name: str) -> None:
-    stored = check_image(ODD[name][0], measured=True)
+    stored = prepare_image(ODD[name][0], measured=True)
     assert stored.histogram is not None
     counts = np.array(stored.histogram).reshape(3, 256)
     assert counts.sum(axis=1).tolist() == [stored.width * stored.height] * 3

@@ -1,4 +1,4 @@
-"""How images are stored: sizes, fits, gray and huge images; boxes and masks follow; DALI decodes what is a picture."""
+"""How images are stored: sizes, fits, gray and huge images, boxes and masks, and that DALI decodes the images."""
 
 import io
 from typing import Any
@@ -11,7 +11,7 @@ from PIL import Image
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
-from gpuload.packing.image.check import KEPT, NotWantedError, check_image
+from gpuload.packing.image.check import KEPT, NotWantedError, prepare_image
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
 
@@ -26,7 +26,7 @@ WIDE = photo(1, 500, 375)
         ((500, 375), "center-crop", False, (341, 256), (-43, 0), (256, 256)),
         ((500, 375), "stretch", False, (256, 256), (0, 0), (256, 256)),
         ((500, 375), "pad", False, (256, 192), (0, 32), (256, 256)),
-        ((100, 50), "shortest", False, (100, 50), (0, 0), (100, 50)),  # never enlarged unless asked
+        ((100, 50), "shortest", False, (100, 50), (0, 0), (100, 50)),  # enlarged only on request
         ((100, 50), "shortest", True, (512, 256), (0, 0), (512, 256)),
         ((100, 50), "pad", False, (100, 50), (78, 103), (256, 256)),
         ((100, 50), "center-crop", False, (100, 50), (0, 0), (100, 50)),
@@ -41,17 +41,17 @@ def test_place(source, fit, enlarge, resized, corner, canvas) -> None:
 
 
 def store_boxes(boxes: list[list[float]], placement: Placement) -> tuple[list[list[float]], list[int]]:
-    """The boxes that the packer stores, and their classes, which are their numbers here."""
+    """The boxes that the packer stores, and their classes, which are the numbers of the given boxes."""
     value = {"boxes": boxes, "boxes_class": list(range(len(boxes)))}
     stored = KINDS["boxes"].store(Field("boxes", "boxes", "boxes.json"), value, placement).values
     return stored["boxes"], stored["boxes_class"]
 
 
-def test_boxes_follow() -> None:
+def test_boxes_move_with_their_image() -> None:
     cropped = place((500, 375), (256, 256), "center-crop", False)
     boxes = [[0, 0, 500, 375], [0, 0, 10, 10], [250, 100, 260, 110]]
     moved, kept = store_boxes(boxes, cropped)
-    assert kept == [0, 2]  # the second lies in the part that was cut off
+    assert kept == [0, 2]  # the second box is in the part that is cropped
     scale = 341 / 500
     np.testing.assert_allclose(moved[0], [0, 0, 256, 256])
     np.testing.assert_allclose(moved[1][0], 250 * scale - 43, atol=0.01)
@@ -75,11 +75,11 @@ def dali_decodes(images: list[bytes]) -> list[np.ndarray]:
     return [np.asarray(image) for image in pipeline.run()[0]]
 
 
-@pytest.mark.parametrize("measured", [False, True])  # others are decoded at a part of their size
+@pytest.mark.parametrize("measured", [False, True])  # images that are not measured are decoded at a reduced size
 @pytest.mark.parametrize("fit", ["shortest", "longest", "center-crop", "stretch", "pad"])
-def test_jpeg_of_a_size(fit: str, measured: bool) -> None:
+def test_jpeg_with_a_size(fit: str, measured: bool) -> None:
     encoding = Encoding("jpeg", (64, 64), fit)
-    stored = [check_image(encode(image), measured, encoding) for image in (WIDE, WIDE.convert("L"))]
+    stored = [prepare_image(encode(image), measured, encoding) for image in (WIDE, WIDE.convert("L"))]
     placement = place(WIDE.size, (64, 64), fit, False)
     wanted = Image.new("RGB", placement.canvas)
     resized = Image.open(io.BytesIO(encode(WIDE))).resize(placement.resized, Image.Resampling.BICUBIC)
@@ -92,46 +92,48 @@ def test_jpeg_of_a_size(fit: str, measured: bool) -> None:
     assert (stored[0].histogram is not None) == measured
 
 
-def test_jpeg_keeps_what_is_small_enough() -> None:
+def test_jpeg_keeps_images_that_are_small_enough() -> None:
     data = encode(photo())
-    assert check_image(data, encoding=Encoding("jpeg", (64, 64))).data == data
-    made = check_image(encode(photo(), "PNG"), encoding=Encoding("jpeg"))
-    assert (made.member, made.kind) == ("jpg", "png")
-    low, high = (len(check_image(encode(WIDE), encoding=Encoding("jpeg", (64, 64), quality=q)).data) for q in (30, 95))
+    assert prepare_image(data, encoding=Encoding("jpeg", (64, 64))).data == data
+    converted = prepare_image(encode(photo(), "PNG"), encoding=Encoding("jpeg"))
+    assert (converted.member, converted.kind) == ("jpg", "png")
+    low, high = (
+        len(prepare_image(encode(WIDE), encoding=Encoding("jpeg", (64, 64), quality=q)).data) for q in (30, 95)
+    )
     assert low < high / 1.5
 
 
 def test_raw_is_an_npy_of_pixels() -> None:
     for data in (encode(photo(0, 30, 20)), encode(photo(0, 30, 20), "PNG"), np.asarray(photo(0, 30, 20))):
-        stored = check_image(data, encoding=Encoding("raw"))
+        stored = prepare_image(data, encoding=Encoding("raw"))
         array = np.load(io.BytesIO(stored.data))
         assert (array.shape, array.dtype, stored.member) == ((20, 30, 3), np.uint8, "npy")
         assert stored.data[stored.header :] == array.tobytes()
         assert np.abs(array.astype(int) - np.asarray(photo(0, 30, 20))).mean() < 8
-    gray = check_image(encode(photo().convert("L"), "PNG"), encoding=Encoding("raw", (8, 8), "stretch"))
+    gray = prepare_image(encode(photo().convert("L"), "PNG"), encoding=Encoding("raw", (8, 8), "stretch"))
     assert np.load(io.BytesIO(gray.data)).shape == (8, 8, 3)
 
 
 def test_lossless() -> None:
-    stored = check_image(encode(photo(), "BMP"), encoding=Encoding(lossless=True))
+    stored = prepare_image(encode(photo(), "BMP"), encoding=Encoding(lossless=True))
     assert (stored.member, stored.kind) == ("png", "bmp")
     (decoded,) = dali_decodes([stored.data])
     np.testing.assert_array_equal(decoded, np.asarray(photo()))
-    assert check_image(encode(photo()), encoding=Encoding(lossless=True)).kind == KEPT
+    assert prepare_image(encode(photo()), encoding=Encoding(lossless=True)).kind == KEPT
 
 
-def test_png_kept_or_not_looks_the_same_in_dali() -> None:
+def test_dali_decodes_kept_png_as_pillow_does() -> None:
     plain = encode(photo(), "PNG")
     gamma = plain[:33] + b"\0\0\0\4gAMA\0\0\x27\x10" + b"\xe8\xf9\xad\x83" + plain[33:]
     images = [plain, encode(photo().convert("L"), "PNG"), encode(photo(), "PNG", compress_level=0)]
-    stored = [check_image(data) for data in images]
+    stored = [prepare_image(data) for data in images]
     assert [image.data for image in stored] == images
     for data, pixels in zip(images, dali_decodes(images), strict=True):
         np.testing.assert_array_equal(pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
     with pytest.raises(DecodeError):
-        check_image(gamma[:41] + b"\1" + gamma[42:])  # a wrong checksum
+        prepare_image(gamma[:41] + b"\1" + gamma[42:])  # a wrong checksum
     with pytest.raises(DecodeError):
-        check_image(plain[:-30])
+        prepare_image(plain[:-30])
 
 
 def test_gray_small_and_huge() -> None:
@@ -139,32 +141,35 @@ def test_gray_small_and_huge() -> None:
     for image in (photo().convert("L"), photo().convert("L").convert("RGB")):
         for format in ("JPEG", "PNG"):
             with pytest.raises(NotWantedError, match="has no colour, and --drop-gray was given"):
-                check_image(encode(image, format), encoding=gray)
-    assert check_image(encode(photo()), encoding=gray).kind == KEPT
-    for blue, colourless in ((106, True), (112, False)):  # what JPEG adds is no colour, a tint is
+                prepare_image(encode(image, format), encoding=gray)
+    assert prepare_image(encode(photo()), encoding=gray).kind == KEPT
+    for blue, colourless in (
+        (106, True),
+        (112, False),
+    ):  # a difference as small as JPEG's errors is not a colour, a tint is
         image = encode(Image.new("RGB", (64, 64), (100, 100, blue)), "PNG")
         if colourless:
             with pytest.raises(NotWantedError):
-                check_image(image, encoding=gray)
+                prepare_image(image, encoding=gray)
         else:
-            assert check_image(image, encoding=gray).kind == KEPT
+            assert prepare_image(image, encoding=gray).kind == KEPT
     with pytest.raises(NotWantedError, match="48 x 32 pixels, smaller than --min-size 33"):
-        check_image(encode(photo()), encoding=Encoding(min_size=33))
-    with pytest.raises(DecodeError, match=r"too many pixels: 48 x 32 exceeds limit of 100 \(--max-pixels\)"):
-        check_image(encode(photo()), encoding=Encoding(max_pixels=100))
+        prepare_image(encode(photo()), encoding=Encoding(min_size=33))
+    with pytest.raises(DecodeError, match=r"48 x 32 pixels, more than --max-pixels 100$"):
+        prepare_image(encode(photo()), encoding=Encoding(max_pixels=100))
 
 
 def test_header_checks() -> None:
     header = Encoding(check="header")
     damaged = encode(photo())[:-40] + bytes(38) + b"\xff\xd9"
-    assert check_image(damaged, True, header).data == damaged  # nobody looked at its pixels
+    assert prepare_image(damaged, True, header).data == damaged  # its pixels are not decoded
     with pytest.raises(DecodeError):
-        check_image(damaged[:-2])
+        prepare_image(damaged[:-2])
     for data in (encode(photo()), encode(photo(), "PNG")):
-        stored = check_image(data, encoding=header)
+        stored = prepare_image(data, encoding=header)
         assert (stored.data, stored.width, stored.height, stored.histogram) == (data, 48, 32, None)
-    assert check_image(encode(photo(), "BMP"), encoding=header).kind == "bmp"
-    assert check_image(encode(photo().convert("CMYK")), encoding=header).kind == "jpeg-cmyk"
+    assert prepare_image(encode(photo(), "BMP"), encoding=header).kind == "bmp"
+    assert prepare_image(encode(photo().convert("CMYK")), encoding=header).kind == "jpeg-cmyk"
 
 
 def store_mask(mask: Any, placement: Placement) -> bytes:
@@ -173,44 +178,47 @@ def store_mask(mask: Any, placement: Placement) -> bytes:
 
 def test_masks() -> None:
     numbers = np.arange(32 * 48, dtype=np.uint8).reshape(32, 48)
-    as_it_is, half = place((48, 32), None, "shortest", False), place((48, 32), (16, 16), "center-crop", False)
+    unchanged, half = place((48, 32), None, "shortest", False), place((48, 32), (16, 16), "center-crop", False)
     plain = encode(Image.fromarray(numbers), "PNG")
-    assert store_mask(plain, as_it_is) == plain
+    assert store_mask(plain, unchanged) == plain
     palette = Image.fromarray(numbers, "L").copy()
     palette = Image.frombytes("P", (48, 32), numbers.tobytes())
     palette.putpalette([value for n in range(256) for value in (255 - n, n, 7)])
     sixteen = Image.fromarray(numbers.astype(np.uint16))
     for mask in (numbers, numbers[..., None], encode(palette, "PNG"), encode(sixteen, "PNG")):
-        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(store_mask(mask, as_it_is)))), numbers)
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(store_mask(mask, unchanged)))), numbers)
     moved = np.asarray(Image.open(io.BytesIO(store_mask(plain, half))))
     wanted = np.asarray(Image.fromarray(numbers).resize((24, 16), Image.Resampling.NEAREST))[:, 4:20]
     np.testing.assert_array_equal(moved, wanted)
     for mask, message in [
-        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask is 9 x 9 pixels, its image 48 x 32"),
-        (encode(photo(), "PNG"), "the mask has colours .mode RGB., expected a class number"),
-        (numbers.astype(np.uint16) + 300, "the mask has class number 555; a mask holds 0 to 255"),
-        (b"x", "the mask does not decode"),
+        (encode(photo(0, 9, 9).convert("L"), "PNG"), "the mask has 9 x 9 pixels, its image 48 x 32"),
+        (encode(photo(), "PNG"), r"a mask must hold one class number per pixel; found colours \(mode RGB\)"),
+        (numbers.astype(np.uint16) + 300, r"a mask's class numbers must be in 0..255; found \d+..555"),
+        (b"x", "the mask cannot be decoded"),
     ]:
         with pytest.raises(DecodeError, match=message):
-            store_mask(mask, as_it_is)
+            store_mask(mask, unchanged)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encode": "x"}, "--encode is one of keep, jpeg, raw; got 'x'"),
+        ({"encode": "x"}, "--encode must be one of keep, jpeg, raw; got 'x'"),
         ({"encode": "jpeg", "size": (0, 3)}, "--size must be at least 1 pixel; got 0x3"),
-        ({"size": (3, 3)}, "--size changes images, but --encode keep leaves them"),
-        ({"encode": "jpeg", "fit": "pad"}, "--fit and --enlarge say how images come to their --size; give that too"),
-        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit is one of shortest, .* got 'x'"),
-        ({"quality": 0}, "--quality is from 1 to 100; got 0"),
+        ({"size": (3, 3)}, "--size resizes images, but --encode keep does not"),
+        (
+            {"encode": "jpeg", "fit": "pad"},
+            "--fit and --enlarge need --size, to which they fit the images; give it too",
+        ),
+        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit must be one of shortest, .* got 'x'"),
+        ({"quality": 0}, "--quality must be from 1 to 100; got 0"),
         ({"encode": "raw", "lossless": True}, "--lossless chooses PNG over JPEG, but --encode raw stores neither"),
-        ({"check": "x"}, "--check is full or header; got 'x'"),
-        ({"check": "header", "encode": "raw"}, "--check header looks at no pixels, but --encode jpeg, raw and"),
+        ({"check": "x"}, "--check must be full or header; got 'x'"),
+        ({"check": "header", "encode": "raw"}, "--check header decodes no pixels, but --encode jpeg, --encode raw and"),
         ({"min_size": -1}, "--min-size must be at least 0"),
     ],
 )
-def test_encodings_that_cannot_be(settings, message: str) -> None:
+def test_invalid_encodings_are_refused(settings, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Encoding(**settings)
 
@@ -218,18 +226,18 @@ def test_encodings_that_cannot_be(settings, message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"splits": (("a", 0.5), ("a", 0.5))}, "--splits names a split twice: a, a"),
+        ({"splits": (("a", 0.5), ("a", 0.5))}, "--splits must name each split once; got a, a"),
         ({"splits": (("a", 0.5), ("b", 0.6))}, "shares must be above 0 and add up to 1; got 1.1"),
-        ({"splits": (("a/b", 1.0),)}, "'a/b' cannot be the name of a folder"),
-        ({"splits": (("a", 1.0),), "val": 0.1}, "--val is short for two splits; leave it out"),
-        ({"dedup": "x"}, "--dedup is one of no, report, drop; got 'x'"),
-        ({"max_rejected": 2}, "--max-rejected is a share from 0% to 100%; got 200%"),
-        ({"engine": "x"}, "--engine is local or ray; got 'x'"),
-        ({"address": "x"}, "--address is that of a Ray cluster: give it with --engine ray"),
-        ({"append": True, "overwrite": True}, "--append keeps the set that is there, --overwrite replaces it"),
+        ({"splits": (("a/b", 1.0),)}, "'a/b' is not a valid folder name"),
+        ({"splits": (("a", 1.0),), "val": 0.1}, "--val stands for splits train and val and excludes --splits"),
+        ({"dedup": "x"}, "--dedup must be one of no, report, drop; got 'x'"),
+        ({"max_rejected": 2}, "--max-rejected must be a share from 0% to 100%; got 200%"),
+        ({"engine": "x"}, "--engine must be local or ray; got 'x'"),
+        ({"address": "x"}, "--address is the address of a Ray cluster: give it with --engine ray"),
+        ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),
     ],
 )
-def test_options_that_cannot_be(settings, message: str) -> None:
+def test_invalid_options_are_refused(settings, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         PackOptions(**settings)
 

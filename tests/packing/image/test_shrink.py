@@ -1,5 +1,6 @@
-"""JPEGs made smaller by torch: the pictures that Pillow makes, the same bytes wherever they are made, and the choice."""
+"""JPEGs shrunk by torch: compared with Pillow's, the same bytes with any number of workers, and choosing the resizer."""
 
+import importlib
 import io
 import subprocess
 import sys
@@ -18,20 +19,19 @@ from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, DecodeError, MissingPackageError
 from gpuload.headers import jpeg
-from gpuload.packing.image.check import NotWantedError, check_image
+from gpuload.packing.image.check import NotWantedError, prepare_image
 from gpuload.packing.image.placement import place
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.prepare import choose_resizer
-from gpuload.packing.run.shard import modules_for
+from gpuload.packing.run.shard import modules_to_preload
 from gpuload.sources import FolderSource
 
 TESTS = Path(__file__).parents[2]
 
 pytest.importorskip("simplejpeg")
 pytest.importorskip("torch")
-
-from gpuload.packing.image import shrink as resizer
+resizer = importlib.import_module("gpuload.packing.image.shrink")  # imports both
 
 FITS = ("shortest", "longest", "center-crop", "stretch", "pad")
 LARGE = smooth_image(np.random.default_rng(1), 500, 375)
@@ -49,13 +49,13 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
 @given(st.tuples(*[st.integers(1, 90)] * 4), st.booleans(), st.integers(0, 99))
 def test_resizes_as_pillow_does(sides: tuple[int, int, int, int], gray: bool, seed: int) -> None:
     source, size = (max(sides[0], sides[1]), max(sides[2], sides[3])), (min(sides[:2]), min(sides[2:]))
-    # Away from black and white: where the first of two passes overshoots these, the two clip different things.
+    # Values away from black and white: the two libraries clip differently where the first of the two passes overshoots.
     noise = np.random.default_rng(seed).integers(64, 192, (*source[::-1], 3), np.uint8)
     image = Image.fromarray(noise).convert("L" if gray else "RGB")
     found = resizer.resize(np.array(image), size)
     wanted = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
     assert (found.shape, found.dtype, found.flags["C_CONTIGUOUS"]) == (wanted.shape, np.uint8, True)
-    assert np.abs(found.astype(int) - wanted).max() <= 2  # of 255: each rounds its weights in its own way
+    assert np.abs(found.astype(int) - wanted).max() <= 2  # of 255: the libraries round their weights differently
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -70,7 +70,7 @@ def test_decodes_as_pillow_does(mode: str, factor: int) -> None:
 
 
 @given(st.integers(1, 9000), st.integers(1, 9000), st.sampled_from(FITS))
-def test_is_decoded_as_small_as_pillow_would(width: int, height: int, fit: str) -> None:
+def test_draft_factor_follows_pillows_rule(width: int, height: int, fit: str) -> None:
     placement = place((width, height), (256, 256), fit, False)
     factor = resizer.draft_factor(placement)
     gap = [side / wanted for side, wanted in zip(placement.source, placement.resized, strict=True)]
@@ -81,11 +81,11 @@ def test_is_decoded_as_small_as_pillow_would(width: int, height: int, fit: str) 
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("size", [(256, 256), (60, 40)])  # the second is decoded at a part of its size
-def test_is_the_picture_that_pillow_makes(size: tuple[int, int], fit: str, mode: str, measured: bool) -> None:
+@pytest.mark.parametrize("size", [(256, 256), (60, 40)])  # for the second the image is decoded at a reduced size
+def test_result_matches_pillows(size: tuple[int, int], fit: str, mode: str, measured: bool) -> None:
     data = encode(LARGE.convert(mode))
     found, wanted = (
-        check_image(data, measured, Encoding("jpeg", size, fit, resizer=name)) for name in ("torch", "pillow")
+        prepare_image(data, measured, Encoding("jpeg", size, fit, resizer=name)) for name in ("torch", "pillow")
     )
     assert (found.width, found.height, found.kind, found.member) == (wanted.width, wanted.height, "resized", "jpg")
     assert found.placement == wanted.placement
@@ -101,7 +101,7 @@ def test_is_the_picture_that_pillow_makes(size: tuple[int, int], fit: str, mode:
 
 
 def test_is_as_good_as_bicubic_and_better_than_hamming() -> None:
-    """Against Lanczos of the full image, as the figures in `image` are."""
+    """Compared with Lanczos on the full image, as the figures in `gpuload.packing.image.check` are."""
     size = (341, 256)
     found = {}
     for name in ("torch", "pillow"):
@@ -110,14 +110,14 @@ def test_is_as_good_as_bicubic_and_better_than_hamming() -> None:
             rng = np.random.default_rng(seed)
             data = encode(smooth_image(rng, 500, 375), quality=95)
             wanted = np.asarray(Image.open(io.BytesIO(data)).resize(size, Image.Resampling.LANCZOS))
-            stored = check_image(data, encoding=Encoding("jpeg", (256, 256), resizer=name))
+            stored = prepare_image(data, encoding=Encoding("jpeg", (256, 256), resizer=name))
             found[name].append(psnr(pixels_of(stored.data), wanted))
     assert np.mean(found["torch"]) > np.mean(found["pillow"])
 
 
 def outcome(data: bytes, encoding: Encoding) -> tuple[object, ...]:
     try:
-        stored = check_image(data, encoding=encoding)
+        stored = prepare_image(data, encoding=encoding)
     except (DecodeError, NotWantedError) as error:
         return type(error), str(error)
     return stored.kind, stored.member, stored.width, stored.height, stored.placement
@@ -131,45 +131,45 @@ def test_judges_odd_images_as_pillow_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("cut", range(200, len(BASE), 37))
-def test_damage_is_what_pillow_calls_it(cut: int) -> None:
+def test_judges_damage_as_pillow_does(cut: int) -> None:
     encodings = [Encoding("jpeg", (20, 20), resizer=name) for name in ("torch", "pillow")]
-    # Shortened, but with an end: where Pillow takes it in spite of a warning, it must be who made what is stored.
+    # Truncated, but with an end marker: if Pillow accepts it despite a warning, Pillow must have encoded the result.
     one, other = (outcome(BASE[:cut] + BASE[-2:], encoding) for encoding in encodings)
     assert one == other
     if one[0] is not DecodeError:
-        one, other = (check_image(BASE[:cut] + BASE[-2:], encoding=encoding).data for encoding in encodings)
+        one, other = (prepare_image(BASE[:cut] + BASE[-2:], encoding=encoding).data for encoding in encodings)
         assert one == other
     one, other = (outcome(BASE[:cut], encoding) for encoding in encodings)
     assert one == other and one[0] is DecodeError
 
 
-def test_what_does_not_become_smaller_is_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resizer, "decode", lambda *_: pytest.fail("was asked for"))
+def test_images_that_do_not_shrink_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resizer, "decode", lambda *_: pytest.fail("decoded without Pillow"))
     data = encode(LARGE)
     for size, fit, enlarge in (
         ((500, 500), "longest", False),
         ((900, 900), "longest", True),
         ((300, 900), "stretch", True),
     ):
-        check_image(data, encoding=Encoding("jpeg", size, fit, enlarge, resizer="torch"))
-    check_image(encode(LARGE, "PNG"), encoding=Encoding("jpeg", (64, 64), resizer="torch"))
+        prepare_image(data, encoding=Encoding("jpeg", size, fit, enlarge, resizer="torch"))
+    prepare_image(encode(LARGE, "PNG"), encoding=Encoding("jpeg", (64, 64), resizer="torch"))
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """As if these packages were not installed."""
+    """Makes these packages appear not to be installed."""
     for name in names:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choosing_the_resizer(monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = Encoding("jpeg", (64, 64))
     assert choose_resizer(smaller).resizer == "torch"
     assert choose_resizer(smaller, "pillow").resizer == "pillow"
     assert choose_resizer(Encoding("jpeg", (64, 64), resizer="pillow")).resizer == "pillow"
     for encoding in (Encoding(), Encoding("raw", (8, 8)), Encoding("jpeg"), Encoding("jpeg", (8, 8), lossless=True)):
         assert choose_resizer(encoding).resizer == "pillow"
-        assert modules_for(encoding) == ()
-    assert modules_for(smaller) == ("gpuload.packing.image.shrink",)
+        assert modules_to_preload(encoding) == ()
+    assert modules_to_preload(smaller) == ("gpuload.packing.image.shrink",)
     without(monkeypatch, "simplejpeg")
     assert choose_resizer(smaller).resizer == "pillow"
     asked = Encoding("jpeg", (64, 64), resizer="torch")
@@ -181,7 +181,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "torch")
     with pytest.raises(
         MissingPackageError,
-        match=r"^--resume: the run that was broken off had --resizer torch, which needs simplejpeg and torch; not ",
+        match=r"^--resume: the interrupted run had --resizer torch, which needs simplejpeg and torch; not ",
     ):
         choose_resizer(smaller, "torch")
 
@@ -189,12 +189,12 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"encode": "keep", "resizer": "torch"}, "--resizer torch makes JPEGs smaller: give it with --encode jpeg and"),
-        ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch makes JPEGs smaller: give it with --encode jpeg and"),
-        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer is one of auto, pillow, torch; got 'cv2'"),
+        ({"encode": "keep", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
+        ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
+        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer must be one of auto, pillow, torch; got 'cv2'"),
     ],
 )
-def test_choices_that_cannot_be(arguments: dict[str, str], message: str) -> None:
+def test_invalid_resizers_are_refused(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Encoding(**arguments)
 
@@ -209,7 +209,7 @@ def options(name: str = "auto", **more: object) -> PackOptions:
     return PackOptions(maxcount=4, encoding=Encoding("jpeg", (32, 32), resizer=name), **more)
 
 
-def test_same_bytes_with_more_workers_and_named_in_the_manifest(photos: Path, tmp_path: Path) -> None:
+def test_more_workers_give_the_same_bytes_and_the_manifest_names_the_resizer(photos: Path, tmp_path: Path) -> None:
     source = FolderSource(photos)
     for name, chosen in (
         ("1", options(workers=1)),
@@ -227,7 +227,7 @@ def test_same_bytes_with_more_workers_and_named_in_the_manifest(photos: Path, tm
 
 
 @pytest.mark.parametrize("before", ["pillow", "torch"])
-def test_a_run_goes_on_with_the_same(
+def test_resume_uses_the_same_resizer(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     def stop(*_: object) -> None:
@@ -249,18 +249,18 @@ def test_a_run_goes_on_with_the_same(
             without(patch, "simplejpeg")
             pack(source, out, options(workers=1, resume=True))
     pack(source, out, options(workers=1, resume=True))
-    pack(source, tmp_path / "calm", options(before, workers=1))
-    assert files_of(out) == files_of(tmp_path / "calm")
+    pack(source, tmp_path / "uninterrupted", options(before, workers=1))
+    assert files_of(out) == files_of(tmp_path / "uninterrupted")
 
 
-def test_missing_packages_leave_nothing_behind(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_leave_no_output(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "torch")
     with pytest.raises(MissingPackageError, match="--resizer torch needs torch; not installed here"):
         pack(FolderSource(photos), tmp_path / "out", options("torch"))
     assert not (tmp_path / "out").exists()
 
 
-def test_the_server_imports_torch_once_and_forked_workers_resize() -> None:
+def test_fork_server_imports_torch_once_for_workers_that_resize() -> None:
     code = """
 from gpuload.packing.run.workers import Workers
 from stand_ins import resizes
@@ -288,9 +288,7 @@ with Workers(2, resizes, False, ("gpuload.packing.image.shrink",)) as workers:
         ("photos out --encode raw", False),
     ],
 )
-def test_what_the_command_line_has_the_server_import(
-    arguments: str, guessed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_that_the_command_line_preloads(arguments: str, guessed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, ...]] = []
     monkeypatch.setattr("gpuload.packing.run.workers.start_server", seen.append)
     monkeypatch.setattr("gpuload.packing.run.packer.pack", lambda *_: pytest.fail("too far"))

@@ -1,4 +1,4 @@
-"""One shard and its index, byte for byte; `tests/golden/regenerate_shard.py` says when changing them is right."""
+"""A shard and its index, byte for byte; `tests/golden/regenerate_shard.py` says when they may be changed."""
 
 import importlib.util
 from pathlib import Path

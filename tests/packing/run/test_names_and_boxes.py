@@ -1,4 +1,4 @@
-"""What a source may call its fields, and boxes that do not lie on their images."""
+"""Field names that the packer refuses, and boxes that lie outside their images."""
 
 from pathlib import Path
 
@@ -29,10 +29,10 @@ def samples(*boxes: list[list[float]]) -> IterableSource:
 
 
 @pytest.mark.parametrize("name", ["key", "source", "width", "height", "index", "dataset", "row", "measured"])
-def test_names_that_every_set_has(tmp_path: Path, name: str) -> None:
+def test_reserved_names_are_refused(tmp_path: Path, name: str) -> None:
     source = IterableSource([{"image": encode(photo()), name: 1.5}])
     with pytest.raises(
-        SourceError, match=f"^field '{name}': the name is taken: every set has one of its own. Rename the field$"
+        SourceError, match=f"^field '{name}': has a name that gpuload reserves for every set. Rename the field$"
     ):
         pack(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -41,74 +41,74 @@ def test_names_that_every_set_has(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([("image", "target")], "field 'image': the name is taken: field 'image' has it already. Rename the field"),
-        ([("image_bytes", "target")], "field 'image_bytes': the name is taken: field 'image' has it already"),
-        ([("a", "boxes"), ("a_class", "class")], "field 'a_class': the name is taken: field 'a' has it already"),
-        ([("a_class", "class"), ("a", "boxes")], "field 'a': needs a column 'a_class', and field 'a_class' has it already"),
-        ([("a", "array"), ("a_shape", "json")], "field 'a_shape': the name is taken: field 'a' has it already"),
-        ([("x", "mask"), ("x", "target")], "field 'x': the name is taken: field 'x' has it already"),
+        ([("image", "target")], "field 'image': has a name that field 'image' uses already. Rename the field"),
+        ([("image_bytes", "target")], "field 'image_bytes': has a name that field 'image' uses already"),
+        ([("a", "boxes"), ("a_class", "class")], "field 'a_class': has a name that field 'a' uses already"),
+        ([("a_class", "class"), ("a", "boxes")], "field 'a': needs a column 'a_class', a name that field 'a_class' uses already"),
+        ([("a", "array"), ("a_shape", "json")], "field 'a_shape': has a name that field 'a' uses already"),
+        ([("x", "mask"), ("x", "target")], "field 'x': has a name that field 'x' uses already"),
     ],
 )  # fmt: skip
-def test_names_that_two_fields_need(fields: list[tuple[str, str]], message: str) -> None:
+def test_names_that_two_fields_would_use_are_refused(fields: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         check_names([Field(name, kind, name) for name, kind in fields])
 
 
-def test_names_that_only_look_alike() -> None:
+def test_similar_names_are_accepted() -> None:
     check_names([Field(name, "target", name) for name in ("keys", "Key", "x", "x_class", "x_shape", "image_class")])
 
 
-def test_boxes_off_their_images_are_said(tmp_path: Path) -> None:
+def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
     inside, rounded = [0, 0, 48, 32], [-0.4, 1, 48.4, 9]
     outside, empty = [50, 0, 60, 9], [5, 5, 5, 9]
     over = [40, 20, 60, 30]
     source = samples([inside, outside, empty], [over, rounded], [])
     report = pack(source, tmp_path / "out", PackOptions(workers=2, shuffle=False))
     assert report.notes == (
-        "boxes that are empty or lie outside of their images: 2, left out",
-        "boxes that reach over an edge of their images: 1, cut there",
+        "boxes that are empty or lie outside their images: 2, dropped",
+        "boxes that reach over an edge of their images: 1, clipped",
     )
     rows = rows_of(tmp_path / "out" / "train")
     assert [row["boxes"] for row in rows[:2]] == [[inside], [[40, 20, 48, 30], [0, 1, 48, 9]]]
     assert [len(row["boxes_class"]) for row in rows] == [1, 2, 0]
 
 
-def test_what_the_crop_cuts_off_was_asked_for(tmp_path: Path) -> None:
+def test_boxes_that_a_crop_cuts_off_are_not_noted(tmp_path: Path) -> None:
     settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}
     report = gpuload.pack(samples([[0, 0, 3, 3], [0, 0, 48, 32]]), tmp_path / "out", **settings)
     assert report.notes == ()
     assert len(rows_of(tmp_path / "out" / "train")[0]["boxes"]) == 1
 
 
-def test_a_run_that_goes_on_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     source = samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("gpuload.packing.run.packer.finish_split", stop)
+        patch.setattr("gpuload.packing.run.packer.write_split_files", stop)
         pack(source, tmp_path / "out", PackOptions(workers=1))
     report = pack(source, tmp_path / "out", PackOptions(workers=1, resume=True))
-    assert report.notes == ("boxes that are empty or lie outside of their images: 1, left out",)
+    assert report.notes == ("boxes that are empty or lie outside their images: 1, dropped",)
 
 
-BOXES_LOST = "boxes that are empty or lie outside of their images: {}, left out"
-BOXES_CUT = "boxes that reach over an edge of their images: {}, cut there"
+BOXES_DROPPED = "boxes that are empty or lie outside their images: {}, dropped"
+BOXES_CLIPPED = "boxes that reach over an edge of their images: {}, clipped"
 boxes = st.lists(st.tuples(*[st.floats(-200, 200, width=32)] * 4), max_size=6)
 
 
 @given(boxes)
-def test_left_out_is_what_the_image_alone_would_leave_out(found: list[tuple[float, ...]]) -> None:
+def test_counts_are_those_of_boxes_dropped_and_clipped(found: list[tuple[float, ...]]) -> None:
     whole, kind, field = place((90, 70), None, "shortest", False), KINDS["boxes"], Field("boxes", "boxes", "boxes.json")
     array = np.array(found, np.float32).reshape(-1, 4)
     value = {"boxes": array.tolist(), "boxes_class": list(range(len(array)))}
-    lost, cut = (kind.remarks(field, value, whole)[sentence] for sentence in (BOXES_LOST, BOXES_CUT))
+    dropped, clipped = (kind.remarks(field, value, whole)[sentence] for sentence in (BOXES_DROPPED, BOXES_CLIPPED))
     stored = kind.store(field, value, whole).values
     moved, kept = np.array(stored["boxes"], np.float32).reshape(-1, 4), stored["boxes_class"]
-    assert lost == len(array) - len(kept)
-    assert cut == int((np.abs(moved - array[kept]) > 0.5).any(axis=1).sum())
+    assert dropped == len(array) - len(kept)
+    assert clipped == int((np.abs(moved - array[kept]) > 0.5).any(axis=1).sum())
 
 
-def test_a_folder_has_no_boxes_to_speak_of(make_folder, tmp_path: Path) -> None:
+def test_a_set_without_boxes_has_no_notes(make_folder, tmp_path: Path) -> None:
     report = pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), tmp_path / "out", PackOptions(workers=1))
     assert report.notes == ()

@@ -1,4 +1,4 @@
-"""Whatever happens on the way: a run that goes on gives the bytes of one that was never disturbed."""
+"""Whatever interrupts a run: once resumed, it gives the same bytes as an undisturbed run."""
 
 import io
 import json
@@ -44,16 +44,16 @@ def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, byte
 
 
 @pytest.fixture(scope="module")
-def calm(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of an undisturbed run."""
-    out = tmp_path_factory.mktemp("calm")
+    out = tmp_path_factory.mktemp("undisturbed")
     pack(source, out, PackOptions(workers=2, **SETTINGS))
     return files_of(out)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_killed_again_and_again(source: FolderSource, calm: dict[str, bytes], tmp_path: Path, seed: int) -> None:
-    """SIGKILL at random moments, each time a little later, until a run comes through."""
+def test_killed_again_and_again(source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path, seed: int) -> None:
+    """SIGKILL at random moments, each time a little later, until a run completes."""
     out, rng, kills = tmp_path / "out", random.Random(seed), 0
     kept: dict[str, tuple[int, int]] = {}
     for attempt in range(40):
@@ -62,15 +62,15 @@ def test_killed_again_and_again(source: FolderSource, calm: dict[str, bytes], tm
         try:
             code = run.wait(rng.uniform(0.6, 1.4) + attempt * 0.3)
         except subprocess.TimeoutExpired:
-            run.kill()  # the packer alone: its workers must see to themselves
+            run.kill()  # only the packer: its workers must end by themselves
             run.wait()
             kills += 1
             tars = {path.name + path.parent.name: path.stat() for path in out.glob("*/*.tar")}
             now = {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in tars.items()}
-            # A shard that was finished two kills ago is the same file still.
-            assert all(now.get(name) == place for name, place in kept.items())
+            # A shard that was finished before the previous kill must still be the same file.
+            assert all(now.get(name) == identity for name, identity in kept.items())
             done = {path.stem.rpartition("-")[2]: path for path in (out / ".packing").glob("train-*.done")}
-            kept = {name: place for name, place in now.items() if "train" in name and name[6:12] in done}
+            kept = {name: identity for name, identity in now.items() if "train" in name and name[6:12] in done}
             continue
         finally:
             assert run.stderr is not None
@@ -79,12 +79,12 @@ def test_killed_again_and_again(source: FolderSource, calm: dict[str, bytes], tm
         assert (code, said) == (cli.REJECTED, b"")
         break
     assert kills >= 2
-    assert files_of(out) == calm
+    assert files_of(out) == undisturbed
 
 
 @pytest.mark.parametrize("moment", ["index.arrow.tmp", "manifest.json.tmp", "scratch"])
-def test_killed_while_it_finishes(
-    source: FolderSource, calm: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_killed_while_finishing(
+    source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     out = tmp_path / "out"
 
@@ -103,14 +103,16 @@ def test_killed_while_it_finishes(
         patch.setattr(target, name, die)
         pack(source, out, PackOptions(workers=2, **SETTINGS))
     pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
-    assert files_of(out) == calm
-    report = pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))  # there is nothing more to do
-    assert files_of(out) == calm
-    assert (report.images, len(report.rejected), report.notes) == (61, 1, ("the set was finished already",))
+    assert files_of(out) == undisturbed
+    report = pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))  # nothing is left to do
+    assert files_of(out) == undisturbed
+    assert (report.images, len(report.rejected), report.notes) == (61, 1, ("the set was complete already",))
 
 
-def test_the_folder_changes_meanwhile(source: FolderSource, calm: dict[str, bytes], tmp_path: Path) -> None:
-    """New files wait for the next run; those that vanished are named; what the plan says stays."""
+def test_the_source_folder_changes_meanwhile(
+    source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    """New files are left to the next run, deleted ones are rejected by name, and the plan does not change."""
     root, out = tmp_path / "photos", tmp_path / "out"
     shutil.copytree(source.root, root)
     run = subprocess.Popen(
@@ -138,8 +140,8 @@ def test_the_folder_changes_meanwhile(source: FolderSource, calm: dict[str, byte
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "no index"])
-def test_a_finished_shard_that_was_harmed_is_packed_again(
-    source: FolderSource, calm: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+def test_a_damaged_shard_is_packed_again(
+    source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     out = tmp_path / "out"
 
@@ -157,7 +159,7 @@ def test_a_finished_shard_that_was_harmed_is_packed_again(
     else:
         shard.with_suffix(".idx").unlink()
     pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
-    assert files_of(out) == calm
+    assert files_of(out) == undisturbed
 
 
 def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) -> None:
@@ -170,11 +172,11 @@ def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) ->
         time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate()
-    assert (run.returncode, said) == (130, b"gpuload: stopped; what is finished is kept: go on with --resume\n")
+    assert (run.returncode, said) == (130, b"gpuload: stopped; finished shards are kept: continue with --resume\n")
     before = files_of(out)
     with pytest.raises(ArgumentError, match=r"had --seed 5, this one has 6. Give the same, or delete the folder"):
         pack(source, out, PackOptions(resume=True, **{**SETTINGS, "seed": 6}))
-    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Go on with it by --resume"):
+    with pytest.raises(OutputError, match=r"holds an interrupted run. Continue it with --resume"):
         pack(source, out, PackOptions(**SETTINGS))
     assert files_of(out) == before
 
@@ -192,18 +194,20 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_disk_that_is_full(source: FolderSource, calm: dict[str, bytes], small_disk: Path) -> None:
+def test_disk_becomes_full(source: FolderSource, undisturbed: dict[str, bytes], small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(650_000))
-    with pytest.raises(OutputError, match=r"No space left on device.*; what is finished is kept: go on with --resume"):
+    with pytest.raises(
+        OutputError, match=r"No space left on device.*; finished shards are kept: continue with --resume"
+    ):
         pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
     assert list((small_disk / "out").glob("*/*.tar"))
     filler.unlink()
     pack(source, small_disk / "out", PackOptions(workers=1, resume=True, **SETTINGS))
-    assert files_of(small_disk / "out") == calm
+    assert files_of(small_disk / "out") == undisturbed
 
 
-def test_a_disk_that_is_full_at_once(source: FolderSource, small_disk: Path) -> None:
+def test_disk_is_full_from_the_start(source: FolderSource, small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(890_000))
     with pytest.raises(OutputError, match="No space left on device"):
         pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
@@ -236,23 +240,23 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
     ):
         gpuload.pack([{"image": encode(photo()), "caption": "x"}], out, append=True, workers=1)
     with pytest.raises(
-        SourceError, match=r"the classes of 'label' have names in the set only. Give names, or numbers, in"
+        SourceError, match=r"the classes of 'label' have names only in the set. Give names in both, or numbers in both"
     ):
         gpuload.pack([{"image": encode(photo()), "label": 3}], out, append=True, workers=1)
     assert files_of(out) == after
-    with pytest.raises(OutputError, match=r"holds no packed set to --append to. Pack one first"):
+    with pytest.raises(OutputError, match=r"holds no packed set for --append. Pack one first"):
         pack(FolderSource(second), tmp_path / "none", PackOptions(append=True))
 
 
 @pytest.mark.parametrize("moment", ["before the index", "between index and manifest", "after all"])
-def test_an_append_that_was_killed(
+def test_an_interrupted_append(
     source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    for name in ("calm", "killed"):
+    for name in ("undisturbed", "killed"):
         pack(source, tmp_path / name, PackOptions(workers=2, **SETTINGS))
     before = Manifest.read(tmp_path / "killed" / "train")
     more = PackOptions(workers=2, append=True, **SETTINGS)
-    pack(source, tmp_path / "calm", more)
+    pack(source, tmp_path / "undisturbed", more)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -266,19 +270,19 @@ def test_an_append_that_was_killed(
         patch.setattr(target, name, die)
         pack(source, tmp_path / "killed", more)
     if moment == "between index and manifest":
-        # The old manifest beside the new index: neither set is there, and a reader is told so.
+        # The old manifest beside the new index is not a valid set, and readers get an error.
         assert Manifest.read(tmp_path / "killed" / "train") == before
         with pytest.raises(FormatError, match=r"index.arrow: indexes 16 shards, manifest.json lists 8"):
             gpuload.Dataset(tmp_path / "killed" / "train")
-    with pytest.raises(OutputError, match=r"holds a pack that was broken off. Go on with it by --resume"):
+    with pytest.raises(OutputError, match=r"holds an interrupted run. Continue it with --resume"):
         pack(source, tmp_path / "killed", more)
     pack(source, tmp_path / "killed", PackOptions(workers=2, append=True, resume=True, **SETTINGS))
-    assert files_of(tmp_path / "killed") == files_of(tmp_path / "calm")
-    assert Manifest.read(tmp_path / "calm" / "train").samples == 100
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "undisturbed")
+    assert Manifest.read(tmp_path / "undisturbed" / "train").samples == 100
 
 
 def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder: Folder, tmp_path: Path) -> None:
-    """Nine bright images and one dark one: each image counts once, not each part."""
+    """Nine bright images and one dark one: each image has the same weight, not each part."""
 
     def plain(values: range) -> dict[str, bytes]:
         return {f"a/{n}.png": encode(Image.new("RGB", (8, 8), (n, n // 2, 255 - n)), "PNG") for n in values}
@@ -293,38 +297,36 @@ def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder
     np.testing.assert_allclose(appended.std, once.std, atol=1e-5)
 
 
-def test_overwrite(source: FolderSource, calm: dict[str, bytes], make_folder: Folder, tmp_path: Path) -> None:
+def test_overwrite(source: FolderSource, undisturbed: dict[str, bytes], make_folder: Folder, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), out, PackOptions(workers=1))
     before = files_of(out)
-    with pytest.raises(SourceError):  # the old set is there until the new one is whole
+    with pytest.raises(SourceError):  # the old set remains until the new one is complete
         pack(FolderSource(make_folder({"a/1.jpg": b"bad"})), out, PackOptions(workers=1, overwrite=True))
     assert files_of(out) == before
     pack(source, out, PackOptions(workers=2, overwrite=True, **SETTINGS))
-    assert files_of(out) == calm
+    assert files_of(out) == undisturbed
     assert [path.name for path in tmp_path.glob(".*")] == []
     (out / "mine.txt").touch()
     with pytest.raises(OutputError, match="is not empty"):
         pack(source, out, PackOptions(workers=1, overwrite=True))
 
 
-def test_copies(make_folder: Folder, tmp_path: Path) -> None:
+def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
     data = [encode(photo(n)) for n in range(12)]
-    files = {
-        f"{c}/{n}-{copy}.jpg": data[n] for n in range(12) for copy in range(1 + n % 3) for c in ("a", "b")[n % 2 :][:1]
-    }
+    files = {f"{'ab'[n % 2]}/{n}-{repeat}.jpg": data[n] for n in range(12) for repeat in range(1 + n % 3)}
     source = FolderSource(make_folder(files))
     splits = (("train", 0.5), ("val", 0.25), ("test", 0.25))
     report = pack(source, tmp_path / "report", PackOptions(workers=1, splits=splits, dedup="report"))
-    places = {
+    found = {
         row["source"]: (split, row["image"]) for split, _ in splits for row in rows_of(tmp_path / "report" / split)
     }
-    assert len(places) == len(files) == 24
-    assert len({(split, image) for split, image in places.values()}) == 12  # never on two sides
-    assert report.notes[-1] == "12 images have the same bytes as others; --dedup drop leaves them out"
+    assert len(found) == len(files) == 24
+    assert len(set(found.values())) == 12  # all duplicates of an image are in the same split
+    assert report.notes[-1] == "12 images have the same bytes as earlier ones; --dedup drop skips them"
     texts = [(tmp_path / "report" / split / "duplicates.jsonl").read_text() for split, _ in splits]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]
-    assert len(lines) == 12 and all(places[line["source"]] == places[line["same_as"]] for line in lines)
+    assert len(lines) == 12 and all(found[line["source"]] == found[line["same_as"]] for line in lines)
     report = pack(source, tmp_path / "drop", PackOptions(workers=1, dedup="drop"))
     assert report.images == len({row["image"] for row in rows_of(tmp_path / "drop" / "train")}) == 12
     assert rejected_of(tmp_path / "drop" / "train")["a/2-1.jpg"] == "has the same bytes as 'a/2-0.jpg'"
@@ -354,26 +356,26 @@ def test_too_many_rejected(make_folder: Folder, tmp_path: Path) -> None:
     assert pack(source, tmp_path / "out", PackOptions(workers=1, max_rejected=0.1, resume=True)).images == 18
 
 
-def test_a_worker_out_of_memory(make_folder: Folder, tmp_path: Path) -> None:
-    """The kernel's SIGKILL hits a worker: its shard is packed again, and nothing of it shows."""
+def test_a_worker_killed_for_lack_of_memory(make_folder: Folder, tmp_path: Path) -> None:
+    """The kernel sends SIGKILL to a worker: its shard is packed again, with the same bytes."""
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/killed-once.jpg": encode(photo(50))})
     (tmp_path / "notes").mkdir()
     pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
-    pack(FolderSource(root), tmp_path / "calm", PackOptions(workers=2, maxcount=4))
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+    pack(FolderSource(root), tmp_path / "undisturbed", PackOptions(workers=2, maxcount=4))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
 
 
-def test_the_server_of_the_workers_is_killed(make_folder: Folder, tmp_path: Path) -> None:
-    """Its workers go with it, and no image is blamed."""
+def test_the_fork_server_is_killed(make_folder: Folder, tmp_path: Path) -> None:
+    """Its workers die with it, and no image is blamed."""
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/server-killed.jpg": encode(photo(50))})
     (tmp_path / "notes").mkdir()
     pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
     assert list((tmp_path / "notes").iterdir()) != []
-    pack(FolderSource(root), tmp_path / "calm", PackOptions(workers=2, maxcount=4))
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "calm")
+    pack(FolderSource(root), tmp_path / "undisturbed", PackOptions(workers=2, maxcount=4))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
 
 
-def test_nothing_outlives_a_packer_that_is_killed(source: FolderSource, tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_packer(source: FolderSource, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = subprocess.Popen(
         [sys.executable, SCRIPT, source.root, out, *ARGUMENTS], stdout=subprocess.DEVNULL, start_new_session=True
@@ -391,7 +393,7 @@ def test_nothing_outlives_a_packer_that_is_killed(source: FolderSource, tmp_path
 
 
 def of_session(session: int) -> list[int]:
-    """The processes of a session that have not ended."""
+    """Numbers of the running processes of a session."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -403,17 +405,17 @@ def of_session(session: int) -> list[int]:
     return found
 
 
-def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_lists_every_fault(source: FolderSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     pack(source, out, PackOptions(workers=2, **SETTINGS))
     assert cli.main(["verify", str(out)]) == cli.DONE
     assert capsys.readouterr().out == f"{out}: all is well\n"
     train = out / "train"
     row = next(row for row in rows_of(train) if row["shard"] == "shard-000001.tar" and row["source"].endswith(".jpg"))
-    scribbled = bytearray((train / "shard-000001.tar").read_bytes())
+    corrupted = bytearray((train / "shard-000001.tar").read_bytes())
     middle = row["image_offset"] + row["image_bytes"] // 2
-    scribbled[middle : row["image_offset"] + row["image_bytes"]] = bytes(row["image_bytes"] - row["image_bytes"] // 2)
-    (train / "shard-000001.tar").write_bytes(scribbled)
+    corrupted[middle : row["image_offset"] + row["image_bytes"]] = bytes(row["image_bytes"] - row["image_bytes"] // 2)
+    (train / "shard-000001.tar").write_bytes(corrupted)
     short = (train / "shard-000002.tar").read_bytes()
     (train / "shard-000002.tar").write_bytes(short[:-512])
     (train / "shard-000003.tar").unlink()
@@ -429,9 +431,9 @@ def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: p
         "train/shard-000003.tar", "train/shard-000004.idx", "train/shard-000005.idx", "val/index.arrow",
     ]  # fmt: skip
     for line, part in zip(lines, [
-        "is not in manifest.json", "its SHA-256 is", f"sample {row['key']!r}: its image does not decode",
+        "is not in manifest.json", "its SHA-256 is", f"sample {row['key']!r}: its image cannot be decoded",
         "bytes, manifest.json says", "No such file", "is missing", "does not describe shard-000005.tar",
-        "not an Arrow file, or cut short", f"{out}: 8 faults",
+        "not an Arrow file, or truncated", f"{out}: 8 faults",
     ], strict=True):  # fmt: skip
         assert part in line
     with pytest.raises(FormatError, match="this is not a packed folder"):
@@ -439,7 +441,7 @@ def test_verify_names_each_fault(source: FolderSource, tmp_path: Path, capsys: p
 
 
 def test_a_million_files_are_listed_in_little_memory(tmp_path: Path) -> None:
-    """A folder that only says it holds a million files: listing, planning and the plan on disk stay below 1 GiB."""
+    """A simulated folder with a million files: listing, planning and writing the plan stay below 700 MiB."""
     code = f"""
 import os
 from pathlib import Path
@@ -470,8 +472,8 @@ listing = folder.FolderSource(root).list_samples()
 assert len(listing) == 1_000_000
 for split in make_plan(listing, shares=[("train", 1.0)], shuffle=True, seed=0, maxcount=10_000, maxsize=None, measure=9):
     write_plan(Path({str(tmp_path)!r}) / "plan", split, listing.samples)
-# not ru_maxrss, in which the process that started this one counts, too
+# not ru_maxrss, which includes the process that started this one
 print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024)
 """
     megabytes = int(subprocess.check_output([sys.executable, "-c", code], text=True))
-    assert megabytes < 700  # MiB, the interpreter and its libraries with it
+    assert megabytes < 700  # MiB, including the interpreter and its libraries

@@ -1,4 +1,4 @@
-"""Whole runs of the packer: the same bytes always, nothing lost, nothing left behind."""
+"""Complete runs of the packer: always the same bytes, no sample lost, no partial output left."""
 
 import hashlib
 import io
@@ -78,7 +78,7 @@ def test_val_is_stratified(packed: Path) -> None:
     assert found + lost == {0: 3, 1: 2, 2: 1}
 
 
-def test_what_lies_there(packed: Path) -> None:
+def test_files_of_a_packed_folder(packed: Path) -> None:
     manifest = Manifest.read(packed / "train")
     assert sorted(path.name for path in packed.iterdir()) == ["train", "val"]
     names = [shard.name for shard in manifest.shards]
@@ -97,8 +97,8 @@ def test_what_lies_there(packed: Path) -> None:
     assert manifest.width == max(row["width"] for row in rows)
     assert manifest.height == max(row["height"] for row in rows)
     assert manifest.image_bytes == max(len(row["image"]) for row in rows)
-    both = Counter(manifest.packing["stored_anew"]) + Counter(Manifest.read(packed / "val").packing["stored_anew"])
-    assert both == {"gif": 1}
+    re_encoded = [Counter(Manifest.read(packed / name).packing["stored_anew"]) for name in ("train", "val")]
+    assert re_encoded[0] + re_encoded[1] == {"gif": 1}
     info = json.loads((packed / "train" / "_info.json").read_text())["splits"]["train"]
     assert (info["filenames"], info["num_samples"]) == (names, len(rows))
 
@@ -114,7 +114,9 @@ def test_mean_and_std(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_workers_do_not_change_a_byte(source: FolderSource, packed: Path, tmp_path: Path, workers: int) -> None:
+def test_number_of_workers_does_not_change_the_bytes(
+    source: FolderSource, packed: Path, tmp_path: Path, workers: int
+) -> None:
     pack(source, tmp_path / "out", PackOptions(workers=workers, **SMALL))
     assert files_of(tmp_path / "out") == files_of(packed)
 
@@ -139,15 +141,15 @@ def test_progress_reaches_the_end(source: FolderSource, tmp_path: Path) -> None:
     assert [rejection.source for rejection in report.rejected] == ["bee/bad.jpg", "cat/short.jpg"]
 
 
-def test_a_worker_that_dies_takes_nothing_along(make_folder: Folder, tmp_path: Path) -> None:
+def test_a_worker_that_dies_loses_no_other_image(make_folder: Folder, tmp_path: Path) -> None:
     good = {f"a/{number:02d}.jpg": encode(photo(number)) for number in range(20)}
     bad = {
-        "a/abort.jpg": "the decoder died: SIGABRT",
-        "a/exit.jpg": "the decoder died: exit code 7",
+        "a/abort.jpg": "the decoder crashed: SIGABRT",
+        "a/exit.jpg": "the decoder crashed: exit code 7",
         "a/hang.jpg": "took longer than 1 s",
         "a/killed-always.jpg": "the decoder was killed (SIGKILL) twice; out of memory?",
         "a/memory.jpg": "does not fit into memory",
-        "a/segv.jpg": "the decoder died: SIGSEGV",
+        "a/segv.jpg": "the decoder crashed: SIGSEGV",
     }
     root = make_folder({**good, "a/killed-once.jpg": encode(photo(50)), **dict.fromkeys(bad, encode(photo(51)))})
     out = tmp_path / "out"
@@ -157,17 +159,19 @@ def test_a_worker_that_dies_takes_nothing_along(make_folder: Folder, tmp_path: P
     report = pack(FaultySource(root, notes), out, options)
     assert rejected_of(out / "train") == bad
     assert [rejection.source for rejection in report.rejected] == sorted(bad)
-    # The same as if these images were merely unreadable: nothing of the deaths shows in the shards.
+    # The shards are the same as if these images were merely unreadable.
     for name in bad:
         (root / name).write_bytes(b"unreadable")
-    pack(FolderSource(root), tmp_path / "calm", options)
-    shards, calm = files_of(out / "train"), files_of(tmp_path / "calm" / "train")
-    assert shards.pop("rejected.jsonl") != calm.pop("rejected.jsonl")
-    assert shards == calm
+    pack(FolderSource(root), tmp_path / "undisturbed", options)
+    shards, undisturbed = files_of(out / "train"), files_of(tmp_path / "undisturbed" / "train")
+    assert shards.pop("rejected.jsonl") != undisturbed.pop("rejected.jsonl")
+    assert shards == undisturbed
     assert len([name for name in shards if name.endswith(".tar")]) == 3
 
 
-def test_workers_that_die_for_no_image(source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_without_an_image_to_blame(
+    source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(packer, "pack_shard", die)
     monkeypatch.setattr(lost_workers, "MOST_DEATHS", 2)
     with pytest.raises(GpuloadError, match=r"workers died .* with no image to blame.*fewer --workers.*__main__"):
@@ -195,7 +199,7 @@ def test_no_readable_image(make_folder: Folder, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_in_use(source: FolderSource, packed: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_is_not_empty(source: FolderSource, packed: Path, tmp_path: Path) -> None:
     before = files_of(packed)
     with pytest.raises(
         OutputError,
@@ -211,12 +215,12 @@ def test_an_output_in_use(source: FolderSource, packed: Path, tmp_path: Path) ->
     (tmp_path / "broken" / ".packing").mkdir(parents=True)
     with pytest.raises(
         OutputError,
-        match=r"holds a pack that was broken off. Go on with it by --resume, or delete the folder and pack again",
+        match=r"holds an interrupted run. Continue it with --resume, or delete the folder and pack again",
     ):
         pack(source, tmp_path / "broken", PackOptions(workers=1))
 
 
-def test_an_empty_folder_is_fine_and_stays_after_an_error(make_folder: Folder, tmp_path: Path) -> None:
+def test_an_empty_output_folder_is_accepted_and_kept_after_an_error(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder({"a/1.jpg": b"bad"})
     out = tmp_path / "out"
     out.mkdir()
@@ -228,8 +232,8 @@ def test_an_empty_folder_is_fine_and_stays_after_an_error(make_folder: Folder, t
 
 
 def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk; a write beyond it fails like one on a full disk."""
-    # A process of its own, whose workers have the limit too: those of this one may have their server already.
+    """A limit on the size of files simulates a full disk: writing beyond it fails in the same way."""
+    # A separate process, so that its workers have the limit too: this process may have started its fork server already.
     command = [sys.executable, "-B", "-m", "gpuload", "pack", source.root, tmp_path / "out", "--workers", "1"]
     limit = resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     run = subprocess.run(
@@ -242,13 +246,15 @@ def test_a_full_disk(source: FolderSource, tmp_path: Path) -> None:
 
 def test_a_split_without_samples(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder({"a/1.jpg": encode(photo())})
-    with pytest.raises(ArgumentError, match=r"--val 0.1 of 1 images leaves none for 'val'. Change --val"):
+    with pytest.raises(
+        ArgumentError, match=r"--val 0.1: no image of 1 is left for 'val'. Change --val, or leave it out"
+    ):
         pack(FolderSource(root), tmp_path / "out", PackOptions(val=0.1, workers=1))
 
 
 @pytest.mark.parametrize("moment", [".packing", "train", "train/*.tmp"])
 def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
-    """While it lists, while its workers start, and while they work."""
+    """While the packer lists samples, while its workers start, and while they pack."""
     out = tmp_path / "out"
     script = ROOT / "tests" / "stand_ins.py"
     command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "7"]
@@ -258,7 +264,7 @@ def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
         time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=20)
-    assert (run.returncode, said) == (130, "gpuload: stopped; nothing is left half-written\n")
+    assert (run.returncode, said) == (130, "gpuload: stopped; no half-written files are left\n")
     assert not out.exists()
 
 
@@ -269,7 +275,7 @@ def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> Non
     while not (out / "train").exists():
         assert first.poll() is None
         time.sleep(0.02)
-    with pytest.raises(OutputError, match=r"another packer is at work in it. Wait for it, or choose another folder"):
+    with pytest.raises(OutputError, match=r"is in use by another packer. Wait for it to end, or choose another output"):
         pack(source, out, PackOptions(workers=1))
     assert first.wait(timeout=30) == 3
     assert Manifest.read(out / "train").samples == 61
@@ -278,15 +284,15 @@ def test_a_second_packer_is_refused(source: FolderSource, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"val": 1.0}, "--val is a share of the images, from 0 to below 1; got 1.0. A tenth is --val 0.1"),
-        ({"val": -0.1}, "--val is a share"),
-        ({"maxcount": 0}, "--maxcount must be at least 1 sample a shard; got 0"),
+        ({"val": 1.0}, "--val must be a share of the images, from 0 to below 1; got 1.0. A tenth is --val 0.1"),
+        ({"val": -0.1}, "--val must be a share"),
+        ({"maxcount": 0}, "--maxcount must be at least 1 sample per shard; got 0"),
         ({"maxsize": 0}, "--maxsize must be at least 1 byte; got 0. Write for instance 1GB"),
         ({"workers": 0}, "--workers must be at least 1; got 0. Leave it out"),
         ({"time_limit_s": 0}, "--time-limit must be above 0 seconds; got 0"),
     ],
 )
-def test_options_that_cannot_be(settings: dict[str, float], message: str) -> None:
+def test_invalid_options_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         PackOptions(**settings)
 
@@ -318,7 +324,7 @@ def test_sample_key(name: str, key: str) -> None:
     assert sample_key(7, name) == key
 
 
-def test_a_listing_must_fit_its_fields() -> None:
+def test_a_listing_must_have_the_columns_of_its_fields() -> None:
     samples = pa.table([[], []], schema=listing_schema(()))
     with pytest.raises(SourceError, match=r"found \['name', 'bytes'\]. Build it with listing_schema"):
         Listing(samples, (LABEL,))

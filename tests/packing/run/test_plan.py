@@ -1,4 +1,4 @@
-"""The plan is numbers: tables for the odd cases, properties for the rest."""
+"""The plan: tables for special cases, properties for the rest."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def shares(val: float) -> list[tuple[str, float]]:
 
 
 def tar_bytes(spans: np.ndarray) -> int:
-    """What a tar of these members takes on disk."""
+    """Size of a tar with members of these spans."""
     return -(-(int(spans.sum()) + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
 
 
@@ -58,7 +58,7 @@ def test_every_sample_once_and_limits_held(
         assert split.shard_sizes.sum() == len(split.rows)
         for start, end in itertools.pairwise([0, *split.ends.tolist()]):
             assert 1 <= end - start <= maxcount
-            # A sample too large for any shard has one to itself.
+            # A sample that is too large for any shard gets a shard of its own.
             assert end - start == 1 or tar_bytes(spans[split.rows[start:end]]) <= maxsize
 
 
@@ -68,9 +68,9 @@ def test_val_takes_from_each_class_its_share(labels: list[int], share: float, se
     array = np.array(labels)
     chosen = choose_val(array, share, make_key(seed))
     for label in set(labels):
-        here = array == label
-        assert abs(chosen[here].sum() - share * here.sum()) < 1
-        assert not chosen[here].all()  # its last sample stays in train
+        in_class = array == label
+        assert abs(chosen[in_class].sum() - share * in_class.sum()) < 1
+        assert not chosen[in_class].all()  # at least one sample remains in train
     assert chosen.sum() <= round(share * len(labels))
 
 
@@ -84,9 +84,9 @@ def test_val_is_the_share_of_the_whole() -> None:
         ([512] * 3, 2, 10**9, [2, 3]),
         ([512] * 4, 2, 10**9, [2, 4]),
         ([512] * 3, 9, RECORD_BYTES, [3]),
-        ([512] * 18, 99, RECORD_BYTES, [18]),  # 18 blocks and the two at the end are one record
+        ([512] * 18, 99, RECORD_BYTES, [18]),  # 18 blocks and the two of the end marker fill one record
         ([512] * 19, 99, RECORD_BYTES, [18, 19]),
-        ([512, 99 * 512, 512], 9, RECORD_BYTES, [1, 2, 3]),  # the second is larger than any shard may be
+        ([512, 99 * 512, 512], 9, RECORD_BYTES, [1, 2, 3]),  # the second is larger than maxsize
         ([512] * 2, 9, 1, [1, 2]),
         ([], 9, 1, []),
     ],
@@ -142,17 +142,17 @@ def test_a_written_plan_reads_back(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_seed_and_each_split_draws_by_itself(seed: int) -> None:
-    """The third split of a seed was once the second split of the next seed."""
+def test_seeds_and_splits_are_drawn_independently(seed: int) -> None:
+    """In an earlier version the third split of a seed was the second split of the next seed."""
     labels = np.zeros(1000, np.int64)
     third = choose_splits(labels, (1 - 2e-9, 1e-9, 0.5), seed) == 2
     second_of_next = choose_splits(labels, (0.5, 0.5), seed + 1) == 1
     assert third.sum() == second_of_next.sum() == 500
-    assert 200 < (third & second_of_next).sum() < 300  # 250 by chance
+    assert 200 < (third & second_of_next).sum() < 300  # 250 expected by chance
 
 
 def test_the_second_split_has_the_key_of_val() -> None:
-    """Its key is part of what --append and --resume count on: (seed, 2), as in the first version."""
+    """--append and --resume rely on its key: (seed, 2), as in the first version."""
     labels = np.arange(400) % 3
     chosen = choose_val(labels, 0.2, make_key(5, 2))
     assert choose_splits(labels, (0.8, 0.2), 5).tolist() == chosen.astype(int).tolist()

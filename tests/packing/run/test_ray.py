@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: the same bytes, also when a worker is killed in mid-run."""
+"""A real Ray cluster of two nodes on this machine: the same bytes, even if a worker is killed during the run."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ OPTIONS = {"maxcount": 6, "val": 0.2, "seed": 5, "workers": 2, "time_limit_s": 3
 def cluster():
     from ray.cluster_utils import Cluster
 
-    # Tests run from a checkout: Ray's workers must find its modules, as they would an installed package.
+    # Tests run from a checkout, whose modules Ray's workers must find as they would find an installed package's.
     folders = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2])]
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)
@@ -43,7 +43,7 @@ def cluster():
 
 
 def ray_workers() -> list[int]:
-    """Processes of Ray in which a task of ours runs."""
+    """Process numbers of the Ray workers that run one of our tasks."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -55,7 +55,7 @@ def ray_workers() -> list[int]:
     return found
 
 
-def test_same_bytes_though_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
     root = tmp_path / "photos"
     for name, data in {**photo_files, "ant/segv.jpg": encode(photo()), "bee/bad.jpg": b"bad"}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -84,11 +84,11 @@ def test_same_bytes_though_a_worker_is_killed(cluster, photo_files: dict[str, by
     pack(source, tmp_path / "local", PackOptions(**OPTIONS))
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
     lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
-    assert lost["ant/segv.jpg"] == "the decoder died: SIGSEGV"
+    assert lost["ant/segv.jpg"] == "the decoder crashed: SIGSEGV"
 
 
-def test_jpegs_made_smaller(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
-    """Whatever makes them smaller here makes them smaller there."""
+def test_shrunk_jpegs_have_the_same_bytes(cluster, photo_files: dict[str, bytes], tmp_path: Path) -> None:
+    """The same resizer is used locally and on the cluster."""
     root = tmp_path / "photos"
     for name, data in photo_files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The files of a shard in the making: whole whatever the kernel takes at a time, and read back by others."""
+"""The file of a shard, complete however little the kernel accepts per call, and the position of its worker."""
 
 import hashlib
 import os
@@ -19,12 +19,12 @@ from gpuload.sources.files.folder import read_file
     samples=st.lists(st.lists(st.binary(max_size=40), max_size=5), max_size=8),
     taken=st.integers(1, 50),
     most_parts=st.integers(1, 4),
-    start_bytes=st.integers(1, 100),
+    write_back_bytes=st.integers(1, 100),
 )
-def test_whole_and_hashed(
-    tmp_path: Path, samples: list[list[bytes]], taken: int, most_parts: int, start_bytes: int
+def test_file_is_complete_and_hashed(
+    tmp_path: Path, samples: list[list[bytes]], taken: int, most_parts: int, write_back_bytes: int
 ) -> None:
-    """Also where each system call takes a few bytes only, as near the end of a disk or for a signal."""
+    """Even if each system call accepts only a few bytes, as on an almost full disk or after a signal."""
     path, real = tmp_path / "file", os.writev
 
     def writev(descriptor: int, parts: list[bytes]) -> int:
@@ -34,7 +34,7 @@ def test_whole_and_hashed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "writev", writev)
         patch.setattr(shard_file, "_MOST_PARTS", most_parts)
-        patch.setattr(shard_file, "_START_BYTES", start_bytes)
+        patch.setattr(shard_file, "_WRITE_BACK_BYTES", write_back_bytes)
         with ShardFile(path) as file:
             for parts in samples:
                 for part in parts:
@@ -47,20 +47,20 @@ def test_whole_and_hashed(
     assert file.sha256 == hashlib.sha256(wanted).hexdigest()
 
 
-def test_what_the_disk_refuses_is_an_error() -> None:
+def test_a_full_disk_raises_an_error() -> None:
     with pytest.raises(OSError, match="No space left"), ShardFile(Path("/dev/full")) as file:
         file.write(b"x")
         file.flush()
 
 
-def test_note(tmp_path: Path) -> None:
-    path = tmp_path / "note"
+def test_worker_position(tmp_path: Path) -> None:
+    path = tmp_path / "position"
     assert read_position(path) == (NOWHERE, 0)
-    with WorkerPosition(path) as note:
+    with WorkerPosition(path) as position:
         assert read_position(path) == (NOWHERE, 0)
-        note.write(3, 1 << 40)
+        position.write(3, 1 << 40)
         assert read_position(path) == (3, 1 << 40)
-    with WorkerPosition(path):  # of the worker that takes its place
+    with WorkerPosition(path):  # of the worker that replaces it
         assert read_position(path) == (NOWHERE, 0)
 
 
@@ -71,7 +71,7 @@ def test_read_file(tmp_path: Path, size: int) -> None:
     assert read_file(str(path)) == path.read_bytes()
 
 
-def test_read_file_whose_size_says_nothing(tmp_path: Path) -> None:
+def test_read_file_that_reports_no_size(tmp_path: Path) -> None:
     assert read_file("/proc/version") == Path("/proc/version").read_bytes() != b""
     with pytest.raises(IsADirectoryError):
         read_file(str(tmp_path))
