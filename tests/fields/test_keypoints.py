@@ -62,14 +62,14 @@ def test_points_without_visibility_are_visible(value: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([[[1, 2]]], r"here: 'keypoints' of sample 0 is \[\[1, 2\]\]; an instance is a list of x, y, visibility"),
+        ([[[1, 2]]], r"here: an instance must be a list of x, y, visibility .*; 'keypoints' of sample 0 is \[\[1, 2\]\]"),
         ([[], [["a", 1, 2]]], r"'keypoints' of sample 1 is"),
-        ([3], r"'keypoints' of sample 0 is 3; an instance"),
-        ([[[1, 2, 2], [1, 2, 2, 3, 4, 2]]], r"all instances of a sample have the same points"),
+        ([3], r"an instance must be a list of .*; 'keypoints' of sample 0 is 3"),
+        ([[[1, 2, 2], [1, 2, 2, 3, 4, 2]]], r"with the same points in all instances; 'keypoints' of sample 0 is"),
         ([[[1, 2, 3]]], r"a visibility of 0 \(not labelled\), 1 \(hidden\) or 2 \(visible\); found \[\[1, 2, 3\]\]"),
         ([[[float("nan"), 2, 2]]], r"must hold finite numbers"),
-        ([[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]], r"has instances of 1 and of 2 points; each must have the same points"),
-        ([[], []], r"'keypoints' is empty in every sample, so that its points cannot be counted"),
+        ([[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]], r"all instances of 'keypoints' must have the same points; found instances of 1 and of 2"),
+        ([[], []], r"'keypoints' is empty in every sample, so the number of its points is unknown. Leave it out"),
     ],
 )
 def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
@@ -85,7 +85,7 @@ def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
         (lambda: Keypoints(max_instances=0), r"max_instances=0\): expected at least 1"),
         (lambda: Keypoints(flip_pairs=((0, 1), (1, 2))), r"flip_pairs=\(\(0, 1\), \(1, 2\)\)\): expected pairs"),
         (lambda: Keypoints(flip_pairs=(1, 2)), r"flip_pairs=\(1, 2\)\): expected pairs of point numbers"),
-        (lambda: Keypoints(flip_pairs=((0, -1),)), r"expected pairs of point numbers, each number once"),
+        (lambda: Keypoints(flip_pairs=((0, -1),)), r"expected pairs of point numbers, each number at most once"),
     ],
 )
 def test_impossible_specs_are_refused(make: Any, message: str) -> None:
@@ -94,7 +94,7 @@ def test_impossible_specs_are_refused(make: Any, message: str) -> None:
 
 
 def test_pairs_beyond_the_points_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"names point 3, and 'keypoints' was packed with 3, numbered from 0"):
+    with pytest.raises(ArgumentError, match=r"names point 3; 'keypoints' was packed with 3 points, numbered from 0"):
         KIND.bind(Keypoints(flip_pairs=((0, 3),)), Field("keypoints", "keypoints", "keypoints.json", None, 3), [])
 
 
@@ -124,7 +124,7 @@ def test_what_lies_outside_of_its_image_is_counted_and_becomes_invisible(tmp_pat
         {"image": image, "keypoints": [[0, 0, 0, -1, 3, 1]]},
     ]
     report = gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
-    assert report.notes == ("keypoints that lie outside of their images: 2, invisible now",)
+    assert report.notes == ("keypoints that lie outside their images: 2, made invisible",)
     rows = gpuload.Dataset(tmp_path / "out" / "train").rows(0).column("keypoints").to_pylist()
     assert rows == [[[1, 1, 2, 0, 0, 0]], [[0, 0, 0, 0, 0, 0]]]
 
