@@ -47,7 +47,7 @@ def test_rejected_images_show_in_the_exit_code(
     [
         (["nowhere", "OUT"], "gpuload: nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg\n"),
         (["SOURCE", "OUT", "--maxsize", "big"], "gpuload: 'big' is not a size in bytes; write for instance 1GB"),
-        (["SOURCE", "OUT", "--val", "2"], "gpuload: --val is a share of the images, from 0 to below 1; got 2.0"),
+        (["SOURCE", "OUT", "--val", "2"], "gpuload: --val must be a share of the images, from 0 to below 1; got 2.0"),
         (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column, --label-column and --column name columns of a table"),
         (["SOURCE", "SOURCE"], "is not empty, it holds 'a'. Choose another folder, or empty this one; --append adds to a packed set, --overwrite replaces it\n"),
     ],
