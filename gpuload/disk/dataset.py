@@ -140,7 +140,7 @@ class Dataset:
         """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
 
         Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
-        shard, in bytes, and the columns of its kind, such as the number of a class or the text of a caption.
+        shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
 
         Raises:
             FormatError: the index and the manifest disagree on the number of samples in the shard.

@@ -26,8 +26,8 @@ class OneHot(FieldSpec):
 
     background: gives column 0 to the class named "background" (which packing from XML assigns to images without an
         object) and to negative class numbers; the other classes follow in their order. There are then as many columns
-        as classes, and one more if no class has that name. By default "background" has no column, and its samples are
-        rows of zeros.
+        as classes, and one more if no class has that name. By default neither has a column, and their samples are rows
+        of zeros.
     num_classes: number of columns; by default as many as the named classes need.
 
     Raises:

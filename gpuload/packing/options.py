@@ -95,7 +95,8 @@ class PackOptions:
     seed: of the shuffle and the splits.
     maxcount, maxsize: largest number of samples and bytes in a shard; maxsize None: a sixteenth of all bytes, between
         16 MB and 1 GB. The limit applies to image sizes in the source; re-encoded images may be larger or smaller.
-    dedup: "report" lists images with the same bytes as an earlier one, "drop" skips them, "no" does neither.
+    dedup: "report" lists images with the same bytes as an earlier one, "drop" skips them, "no" does neither. Duplicates
+        that are packed go into the same split in any case.
     max_rejected: largest share of the images that may be rejected before the run fails.
     workers: number of processes; None: one for each core that this process may use.
     time_limit_s: seconds after which an image is rejected.

@@ -103,9 +103,9 @@ def test_negative_labels_are_background(labels: list[int], background: bool) -> 
     field = bind_field(OneHot(num_classes=6 + background, background=background), [Unnamed()])  # type: ignore[list-item]
     rows = Rows({"label": np.array(labels, np.int64), "index": np.arange(len(labels))}, {}, [], [], [])
     expected = np.zeros((len(labels), 6 + background), np.float32)
-    for place, label in enumerate(labels):
+    for row, label in enumerate(labels):
         if label >= 0 or background:
-            expected[place, max(label, -1) + background] = 1
+            expected[row, max(label, -1) + background] = 1
     assert field.values(rows).tolist() == expected.tolist()  # type: ignore[union-attr]
 
 

@@ -182,7 +182,7 @@ def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float)
     view = crops(np.concatenate([low, low + rng.uniform(1, 30, (5, 2))], axis=1), rng.integers(0, 2, 5))
     size = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
     affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
-    labels = [[100 * n + place for place in range(len(row))] for n, row in enumerate(boxes)]
+    labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
     found = BoundBoxes(Boxes(min_visible=min_visible), FIELD).values(rows(boxes, labels, view, size, affine))
     images = np.repeat(np.arange(5), [len(row) for row in boxes])
     _, visible = move_boxes(np.concatenate(boxes), images, view, size, affine)

@@ -41,7 +41,7 @@ class PackReport:
     """The result of a run of the packer.
 
     manifests: by split. kinds: number of images by `StoredImage.kind`, "kept" or what a re-encoded image was before.
-    rejected: the rejected and skipped samples, in the order of the listing. notes: sentences for the user.
+    rejected: the rejected and skipped samples, by split (see `rejected_in_split`). notes: sentences for the user.
     """
 
     manifests: dict[str, Manifest]

@@ -33,10 +33,10 @@ from gpuload.sources import Rejection
 
 
 def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
-    """The rejected and skipped samples of a split, in order of the listing.
+    """The rejected and skipped samples that a split reports.
 
     First come those that never got a split, since listing rejected them or they are duplicates; the first split reports
-    them.
+    them. The others follow in the order of the listing.
     """
     in_shards = sorted(entry for shard in packed for entry in shard.rejected)
     listed = [rejection for name, rejection in state.rejected if name == split.name]

@@ -125,9 +125,8 @@ def test_the_source_folder_changes_meanwhile(
     run.wait()
     (root / "bee" / "new.jpg").write_bytes(encode(photo(7)))
     (root / "aaa").mkdir()
-    gone = [path.name for path in (root / "ant").iterdir()]
-    for name in gone:
-        (root / "ant" / name).unlink()
+    for path in list((root / "ant").iterdir()):
+        path.unlink()
     assert subprocess.call([sys.executable, SCRIPT, root, out, *ARGUMENTS, "--resume"]) == cli.REJECTED
     manifest = Manifest.read(out / "train")
     assert manifest.classes == ("ant", "bee", "cat")
@@ -139,9 +138,9 @@ def test_the_source_folder_changes_meanwhile(
     assert verify(out, 2) == []
 
 
-@pytest.mark.parametrize("harm", ["gone", "short", "no index"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "no index"])
 def test_a_damaged_shard_is_packed_again(
-    source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+    source: FolderSource, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     out = tmp_path / "out"
 
@@ -152,9 +151,9 @@ def test_a_damaged_shard_is_packed_again(
         patch.setattr(Manifest, "write", stop)
         pack(source, out, PackOptions(workers=2, **SETTINGS))
     shard = out / "train" / "shard-000002.tar"
-    if harm == "gone":
+    if damage == "missing":
         shard.unlink()
-    elif harm == "short":
+    elif damage == "truncated":
         shard.write_bytes(shard.read_bytes()[:-512])
     else:
         shard.with_suffix(".idx").unlink()
