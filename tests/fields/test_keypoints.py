@@ -62,13 +62,19 @@ def test_points_without_visibility_are_visible(value: Any) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([[[1, 2]]], r"here: an instance must be a list of x, y, visibility .*; 'keypoints' of sample 0 is \[\[1, 2\]\]"),
+        (
+            [[[1, 2]]],
+            r"here: an instance must be a list of x, y, visibility .*; 'keypoints' of sample 0 is \[\[1, 2\]\]",
+        ),
         ([[], [["a", 1, 2]]], r"'keypoints' of sample 1 is"),
         ([3], r"an instance must be a list of .*; 'keypoints' of sample 0 is 3"),
         ([[[1, 2, 2], [1, 2, 2, 3, 4, 2]]], r"with the same points in all instances; 'keypoints' of sample 0 is"),
         ([[[1, 2, 3]]], r"a visibility of 0 \(not labelled\), 1 \(hidden\) or 2 \(visible\); found \[\[1, 2, 3\]\]"),
         ([[[float("nan"), 2, 2]]], r"must hold finite numbers"),
-        ([[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]], r"all instances of 'keypoints' must have the same points; found instances of 1 and of 2"),
+        (
+            [[[1, 2, 2]], [[1, 2, 2, 3, 4, 2]]],
+            r"all instances of 'keypoints' must have the same points; found instances of 1 and of 2",
+        ),
         ([[], []], r"'keypoints' is empty in every sample, so the number of its points is unknown. Leave it out"),
     ],
 )

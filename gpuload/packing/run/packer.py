@@ -17,7 +17,7 @@ from gpuload.packing.run.output import Output
 from gpuload.packing.run.prepare import choose_resizer, plan_run, settings_of
 from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
 from gpuload.packing.run.shard_report import ShardReport
-from gpuload.packing.run.split_files import rejected_in_split, write_split_files
+from gpuload.packing.run.split_files import refuse_other_settings, rejected_in_split, write_split_files
 from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
 from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
@@ -94,7 +94,7 @@ def pack(
     started = time.monotonic()
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
-            return _report_finished(output, time.monotonic() - started)
+            return _report_finished(output, options, started)
         try:
             with _engine(source, options) as engine:
                 engine.start()
@@ -252,16 +252,22 @@ class _PackingRun:
         ]
 
 
-def _report_finished(output: Output, elapsed_s: float) -> PackReport:
-    """The report of a run that is resumed although it was complete."""
+def _report_finished(output: Output, options: PackOptions, started: float) -> PackReport:
+    """The report of a run that is resumed although it was complete.
+
+    Raises:
+        ArgumentError: it was packed with other settings.
+    """
     output.keep = True
     manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
+    for manifest in manifests.values():
+        refuse_other_settings(output.final, manifest, options)
     lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
-    return PackReport(manifests, kinds, rejected, ("the set was complete already",), elapsed_s)
+    return PackReport(manifests, kinds, rejected, ("the set was complete already",), time.monotonic() - started)
 
 
 def _most_common(reasons: Counter[str]) -> str:

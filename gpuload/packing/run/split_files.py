@@ -1,5 +1,6 @@
 """Writes the files that describe a split once its shards are packed: index, rejected images, and last the manifest."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ import pyarrow as pa
 from gpuload.disk import IndexWriter, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.timm_info import write_timm_info
+from gpuload.errors import ArgumentError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run.shard import ShardJob
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.state import (
@@ -30,6 +32,9 @@ from gpuload.packing.run.state import (
     write_lines,
 )
 from gpuload.sources import Rejection
+
+# Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
+_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels")
 
 
 def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
@@ -113,12 +118,12 @@ def _write_index(
     temporary.replace(path)
 
 
-def _packing_record(
-    options: PackOptions, kinds: Counter[str], rejected: Sequence[Rejection], state: RunState
-) -> dict[str, Any]:
-    """The settings and counts for `Manifest.packing`."""
-    encoding = options.encoding
-    asked = Counter(rejection.asked for rejection in rejected)
+def recorded_settings(options: PackOptions) -> dict[str, Any]:
+    """The settings that a manifest records, by their names there; "options" holds others that differ from the defaults."""
+    encoding, usual = options.encoding, Encoding()
+    others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
+    if options.dedup != "no":
+        others["dedup"] = options.dedup
     return {
         "splits": dict(options.shares),
         "shuffle": options.shuffle,
@@ -128,6 +133,29 @@ def _packing_record(
         "encode": encoding.encode,
         "size": encoding.size,
         "fit": encoding.fit if encoding.size else None,
+        **({"options": others} if others else {}),
+    }
+
+
+def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions) -> None:
+    """Raises ArgumentError if the complete set in `out` was packed with other settings than these."""
+    recorded, given = manifest.packing, json.loads(json.dumps(recorded_settings(options)))
+    for name in (*given, "options"):
+        if recorded.get(name) != given.get(name):
+            raise ArgumentError(
+                f"--resume: the set in {out} is complete and was packed with {name} {recorded.get(name)!r}, not "
+                f"{given.get(name)!r}. Pack it again with --overwrite, or choose another folder"
+            )
+
+
+def _packing_record(
+    options: PackOptions, kinds: Counter[str], rejected: Sequence[Rejection], state: RunState
+) -> dict[str, Any]:
+    """The settings and counts for `Manifest.packing`."""
+    encoding = options.encoding
+    asked = Counter(rejection.asked for rejection in rejected)
+    return {
+        **recorded_settings(options),
         "pillow": PIL.__version__,
         "resizer": encoding.resizer if encoding.shrinks_jpegs else None,
         "kept": kinds[KEPT],

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ import gpuload
 from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, FormatError, OutputError, SourceError
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run import output, split_files
 from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify
@@ -476,3 +477,27 @@ print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) /
 """
     megabytes = int(subprocess.check_output([sys.executable, "-c", code], text=True))
     assert megabytes < 700  # MiB, including the interpreter and its libraries
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"encoding": Encoding(encode="jpeg", size=(16, 16))},
+            r"packed with encode 'keep', not 'jpeg'\. Pack it again",
+        ),
+        ({"encoding": Encoding(lossless=True)}, r"packed with options None, not \{'lossless': True\}"),
+        ({"seed": 1}, r"the set in .*out is complete and was packed with seed 0, not 1"),
+        ({"val": 0.2}, r"packed with splits \{'train': 1.0\}, not \{'train': 0.8, 'val': 0.2\}"),
+        ({"dedup": "drop"}, r"packed with options None, not \{'dedup': 'drop'\}. .* --overwrite, or choose another"),
+    ],
+)
+def test_a_complete_set_is_not_resumed_with_other_settings(
+    make_folder: Folder, photo_files: dict[str, bytes], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    source = FolderSource(make_folder(photo_files))
+    pack(source, tmp_path / "out", PackOptions(workers=1))
+    before = files_of(tmp_path / "out")
+    with pytest.raises(ArgumentError, match=message):
+        pack(source, tmp_path / "out", PackOptions(workers=1, resume=True, **changes))
+    assert files_of(tmp_path / "out") == before
