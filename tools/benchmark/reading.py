@@ -1,7 +1,7 @@
 """Reading alone: encoded samples, every byte copied once into memory of the batch, and nothing decoded.
 
 DALI's reader copies when a batch leaves its pipeline. gpuload's hands out views of the page cache; here as many threads
-as DALI has copy them, or, as "into DALI", a pipeline does that is fed as `gpuload.decode.dali.decoder` feeds one for a GPU.
+as DALI has copy them, or, as "into DALI", a pipeline does that is fed as `decode/dali/decoder.py` feeds one for a GPU.
 """
 
 from collections import deque
