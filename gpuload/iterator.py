@@ -1,4 +1,4 @@
-"""`DaliIterator`: what a training loop sees."""
+"""`DaliIterator`: the loader, as a training loop uses it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gpuload.augment.schedule import Schedule, Views
+from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
@@ -14,10 +14,10 @@ from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.fields import FieldSpec
-from gpuload.order.epoch import count_batches, rank_part
+from gpuload.order.global_batches import count_batches, rank_part
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture
-from gpuload.order.position import Position, Run
+from gpuload.order.position import Position, RunIdentity
 from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
@@ -26,20 +26,21 @@ from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader
 from gpuload.tuning import describe_device, load_tuning
 
-# Samples that are read at a time, in one batch or in some that follow one another. Beside a decoder that fills the
-# caches, beginning a batch of 256 takes 0.94 ms of Python, four times what it takes alone, and with four read at once
-# 0.47: 154,000 raw images of 64×64 a second for 104,000 (2 cores, 2026-11).
+# Samples that are read at a time, in one batch or in several consecutive ones. While a decoder fills the caches,
+# starting a batch of 256 takes 0.94 ms of Python, four times as long as alone, and 0.47 ms where four are read at once:
+# 154,000 raw images of 64×64 a second instead of 104,000 (2 cores, 2026-11).
 _READ_AT_ONCE = 1024
 
 
 class Timing(NamedTuple):
-    """Where the time of a batch went, in seconds.
+    """The time that a batch took, in seconds.
 
-    read_s: to find its samples in the shards and draw what is done to them, its share where several small batches are
-        read at once; the disk is read ahead of that.
-    decode_s: from the beginning of its decoding until it was there; batches are decoded side by side. DALI does not
-        tell when that was: with it, until the batch was taken.
-    wait_s: that the training loop waited for it.
+    read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
+        at once. The disk is read ahead of that.
+    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
+    when
+        a batch is ready: with it, until the batch was taken.
+    wait_s: how long the training loop waited for it.
     """
 
     read_s: float
@@ -54,50 +55,55 @@ class DaliIterator:
         for images, labels in loader:
             ...
 
-    data: a packed folder, a `Dataset` (or a subset of one), or what `mix` made of several.
+    data: a packed folder, a `Dataset` (or a subset of one), or a mixture made by `mix`.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
-        tells from which epoch on each holds: {0: Augment(128), 6: Augment(160)}.
-    device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun: the rank's own) or "cuda:1". On a GPU
-        nvJPEG decodes; on the CPU the same order and the same crops are made by `decoder`.
+        gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}.
+    device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun, the rank's own) or "cuda:1". On a GPU
+        nvJPEG decodes, on the CPU `decoder`; order and crops are the same.
     decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
         GPU, on a CPU "native", which is faster, where it is installed. Their pixels differ by rounding.
-    fields: what a batch consists of, in this order: "image", "label" and other packed fields, by name or as a spec such
-        as `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and of every sample "key" (list of str), "index"
-        (int64, its number in stored order) and "dataset" (int64, which one of a mixture).
-    batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), carried out
-        in this order. Fields that they add come after `fields`, by name, unless named there.
+    fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
+        `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
+        (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture).
+    batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), applied in
+        this order; 32 at most. Fields that they add come after `fields`, by name, unless named there.
     output_dict: a batch is a dict from names to values, not a tuple.
     shuffle: False gives stored order, in every epoch.
-    seed: with the epoch it decides order, crops and flips; nothing else does.
-    drop_last: leave out a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. Without
-        it each sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
+    seed: with the epoch, it decides order, crops and flips; nothing else does.
+    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If False,
+    each
+        sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
     rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
-    hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; the rest its CUDA cores. None is DALI's
-        choice. It and the two above are by default what `python -m gpuload tune` found best on this device, if it ran.
+    hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; its CUDA cores decode the rest. None:
+    DALI
+        decides. For this and the two above, the default is what `python -m gpuload tune` found on this device, if it
+        ran.
     graph: a function of DALI operators inside its graph, (images, draws) to images: uint8 (height, width, 3), cropped
-        and resized, before flips and normalisation, and 16 random numbers in [0, 1) of each sample. The size must stay,
-        and nothing follows what it moves.
+        and resized, before flips and normalisation, and 16 random numbers in [0, 1) for each sample. It must keep the
+        size; masks and boxes do not follow what it moves.
     output: "torch", "numpy" or "cupy".
-    steps_per_epoch: batches of an epoch, of any number; the next epoch goes on where it stopped, and passes over the
-        data follow one another without a gap. By default an epoch is one pass.
-    window: shards whose samples are mixed with one another at a time. More mixes better and holds more in memory.
+    steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
+    data
+        follow one another without a gap. By default an epoch is one pass.
+    window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
 
     Yields:
-        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. Of several
-            views a tuple, and so of masks, boxes and targets that turn.
-        labels: int64 (N,), on the device. All is yours to keep: later batches do not overwrite it.
+        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
+            views, a tuple of them; so are masks, boxes and targets that depend on the flip.
+        labels: int64 (N,), on the device. Batches are yours to keep: later ones do not overwrite them.
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
+        ShardError: while iterating, where a shard and its index do not match.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
 
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
     """
 
-    # What timm's and Lightning's training loops look for on a DataLoader, beside `dataset`, `sampler` and `len`.
+    # What timm's and Lightning's training loops look for on a DataLoader, besides `dataset`, `sampler` and `len`.
     batch_sampler = None
     mixup_enabled = False
 
@@ -106,7 +112,7 @@ class DaliIterator:
         data: str | Path | Dataset | Mixture,
         batch_size: int,
         *,
-        augment: Views | Mapping[int, Views],
+        augment: Augments | Mapping[int, Augments],
         device: str = "auto",
         decoder: DecoderName = "auto",
         fields: Sequence[str | FieldSpec] = ("image", "label"),
@@ -172,7 +178,7 @@ class DaliIterator:
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
-        self._run = Run(self.dataset, seed, shuffle, window)
+        self._identity = RunIdentity(self.dataset, seed, shuffle, window)
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False
@@ -185,38 +191,38 @@ class DaliIterator:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch: the next one, or the rest of one after `load_state_dict`.
 
-        Leaving a loop early ends its epoch; the next loop starts the following one, as with a DataLoader. It starts
+        Leaving a loop early ends its epoch; the next loop is the following epoch, as with a DataLoader. A loop starts
         with its first batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
         """
         self._check_open()
         return self._epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is this epoch. In the epoch of a loaded state it goes on where the state was taken."""
+        """The next loop is this epoch; in the epoch of a loaded state, it resumes where the state was taken."""
         if epoch < 0:
             raise ArgumentError(f"set_epoch({epoch}): expected 0 or more")
         if epoch != self._next.epoch:
             self._next = self._handed_out = Position(epoch, epoch * self._epoch_samples, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, after the last batch handed out: plain numbers, the same on all ranks; under 1 kB."""
-        return self._run.state_dict(self._handed_out)
+        """The position after the last batch handed out: plain numbers, the same on all ranks; under 1 kB."""
+        return self._identity.state_dict(self._handed_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next loop goes on behind the last batch that was handed out before `state_dict` was called.
+        """The next loop resumes after the last batch that was handed out before `state_dict` was called.
 
         Batch size, world size and device may have changed since: order and crops do not depend on them.
 
         Raises:
             StateError: the state is of another data set, or of a loader with another seed, shuffle or window.
         """
-        self._next = self._handed_out = self._run.load(state)
+        self._next = self._handed_out = self._identity.load(state)
 
     def check_ranks(self, timeout_s: float = 60) -> None:
-        """Compares what the ranks have opened; to be called on all of them, once, before training. Optional.
+        """Compares data and settings of all ranks. Optional; to be called on all of them, once, before training.
 
-        Ranks that differ would see wrong samples, or wait for one another for ever at the end of an epoch. Nothing else
-        here waits for other ranks.
+        Ranks that differ would see wrong samples, or wait for one another forever at the end of an epoch. No other
+        method waits for other ranks.
 
         Raises:
             ArgumentError: on every rank: their data sets, settings or positions differ.
@@ -247,7 +253,7 @@ class DaliIterator:
 
     @property
     def sampler(self) -> "DaliIterator":
-        """Where timm and Lightning look for `set_epoch`."""
+        """The object whose `set_epoch` timm and Lightning call."""
         return self
 
     def __repr__(self) -> str:
@@ -263,13 +269,13 @@ class DaliIterator:
 
     @property
     def _epoch_samples(self) -> int:
-        """Samples from the beginning of one epoch to that of the next, over all ranks."""
+        """Samples from the beginning of one epoch to the beginning of the next, over all ranks."""
         if self.steps_per_epoch is not None:
             return self.steps_per_epoch * self._global_batch_size
         return len(self.dataset)
 
     def _following(self, position: Position) -> Position:
-        """The beginning of the epoch after."""
+        """The beginning of the next epoch."""
         # A virtual epoch that is resumed with smaller batches can be past its new end.
         return Position(position.epoch + 1, position.begin + max(self._epoch_samples, position.samples), 0)
 
@@ -302,7 +308,7 @@ class DaliIterator:
         self._handed_out = self._following(position)
 
     def _batches(self, position: Position) -> Iterator[Batch]:
-        """This rank's batches of the rest of an epoch, without one that would be empty."""
+        """This rank's batches of the rest of an epoch, without an empty one."""
         end = position.begin + self._epoch_samples
         augments = self._schedule.at(position.epoch)
         parts: list[tuple[int, int, int]] = []
@@ -321,7 +327,7 @@ class DaliIterator:
             yield from self._reader.read(parts, augments)
 
     def _empty_batch(self, position: Position) -> Batch | None:
-        """What this rank gets where the last samples all go to the ranks before it: it keeps step with them."""
+        """This rank's last batch where all samples left go to the ranks before it, so that it keeps step with them."""
         end = position.begin + self._epoch_samples
         rest = max(0, self._epoch_samples - position.samples) % self._global_batch_size
         first, last = rank_part(end - rest, end, self.ranks.rank, self.ranks.world_size)

@@ -1,4 +1,4 @@
-"""Which share of the work is this process's, and which device and cores it may use."""
+"""The rank of this process, and the device and cores that it may use."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from gpuload.errors import ArgumentError, DeviceError, GpuloadError
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together; `local_` counts those on this machine."""
+    """This process among those that train together; `local_` counts the processes on this machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -21,13 +21,15 @@ class Ranks:
 
 
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """As told, else as `torch.distributed` knows, else as `torchrun` says in the environment, else one process.
+    """As given, else from `torch.distributed`, else from the environment that `torchrun` sets, else one process.
 
     Raises:
         ArgumentError: only one of the two is given, or rank is not in 0..world_size-1.
     """
     if (rank is None) != (world_size is None):
-        raise ArgumentError(f"rank={rank}, world_size={world_size}: give both, or neither to have them found")
+        raise ArgumentError(
+            f"rank={rank}, world_size={world_size}: give both, or neither to use those of torch.distributed or torchrun"
+        )
     if rank is None or world_size is None:
         if (distributed := _torch_distributed()) is not None:
             rank, world_size = distributed.get_rank(), distributed.get_world_size()
@@ -45,15 +47,15 @@ def count_threads(ranks: Ranks) -> int:
 
 
 def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -> None:
-    """Returns on every rank, or raises on every rank; at once where there are no others.
+    """Compares the settings of all ranks: returns on every rank, or raises on every rank.
 
     Raises:
-        ArgumentError: the settings are not the same on all ranks, or two were given the same rank.
+        ArgumentError: the settings are not the same on all ranks, or two processes have the same rank.
         GpuloadError: a rank did not call this within the time.
     """
     if (distributed := _torch_distributed()) is None:
         return
-    try:  # in a group of its own, over gloo: the training's own may be NCCL, and its timeout half an hour
+    try:  # in a separate gloo group: the training's may be NCCL, with a timeout of half an hour
         group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         told: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(told, (ranks.rank, dict(settings)), group=group)
@@ -66,12 +68,12 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
     if sorted(rank for rank, _ in told) != list(range(len(told))):
         raise ArgumentError(
             f"ranks: the {len(told)} processes were given rank={', '.join(str(rank) for rank, _ in told)}; expected "
-            "each number once. Leave rank and world_size away to have them found"
+            "each number once. Omit rank and world_size to use those of torch.distributed or torchrun"
         )
     differing = []
     for name in settings:
         values = {rank: other[name] for rank, other in sorted(told, key=lambda pair: pair[0])}
-        # The first rank with each value: with a thousand ranks, the message stays readable.
+        # Only the first rank with each value, so that the message stays readable with a thousand ranks.
         firsts = {repr(value): rank for rank, value in reversed(values.items())}
         if len(firsts) > 1:
             found = sorted((rank, value) for value, rank in firsts.items())
@@ -83,7 +85,8 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
 
 
 def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
-    """Number of the GPU, or None for the CPU. "auto" is a GPU where there is one; "cuda" is this rank's.
+    """Number of the GPU, or None for the CPU. "auto" is a GPU where there is one; "cuda" is this rank's. gpus: how many
+    there are.
 
     Raises:
         ArgumentError: not "auto", "cpu", "cuda" or "cuda:N".
@@ -104,7 +107,7 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
 
 
 def _torch_distributed() -> Any:
-    """The module, where it is in use: whoever uses it has imported torch."""
+    """The module, where it is initialised; torch has been imported then."""
     torch = sys.modules.get("torch")
     in_use = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed if torch is not None and in_use else None

@@ -1,7 +1,7 @@
-"""Settings that were found best on a device, and where they are kept: beside the data, or in the user's cache.
+"""The fastest settings found on a device, and where they are saved: beside the data, or in the user's cache.
 
-`python -m gpuload tune` measures and saves them, `DaliIterator` looks them up for what it was not told. They change how
-fast batches come, never what is in them.
+`python -m gpuload tune` measures and saves them, and `DaliIterator` uses them for arguments that it was not given. They
+affect how fast batches come, never their content.
 """
 
 import json
@@ -22,10 +22,10 @@ VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
 
 @dataclass(frozen=True)
 class Tuning:
-    """The best settings of one decoder, and what it did with them.
+    """The fastest settings of one decoder, and its speed with them.
 
-    decoder: "dali" or "native". num_threads, prefetch, hw_decoder_load, batch_size: as of `DaliIterator`; None is its
-    default. images_per_s: of the loader alone.
+    decoder: "dali" or "native". num_threads, prefetch, hw_decoder_load, batch_size: arguments of `DaliIterator`; None
+    is its default. images_per_s: of the loader alone.
     """
 
     decoder: str
@@ -37,30 +37,30 @@ class Tuning:
 
 
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
-    """What tunings are kept under: the GPU, or None for the CPU alone, with the cores of this rank, as they decode."""
+    """The key of tunings: the GPU (None: the CPU), and the number of cores of this rank, which decode."""
     cores = count_threads(ranks)
     if device_id is None:
         return f"{_cpu_name()}, {cores} cores"
     try:
         name = import_module("torch").cuda.get_device_name(device_id)
-    except ImportError:  # then the batches are CuPy's
+    except ImportError:  # without torch, batches are CuPy's
         name = import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["name"].decode()
     return f"{name}, {cores} cores"
 
 
 def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tuning | None:
-    """What was saved for a data set and device, of one decoder or, with "auto", of the fastest; None where nothing was.
+    """The settings saved for a data set and device, of one decoder or, with "auto", of the fastest; None without any.
 
-    Settings beside the data come before those in the user's cache. A file that cannot be read counts as none, with a
-    warning: training goes on with the defaults.
+    Settings beside the data take precedence over those in the user's cache. A file that cannot be read is ignored, with
+    a warning: training continues with the defaults.
     """
-    for path in _places(Path(folder)):
+    for path in _candidates(Path(folder)):
         try:
             found = [_parse(one) for one in _read(path).get(device, [])]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            warnings.warn(f"{path}: is not read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
+            warnings.warn(f"{path}: cannot be read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
             continue
         if found := [one for one in found if decoder in ("auto", one.decoder)]:
             return max(found, key=lambda one: one.images_per_s)
@@ -68,13 +68,13 @@ def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tunin
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
-    """Keeps one tuning a decoder, in place of those of the same device and decoder, and says where.
+    """Saves one tuning for each decoder, replacing those of the same device and decoder. Returns the file.
 
     Raises:
         OutputError: neither the data set's folder nor the user's cache can be written.
     """
     reasons = []
-    for path in _places(Path(folder)):
+    for path in _candidates(Path(folder)):
         try:
             try:
                 devices = _read(path)
@@ -94,8 +94,8 @@ def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> P
     raise OutputError(f"the settings cannot be saved: {', '.join(reasons)}. Make one of the two writable")
 
 
-def _places(folder: Path) -> tuple[Path, Path]:
-    """Beside the data, and under the user's cache by the folder's path (XDG base directories)."""
+def _candidates(folder: Path) -> tuple[Path, Path]:
+    """The file beside the data, and the one in the user's cache, by the folder's path (XDG base directories)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     whole = folder.resolve()
     return whole / FILE_NAME, cache / "gpuload" / whole.relative_to(whole.anchor) / FILE_NAME

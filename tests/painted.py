@@ -14,7 +14,7 @@ from images import encode
 from PIL import Image
 
 import gpuload
-from gpuload.transforms import Op, Steps, Transform
+from gpuload.transforms.steps import Op, Steps, Transform
 
 COLOURS = np.array([[0, 0, 0], [128, 128, 128], [255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0]], np.uint8)
 FIRST_SHAPE = 2  # the mask's class that is number 0 among the boxes' classes
@@ -63,8 +63,6 @@ def pack_painted(folder: Path, count: int = 18, side: int = 100) -> Path:
 
 class Moves:
     """A transform reduced to its geometric part: colours do not change."""
-
-    geometric = True
 
     def __init__(self, transform: Transform) -> None:
         self.transform = transform

@@ -1,4 +1,4 @@
-"""What is done to each image: crops, flips and transforms, drawn as numbers before there are pixels."""
+"""What is done to each image: crops, flips and transforms, drawn as numbers before images are decoded."""
 
 from gpuload.augment.augment import Augment
 from gpuload.augment.schedule import Schedule

@@ -1,4 +1,4 @@
-"""Which part of each image a batch shows: crops and flips, for a whole batch in NumPy."""
+"""The part of each image that a batch shows: crops and flips, for a whole batch in NumPy."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,12 +12,13 @@ RANDOM_CROP_DRAWS = 2 + 2 * 10  # ten attempts, as in torchvision's RandomResize
 
 
 class Crops(NamedTuple):
-    """What to cut out of each image of a batch of N, in pixels of the decoded image, (y, x).
+    """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
-    start, shape: int32 (N, 2), the window to decode. It lies within the image but where `pad_or_crop` made it: there
-        it may begin before 0 and end behind the image, and what is outside is padding.
-    roi_start, roi_end: float32 (N, 2), relative to `start`: what of that window is stretched over the output. The
-        decoded window is larger than it where a filter may look beyond the edge.
+    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of `pad_or_crop`, which may
+        extend beyond the image on all sides; what is outside is padding.
+    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
+    window
+        is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
     """
 
@@ -29,7 +30,7 @@ class Crops(NamedTuple):
     mirror_y: I32
 
     def select(self, rows: slice) -> "Crops":
-        """Those of some of the images."""
+        """The crops of some of the images."""
         parts: list[npt.NDArray[Any]] = [part[rows] for part in self]
         return Crops(*parts)
 
@@ -47,8 +48,8 @@ def random_crops(
     Ten attempts to draw an area and a (log-uniform) ratio whose window fits into the image; where none does, the
     largest central window whose ratio is in range.
 
-    drawn: (4, N), in [0, 1): the place, y and x, then area and ratio of the first attempt. draw_more: those of the
-    other nine for some of the images, (18, n); three of four images do not need them.
+    drawn: (4, N), in [0, 1): the position, y and x, then area and ratio of the first attempt. draw_more: those of the
+    other nine attempts for some of the images, (18, n); three of four images do not need them.
     """
     (heights,), (widths,), (fits,) = _windows(drawn[2:], width, height, scale, ratio)
     shape = np.stack([heights, widths])
@@ -87,9 +88,9 @@ def _central_window(width: F64, height: F64, ratio: tuple[float, float]) -> list
 def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int], reach: int) -> Crops:
     """torchvision's Resize(resize_px) and CenterCrop(size), as one window of the source image.
 
-    The window's edges fall between pixels, and the antialiasing filter looks beyond them, as it does when the whole
-    image is resized first: so the decoded window is larger by the filter's support: `reach` output pixels (1 of a
-    bilinear filter, 2 of a bicubic one), or as many source pixels where the image is enlarged.
+    The region's edges fall between pixels, and the antialiasing filter uses pixels beyond them, as it does where the
+    whole image is resized first. So the decoded window is larger by the filter's support: `reach` output pixels (1 for
+    a bilinear filter, 2 for a bicubic one), or as many source pixels where the image is enlarged.
     """
     source = np.stack([height, width], axis=1)
     resized = np.trunc(resize_px * source / source.min(axis=1, keepdims=True))
@@ -104,21 +105,22 @@ def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int],
 
 
 def central_fractions(width: F64, height: F64, fraction: float) -> Crops:
-    """The middle of each image, this share of its sides, as TensorFlow's `tf.image.central_crop` takes it."""
+    """The centre of each image, this share of its sides, as TensorFlow's `tf.image.central_crop`."""
     source = np.stack([height, width], axis=1)
     start = np.trunc((source - source * fraction) / 2)
     return _whole(start, source - 2 * start)
 
 
 def whole_images(width: F64, height: F64) -> Crops:
+    """Each image as a whole."""
     source = np.stack([height, width], axis=1)
     return _whole(np.zeros(source.shape), source)
 
 
 def pad_or_crop(width: F64, height: F64, size: tuple[int, int]) -> Crops:
-    """TensorFlow's `tf.image.resize_with_crop_or_pad`: nothing is scaled; the middle of the image on the output's.
+    """TensorFlow's `tf.image.resize_with_crop_or_pad`: nothing is scaled; image and output have the same centre.
 
-    Too large an image loses ⌊difference / 2⌋ at its top and left, too small a one gets as much padding there.
+    A larger image loses ⌊difference / 2⌋ pixels at its top and left, a smaller one gets as much padding there.
     """
     source = np.stack([height, width], axis=1)
     surplus = source - np.array(size, np.float64)
@@ -127,7 +129,7 @@ def pad_or_crop(width: F64, height: F64, size: tuple[int, int]) -> Crops:
 
 
 def _whole(start: F64, shape: F64) -> Crops:
-    """Crops whose decoded window is stretched over the output as it is, with no look beyond its edge."""
+    """Crops whose region is the whole window, so that the filter uses nothing beyond it."""
     return _crops(start, shape, np.zeros(shape.shape), shape)
 
 

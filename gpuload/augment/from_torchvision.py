@@ -1,4 +1,4 @@
-"""Reads torchvision's transforms: which arguments of `Augment` say the same. torchvision itself is not imported."""
+"""Translates torchvision's transforms to arguments of `Augment`. torchvision itself is not imported."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from gpuload import transforms
 from gpuload.errors import ArgumentError
 
-# These change the type of an image, not what it shows.
+# These change the type of an image, not its content.
 _CONVERSIONS = {"ToTensor", "PILToTensor", "ToImage", "ToPILImage", "ToDtype", "ConvertImageDtype", "ToPureTensor"}
 _SAME_NAME = {
     "ColorJitter": ("brightness", "contrast", "saturation", "hue"),
@@ -23,17 +23,17 @@ _SAME_NAME = {
     "TrivialAugmentWide": ("num_magnitude_bins", "fill"),
     "AutoAugment": ("policy", "fill"),
 }
-# What comes in this order here. Flips and conversions may stand anywhere: they change nothing of what the others do.
+# The order in `Augment`. Flips and conversions may be anywhere: they do not affect what the others do.
 _STAGES = ("crop and resize", "transforms of pixels", "Normalize", "RandomErasing")
 
 
 def arguments_of(transform: Any) -> dict[str, Any]:
-    """Arguments for `Augment` that do what a torchvision transform does: a `Compose` (of `transforms` or
-    `transforms.v2`), one transform, or what `weights.transforms()` gives.
+    """Arguments with which `Augment` does what a torchvision transform does: a `Compose` (of `transforms` or
+    `transforms.v2`), one transform, or what `weights.transforms()` returns.
 
     Raises:
-        ArgumentError: a transform, or an argument of one, that has no counterpart here, or an order that has none:
-            crop and resize come first, once, then what changes pixels, then Normalize, then RandomErasing.
+        ArgumentError: a transform, or an argument of one, that has no counterpart here, or another order than this: one
+            crop and resize, then what changes pixels, then Normalize, then RandomErasing.
     """
     if _name(transform) == "ImageClassification":  # torchvision.transforms._presets
         return {
@@ -46,14 +46,14 @@ def arguments_of(transform: Any) -> dict[str, Any]:
         }
     found: dict[str, Any] = {"flip": 0.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "transforms": []}
     names: list[str] = []
-    unit = 1  # of levels, as arguments give them: images are of 0..255 or, once they are of floats, of 0..1
+    unit = 1  # of levels in arguments: 1 while images are in 0..255, 255 once they are floats in 0..1
     for step in _flatten(transform):
         name = _name(step)
         if name in _CONVERSIONS:
             unit = _unit(step, unit)
             continue
         read = _READERS.get(name)
-        pixels = None if read is not None else _pixels(step, unit)  # what is not known is told before its place is
+        pixels = None if read is not None else _pixels(step, unit)  # unknown names are refused before a wrong order
         _check_order(name, names)
         if read is not None:
             found.update(read(step, found))
@@ -87,14 +87,14 @@ def _check_order(name: str, before: Sequence[str]) -> None:
 
 
 def _stage(name: str) -> int | None:
-    """Where in `_STAGES` it belongs; None: anywhere."""
+    """Its index in `_STAGES`; None: it may be anywhere."""
     if name in _READERS:
         return {"Normalize": 2, "RandomHorizontalFlip": None, "RandomVerticalFlip": None}.get(name, 0)
     return 3 if name == "RandomErasing" else 1
 
 
 def _unit(step: Any, before: int) -> int:
-    """What levels of 0..255 are to be multiplied with to be those of the images after a conversion: 255 for 0..1."""
+    """The factor from levels of the images after a conversion to levels in 0..255: 255 where they are in 0..1."""
     name, dtype = _name(step), getattr(step, "dtype", None)
     if name in ("ToTensor", "ToPILImage"):
         return 255 if name == "ToTensor" else 1
@@ -154,7 +154,7 @@ _READERS: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def _pixels(step: Any, unit: int) -> Any:
-    """The transform of the same name of `gpuload.transforms`. unit: of levels in its arguments, as `_unit` gives it."""
+    """The transform of the same name in `gpuload.transforms`. unit: factor of levels in its arguments, see `_unit`."""
     name = _name(step)
     if name == "RandomApply":
         return transforms.RandomApply(tuple(_pixels(inner, unit) for inner in step.transforms), p=float(step.p))
@@ -171,15 +171,15 @@ def _pixels(step: Any, unit: int) -> Any:
         arguments["fill"] = _levels(arguments["fill"], unit)
     elif name == "RandomSolarize":
         arguments["threshold"] *= unit
-    elif name == "RandomErasing" and step.value is None:  # what v2 makes of "random"
+    elif name == "RandomErasing" and step.value is None:  # so v2 stores "random"
         arguments["value"] = "random"
-    elif name == "ColorJitter":  # None is torchvision's for a strength of 0
+    elif name == "ColorJitter":  # torchvision stores a strength of 0 as None
         arguments = {key: 0 if value is None else value for key, value in arguments.items()}
     return getattr(transforms, name)(**arguments)
 
 
 def _plain(value: Any) -> Any:
-    """torchvision keeps lists where it was given tuples, v2 also lists of one number, and a policy as an enum."""
+    """torchvision stores tuples as lists, v2 also single numbers, and a policy as an enum."""
     if isinstance(value, list):
         return value[0] if len(value) == 1 else tuple(value)
     return getattr(value, "value", value)

@@ -1,4 +1,4 @@
-"""Which images are made of each sample, and how, in which epoch."""
+"""The views that are made of each sample, epoch by epoch."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,23 @@ from gpuload.augment.augment import Augment
 from gpuload.augment.views import Form
 from gpuload.errors import ArgumentError
 
-Views = Augment | Sequence[Augment]
+Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
 
 class Schedule:
     """The views of each epoch.
 
-    augment: one for all images; or several, each of which makes a view of every sample; or either of them by the epoch
-        from which on it holds: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+    augment: one for all images; or several, each of which makes a view of every sample; or a dict of either by the
+    first
+        epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
     is_single: one view is made of each sample, whether it was given in a list or not.
 
     Raises:
-        ArgumentError: what is no Augment; no entry for epoch 0; views that make no common batch; epochs that differ in
-            more than sizes, crops, flips and transforms, for which the decoder would have to be built anew.
+        ArgumentError: something that is no Augment; no entry for epoch 0; views that differ in dtype or layout; epochs
+            that differ in more than sizes, crops, flips and transforms, which would need another decoder.
     """
 
-    def __init__(self, augment: Views | Mapping[int, Views]) -> None:
+    def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
         by_epoch = dict(augment) if isinstance(augment, Mapping) else {0: augment}
         for epoch in by_epoch:
             if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
@@ -44,17 +45,20 @@ class Schedule:
         self.forms = tuple(self._join(number) for number in range(len(first)))
 
     def at(self, epoch: int) -> tuple[Augment, ...]:
+        """The views of an epoch."""
         return self._views[bisect_right(self._starts, epoch) - 1]
 
     @property
     def first(self) -> Augment:
+        """The first view of epoch 0; dtype and layout are those of all."""
         return self._views[0][0]
 
     def all_augments(self) -> list[Augment]:
+        """Every view of every epoch."""
         return [augment for views in self._views for augment in views]
 
     def _join(self, number: int) -> Form:
-        """A view's form, able to do what any of the epochs asks for."""
+        """The form of a view, which allows for what any of the epochs needs."""
         forms = [views[number].form for views in self._views]
         return forms[0]._replace(
             flips_vertically=any(form.flips_vertically for form in forms),
@@ -62,7 +66,7 @@ class Schedule:
         )
 
 
-def _views(augment: Views) -> tuple[Augment, ...]:
+def _views(augment: Augments) -> tuple[Augment, ...]:
     views = augment if isinstance(augment, Sequence) else (augment,)
     for view in views:
         if not isinstance(view, Augment):

@@ -1,10 +1,12 @@
-"""What a batch's images go through: `View`, drawn for each batch, and `Form`, the same for all batches of a view."""
+"""What is done to the images of a batch: `View`, drawn for each batch, and `Form`, the same for all batches."""
 
 from typing import Literal, NamedTuple
 
 from gpuload.augment.crops import Crops
-from gpuload.transforms import ErasedRegions, Steps
+from gpuload.transforms.erasing import ErasedRegions
+from gpuload.transforms.steps import Steps
 
+Crop = Literal["random", "center", "none", "pad_or_crop"]
 Interpolation = Literal["bilinear", "bicubic"]
 Normalize = Literal["constants", "image"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
@@ -12,9 +14,9 @@ Layout = Literal["NCHW", "channels_last"]
 
 
 class View(NamedTuple):
-    """What is to be done to a batch of N images, to make one image of each.
+    """What is to be done to a batch of N stored images, to make one output image of each.
 
-    size: (height, width) of the output in pixels. steps, erased: of N images; None where there is nothing to do.
+    size: (height, width) of the output in pixels. steps, erased: of the N images; None where there is nothing to do.
     """
 
     size: tuple[int, int]
@@ -33,7 +35,12 @@ class View(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for."""
+    """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
+
+    fill: level 0..255 of what is padded. pads: whether a crop may extend beyond the image. flips_vertically,
+    transforms: whether there may be any; pixel transforms and erasing count as transforms. The others are arguments of
+    `Augment`.
+    """
 
     dtype: DType
     layout: Layout
@@ -48,5 +55,5 @@ class Form(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing changes pixels but crop, resize, flips and normalisation by constants."""
+        """Whether pixels are only cropped, resized, flipped and normalised by constants."""
         return not self.transforms and (self.normalize == "constants" or self.dtype == "uint8")

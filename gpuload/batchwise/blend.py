@@ -1,4 +1,4 @@
-"""What mixing images takes: how much of each is its own, the random numbers for it, and the sum itself.
+"""Mixing of images: the share of each, the random numbers for it, and the weighted sum.
 
 Written once for NumPy's and CuPy's arrays. CuPy is not imported here: where an array is CuPy's, it has been.
 """
@@ -10,16 +10,16 @@ import numpy as np
 
 from gpuload.types import F64, I64
 
-# Images that are mixed at a time. NumPy takes them one by one, while they are in the CPU's caches; on a GPU it is the
-# launch of each kernel that costs, and the copy of a block must not fill the memory.
+# Images that are mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each launch of a
+# kernel costs time, while the copy of a block must not fill the memory.
 _BLOCK = {"numpy": 1, "cupy": 64}
 
 
 class Mix(NamedTuple):
-    """How each of N images is mixed with its partner: box keeps so much of the image, the rest is the partner's.
+    """How each of N images is mixed with its partner.
 
-    box: int64 (N, 4), top, left, bottom, right. in_box: float64 (N,), share of the image within its box; outside it is
-    the image alone. label: float64 (N,), share of its own label.
+    box: int64 (N, 4), top, left, bottom, right; outside of it, there is the image alone. in_box: float64 (N,), share of
+    the image within the box; the rest is the partner's. label: float64 (N,), share of its own label.
     """
 
     box: I64
@@ -28,17 +28,17 @@ class Mix(NamedTuple):
 
 
 def array_module(array: Any) -> Any:
-    """NumPy or CuPy, whichever the array is of; CuPy is imported wherever one of its arrays is."""
+    """NumPy or CuPy, whichever made the array."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
-    """Beta(alpha, alpha), exactly, out of two uniform numbers each, for any alpha above 0.
+    """Beta(alpha, alpha), exactly, from two uniform numbers each, for any alpha above 0.
 
     (1 + T / sqrt(2 alpha + T**2)) / 2 is Beta(alpha, alpha) where T is Student's t with 2 alpha degrees of freedom, and
     sqrt(2 alpha (u**(-1 / alpha) - 1)) cos(2 pi v) is such a T: R. W. Bailey, "Polar generation of random variates with
     the t-distribution", Mathematics of Computation 62 (1994); L. Devroye, "Random variate generation in one line of
-    code", Winter Simulation Conference 1996. Without rejection, a sample needs the same two numbers always.
+    code", Winter Simulation Conference 1996. There is no rejection, so a sample always needs two numbers.
     """
     cosine = np.cos(2 * np.pi * second)
     log_power = np.log(np.maximum(first, 2.0**-54)) / alpha  # of u**(1 / alpha); 0 has no logarithm
@@ -48,7 +48,7 @@ def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
 
 
 def mix_images(images: Any, mix: Mix) -> None:
-    """In place, from the last image to the first, so that each one's partner is still as it was."""
+    """Mixes in place, from the last image to the first, so that each image's partner is still unchanged."""
     xp = array_module(images)
     block = _BLOCK[xp.__name__]
     last = images[-1:].copy()
@@ -63,13 +63,13 @@ def mix_images(images: Any, mix: Mix) -> None:
         if start == 0:
             partner = xp.concatenate([last[..., top:bottom, left:right], partner])
         if stop - start == 1 and shares[0] == 0:
-            part[...] = partner  # a copy costs half of a sum
+            part[...] = partner  # a copy costs half as much as a sum
         else:
             _blend(xp, part, partner, _shares_in(xp, boxes, shares, (top, left, bottom, right)))
 
 
 def _shares_in(xp: Any, boxes: I64, shares: F64, around: tuple[int, int, int, int]) -> Any:
-    """float32 (N, 1, height, width), or (N, 1, 1, 1): the share of the image at each pixel of the area around boxes."""
+    """float32 (N, 1, height, width), or (N, 1, 1, 1): the share of the image at each pixel of the area `around`."""
     top, left, bottom, right = around
     if (boxes == np.array(around)).all():
         return xp.asarray(shares.astype(np.float32)[:, None, None, None])
@@ -80,7 +80,7 @@ def _shares_in(xp: Any, boxes: I64, shares: F64, around: tuple[int, int, int, in
 
 
 def _blend(xp: Any, part: Any, partner: Any, share: Any) -> None:
-    """part = share * part + (1 - share) * partner, summed in float32. The two overlap, so the partner is read first."""
+    """part = share * part + (1 - share) * partner, in float32. The two overlap, so the partner is read first."""
     others = (1 - share) * partner
     if part.dtype == np.float32:
         part *= share

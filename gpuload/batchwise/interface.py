@@ -32,7 +32,8 @@ class FieldBatch:
         (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). To be
         changed in place or replaced; what a transform adds comes after what was asked for.
     num_classes: of "label", where the packer was told.
-    draws: gives float64 (N,) in [0, 1), NumPy's also on a GPU, for each of the numbers 0..255: a pure function of (seed,
+    draws: gives float64 (N,) in [0, 1), NumPy's also on a GPU, for each of the numbers 0..255: a pure function of
+    (seed,
         epoch, sample, number). Each transform of a list has numbers of its own.
     """
 

@@ -136,7 +136,8 @@ class RandomChoice(_Mixer):
         sum.
 
     Raises:
-        ArgumentError: no transforms, too many, or others than these; a transform that uses more random numbers than each
+        ArgumentError: no transforms, too many, or others than these; a transform that uses more random numbers than
+        each
             of them has; probabilities that are not one each; transforms that differ in num_classes.
     """
 

@@ -1,4 +1,4 @@
-"""What a decoder is: the interface of `gpuload.decode.dali` and of `gpuload.decode.native`, the compiled one for CPUs."""
+"""What a decoder is: the interface of `gpuload.decode.dali` and `gpuload.decode.native`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Decoder(Protocol):
 class Stored:
     """What is known of all stored images beforehand.
 
-    width, height, bytes: of the largest, so that memory can be allocated at the start; 0 is unknown.
+    width, height: of the largest, so that memory can be allocated at the start; 0 is unknown.
     plain: each is upright as it is stored, and if it is a JPEG, gray or RGB.
     raw: they are pixels (height, width, 3) already.
     mask_fills: for each mask field, the class of what lies outside the image.
@@ -56,7 +56,6 @@ class Stored:
 
     width: int = 0
     height: int = 0
-    bytes: int = 0
     plain: bool = False
     raw: bool = False
     mask_fills: tuple[int, ...] = ()

@@ -32,33 +32,33 @@ def decode_mask(data: U8) -> U8:
     """uint8 (height, width).
 
     Raises:
-        OSError: Pillow does not make an image of it.
+        OSError: Pillow does not decode it.
     """
     with Image.open(io.BytesIO(data.tobytes())) as image:
         return np.array(image.convert("L") if image.mode != "L" else image)
 
 
-def show_mask(mask: U8, view: View, place: int, fill: int) -> U8:
-    """uint8 (height, width) of the output: cut, resized to the nearest class and flipped as image `place` is.
+def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int) -> U8:
+    """uint8 (height, width) of the output: cropped, resized to the nearest pixel and flipped as image `row` is.
 
-    An output pixel takes the class at its middle, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's
-    nearest-exact do.
+    An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
+    do. fill: the class outside of the image.
     """
     crops = view.crops
-    shown = []
+    source = []
     for axis in range(2):
-        start, low = int(crops.start[place, axis]), float(crops.roi_start[place, axis])
-        region = float(crops.roi_end[place, axis]) - low
-        # Multiplied first: where a middle lies between two pixels, a rounded step would choose either.
+        start, low = int(crops.start[row, axis]), float(crops.roi_start[row, axis])
+        region = float(crops.roi_end[row, axis]) - low
+        # Multiplied first: where a centre lies between two pixels, a rounded step would choose either.
         at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
-        shown.append(start + np.clip(at, 0, crops.shape[place, axis] - 1))
-    rows, columns = shown
+        source.append(start + np.clip(at, 0, crops.shape[row, axis] - 1))
+    y, x = source
     height, width = mask.shape
-    result: U8 = mask[np.clip(rows, 0, height - 1)[:, None], np.clip(columns, 0, width - 1)]
-    result[(rows < 0) | (rows >= height)] = fill
-    result[:, (columns < 0) | (columns >= width)] = fill
-    if crops.mirror[place]:
+    result: U8 = mask[np.clip(y, 0, height - 1)[:, None], np.clip(x, 0, width - 1)]
+    result[(y < 0) | (y >= height)] = fill
+    result[:, (x < 0) | (x >= width)] = fill
+    if crops.mirror[row]:
         result = result[:, ::-1]
-    if crops.mirror_y[place]:
+    if crops.mirror_y[row]:
         result = result[::-1]
     return result

@@ -1,4 +1,4 @@
-"""Chooses what decodes, and where, and opens it."""
+"""Chooses the decoder and the device, and opens the decoder."""
 
 import ctypes
 import importlib.util
@@ -18,8 +18,8 @@ DecoderName = Literal["auto", "dali", "native"]
 def choose_backend(decoder: str, device: str, ranks: Ranks) -> tuple[Literal["dali", "native"], int | None]:
     """The decoder and the number of the GPU, or None for the CPU.
 
-    "auto" is DALI on a GPU. On a CPU it is "native" where that is installed: images/s by DALI's, random crops on 2 cores
-    (2026-11): 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and of pixels as they are 1.7 at 64×64 and 128×128.
+    "auto" is DALI on a GPU. On a CPU it is "native" where that is installed: its images/s over DALI's, for random crops
+    on 2 cores (2026-11), are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128.
 
     Raises:
         ArgumentError: an unknown decoder, or one that does not run on that device.
@@ -49,22 +49,21 @@ def open_decoder(
 ) -> Decoder:
     """The decoder; options are batch_size, num_threads and prefetch.
 
-    mask_fills: for each field of masks the class of what lies outside the image; None where neither images nor masks
-        are asked for, so that nothing is decoded.
+    mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
+        asked for, so that nothing is decoded.
 
     Raises:
-        ArgumentError: encoded images and pixels as they are, both for DALI; operators of DALI's for another decoder.
+        ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.
         MissingPackageError: its packages are not installed.
     """
     if graph is not None and name != "dali":
-        raise ArgumentError("graph: operators of DALI's need decoder='dali'")
+        raise ArgumentError("graph: DALI operators need decoder='dali'")
     if mask_fills is None:
         return NoDecoder()
     manifests = [dataset.manifest for dataset in datasets]
     stored = Stored(
         max(manifest.width for manifest in manifests),
         max(manifest.height for manifest in manifests),
-        max(manifest.image_bytes for manifest in manifests),
         plain=all(manifest.upright for manifest in manifests),
         raw=all(_is_raw(dataset) for dataset in datasets),
         mask_fills=mask_fills,
@@ -78,17 +77,17 @@ def open_decoder(
 
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
-            "decoder='dali': one of the data sets holds encoded images and another pixels as they are. Pack both "
-            "alike, or use decoder='native'"
+            "decoder='dali': one of the data sets holds encoded images and another raw ones. Pack both in the same "
+            "way, or use decoder='native'"
         )
     decoder: Decoder = DaliDecoder(
         schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
     if all(form.is_plain for form in schedule.forms):
         return decoder
-    from gpuload.decode.postprocess import FinishingDecoder
+    from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return FinishingDecoder(decoder, schedule.forms, mask_fills, device_id)
+    return PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
 
 
 def _is_raw(dataset: Dataset) -> bool:
@@ -108,7 +107,7 @@ def _count_gpus(device: str) -> int:
 
 
 def _has_driver() -> bool:
-    """Whether NVIDIA's driver is here: it costs nothing to ask, and DALI, to ask it, 0.3 s."""
+    """Whether NVIDIA's driver is installed. This costs nothing, while asking DALI costs its import, 0.3 s."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -15,10 +15,11 @@ from gpuload.transforms.apply import apply_steps, erase, warp_masks
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
 
 
-class Finish:
+class Postprocess:
     """Turns uint8 images into the values of the batch, as a `Form` says.
 
-    linear: whether, but for transforms and erasing, the values are (level - mean) * factor. mean, factor: float32 (3,).
+    linear: whether, apart from transforms and erasing, the values are (level - mean) * factor. mean, factor: float32
+    (3,).
     """
 
     def __init__(self, form: Form, device: str) -> None:
@@ -32,7 +33,7 @@ class Finish:
         self._factor = 1 / (torch.tensor(form.std, device=device).view(3, 1, 1) * 255)
 
     def is_linear(self, view: View) -> bool:
-        """Whether all that is left to do to its pixels is one subtraction and one multiplication, and erasing."""
+        """Whether its pixels only need one subtraction and one multiplication, and erasing."""
         return view.steps is None and self.linear
 
     def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
@@ -50,7 +51,7 @@ class Finish:
         self.erase(out, view)
 
     def erase(self, out: torch.Tensor, view: View) -> None:
-        """Erases what the view erases of values that are there already."""
+        """Erases what the view erases, in values that are complete otherwise."""
         if view.erased is not None:
             as_is = self._form.dtype == "uint8"
             erase(out, view.erased.in_levels(self._form.mean, self._form.std) if as_is else view.erased)
@@ -63,8 +64,9 @@ def _standardise(images: torch.Tensor) -> torch.Tensor:
     return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
 
 
-class FinishingDecoder:
-    """Finishes the batches of a decoder that hands over plain uint8 (N, 3, height, width) of these views."""
+class PostprocessingDecoder:
+    """Postprocesses the batches of a decoder, which delivers the views of forms that are not plain as uint8
+    (N, 3, height, width)."""
 
     def __init__(
         self, decoder: Decoder, forms: tuple[Form, ...], mask_fills: tuple[int, ...], device_id: int | None
@@ -72,34 +74,21 @@ class FinishingDecoder:
         self._decoder, self._mask_fills = decoder, mask_fills
         self._forms = forms
         device = "cpu" if device_id is None else f"cuda:{device_id}"
-        self._finishes = [None if form.is_plain else Finish(form, device) for form in forms]
+        self._postprocess = [None if form.is_plain else Postprocess(form, device) for form in forms]
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`."""
         for batch, decoded in self._decoder.decode(batches):
+            parts = zip(self._postprocess, self._forms, decoded.images, batch.views, strict=True)
             images = tuple(
-                pixels if finish is None else self._finish(finish, form, pixels, view)
-                for finish, form, pixels, view in zip(
-                    self._finishes, self._forms, decoded.images, batch.views, strict=True
-                )
+                pixels if postprocess is None else _postprocess_view(postprocess, form, pixels, view)
+                for postprocess, form, pixels, view in parts
             )
             yield batch, Decoded(images, tuple(map(self._warp, decoded.masks, batch.views)), decoded.seconds)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
         self._decoder.close()
-
-    @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
-    def _finish(self, finish: Finish, form: Form, pixels: Any, view: View) -> torch.Tensor:
-        images = torch.utils.dlpack.from_dlpack(pixels)
-        count, _, height, width = images.shape
-        if form.layout == "NCHW":
-            out = batch = torch.empty((count, 3, height, width), dtype=DTYPES[form.dtype], device=images.device)
-        else:
-            out = torch.empty((count, height, width, 3), dtype=DTYPES[form.dtype], device=images.device)
-            batch = out.permute(0, 3, 1, 2)
-        finish(images, batch, view)
-        return out
 
     @torch.no_grad()
     def _warp(self, masks: tuple[Any, ...], view: View) -> tuple[Any, ...]:
@@ -109,3 +98,16 @@ class FinishingDecoder:
             warp_masks(torch.utils.dlpack.from_dlpack(mask), view.steps, fill)
             for mask, fill in zip(masks, self._mask_fills, strict=True)
         )
+
+
+@torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
+def _postprocess_view(postprocess: Postprocess, form: Form, pixels: Any, view: View) -> torch.Tensor:
+    images = torch.utils.dlpack.from_dlpack(pixels)
+    count, _, height, width = images.shape
+    if form.layout == "NCHW":
+        out = batch = torch.empty((count, 3, height, width), dtype=DTYPES[form.dtype], device=images.device)
+    else:
+        out = torch.empty((count, height, width, 3), dtype=DTYPES[form.dtype], device=images.device)
+        batch = out.permute(0, 3, 1, 2)
+    postprocess(images, batch, view)
+    return out

@@ -1,15 +1,15 @@
-"""Which sample comes when: numbers only.
+"""The order of the samples of an epoch: numbers only.
 
-The order of an epoch is a pure function of (shard sizes, seed, epoch, window). It knows nothing of ranks, batch sizes
-or devices; those only cut it. So any process can compute any part of it, and a run that is resumed with other ranks
-and batch sizes sees exactly the rest.
+The order is a pure function of (shard sizes, seed, epoch, window). It does not depend on ranks, batch sizes or devices,
+which only divide it. So any process can compute any part of it, and a run that is resumed with other ranks and batch
+sizes sees exactly the rest.
 
     shards, permuted         5 2 | 0 4 | 1 3        by (seed, epoch)
     windows of 2 shards      ─────────────────
     samples of a window      all permuted together, by (seed, epoch, window's number)
 
-The golden orders in the tests are part of the disk format (`gpuload.disk.manifest.VERSION`): a state_dict counts on
-them.
+The golden orders in the tests are part of the disk format (`gpuload.disk.manifest.VERSION`), since a state_dict depends
+on them.
 """
 
 import numpy as np
@@ -19,19 +19,19 @@ from gpuload.types import I64
 
 
 class EpochOrder:
-    """The order of one epoch: `order[start:stop]` are the sample numbers at those positions.
+    """The order of one epoch: `order[start:stop]` are the sample indices at those positions.
 
     shard_sizes: int64 (shards,), samples in each shard.
-    window: number of shards whose samples are mixed with one another; windows are cut evenly, so the last one is
-        not smaller than the others by more than a shard.
+    window: number of shards whose samples are mixed with one another; shards are divided evenly among windows, so that
+        they differ by one shard at most.
     shuffle: False gives stored order.
 
-    Costs O(shards) to make and O(samples of a window) for a slice, whatever the size of the data set.
+    Costs O(shards) to construct and O(samples of a window) for a slice, whatever the size of the data set.
     """
 
     def __init__(self, shard_sizes: I64, *, seed: int, epoch: int, window: int, shuffle: bool = True) -> None:
         self._seed, self._epoch, self._shuffle = seed, epoch, shuffle
-        filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; they would thin out the windows
+        filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; windows would hold fewer samples
         count = len(filled)
         self._shards = filled[permutation(make_key(seed, epoch, SHARDS), count)] if shuffle else filled
         self._first_samples = np.concatenate([[0], np.cumsum(shard_sizes)])
@@ -56,7 +56,7 @@ class EpochOrder:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def window_at(self, position: int) -> int:
-        """Number of the window in which a position lies."""
+        """Number of the window that contains a position."""
         return int(np.searchsorted(self.window_starts, position, side="right")) - 1
 
     def window_shards(self, window: int) -> I64:
@@ -68,7 +68,7 @@ class EpochOrder:
         )
 
     def _window_samples(self, window: int) -> I64:
-        """The samples of a window in their order. The last two are kept: a batch may reach from one into the next."""
+        """The samples of a window in their order. Two are kept, since a batch may extend from one into the next."""
         if window not in self._computed:
             while len(self._computed) > 1:
                 del self._computed[next(iter(self._computed))]
@@ -81,19 +81,3 @@ class EpochOrder:
         if not self._shuffle:
             return samples
         return samples[permutation(make_key(self._seed, self._epoch, SAMPLES, window), len(samples))]
-
-
-def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
-    """Batches that every rank gets out of `samples`: 7 samples in batches of 2 are 3 with drop_last, else 4."""
-    return samples // global_batch_size if drop_last else -(-samples // global_batch_size)
-
-
-def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
-    """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous cut.
-
-    The first ranks take the rest: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). A rank can get none of a last,
-    short batch.
-    """
-    share, rest = divmod(stop - start, world_size)
-    first = start + rank * share + min(rank, rest)
-    return first, first + share + (rank < rest)

@@ -1,7 +1,7 @@
 """How well a window mixes: numbers for the quality of a shuffle.
 
-A window of whole shards is not a full shuffle. Where the packer shuffled, no batch can tell; where the shards are
-sorted by class, a batch holds the classes of a few shards only. Both are measured on the order itself.
+Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches do not differ; where
+the shards are sorted by class, a batch holds the classes of a few shards only. Both are measured on the order itself.
 """
 
 import warnings
@@ -15,18 +15,19 @@ from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import EpochOrder
 from gpuload.types import I64
 
-# Enough for a mean that stands still in its second digit, and quick on any data set.
+# Enough for a mean that is exact to two digits, and fast on any data set.
 _WINDOWS, _BATCHES = 32, 64
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Of one window (in shards) and batch size.
+    """The mixing of one window (in shards) and batch size.
 
-    distance: of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the share
-        of a window's samples that are stored before a place and that of all samples (Kolmogorov–Smirnov). 0: windows
-        draw from everywhere; towards 1: each from a place of its own.
-    classes: distinct classes in a batch, on average. expected_classes: the same of a full shuffle. None without labels.
+    distance: of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
+        distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
+        window is drawn from the whole set; towards 1: each from a small part of it.
+    classes: distinct classes in a batch, on average. expected_classes: the same for a full shuffle. None without
+    labels.
     """
 
     window: int
@@ -37,7 +38,7 @@ class Mixing:
 
     @property
     def is_poor(self) -> bool:
-        """Whether batches hold clearly fewer classes than a full shuffle would give them."""
+        """Whether batches hold clearly fewer classes than with a full shuffle."""
         return (
             self.classes is not None
             and self.expected_classes is not None
@@ -60,9 +61,9 @@ def measure_mixing(dataset: Dataset, window: int, batch_size: int, *, seed: int 
 
 
 def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
-    """Of 1, 2, 4, … 32 shards, or all where there are fewer, the first window that mixes well; None if none does.
+    """The smallest window of 1, 2, 4, … 32 shards, or of all where there are fewer, that mixes well; None if none does.
 
-    More than 32 shards are no window: each is in memory as long as the window lasts.
+    Not more than 32 shards, since all shards of a window are in memory.
     """
     most = min(len(dataset.shard_paths), 32)
     windows = [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
@@ -70,9 +71,9 @@ def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:
 
 
 def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
-    """Whether the first window of an order holds clearly fewer classes than its size would give; costs one window.
+    """Whether the first window of an order holds clearly fewer classes than is expected for its size; reads one window.
 
-    Only classes of which there are names can be counted without reading all labels.
+    False where classes have no names: their number is not known without reading all labels.
     """
     if "label" not in dataset.fields or not dataset.classes:
         return False
@@ -86,15 +87,15 @@ def is_sorted_by_class(dataset: Dataset, window: int) -> bool:
         for label in np.unique(dataset.rows(int(shard)).column("label").drop_null().to_numpy())
     }
     classes = len(dataset.classes)
-    # If classes were of one size. They are not, but a set that is not sorted stays far above half of it.
+    # For classes of equal size. They are not, but a set that is not sorted stays far above half of it.
     expected = classes * (1 - (1 - 1 / classes) ** int(order.window_starts[1]))
     return len(seen) < 0.5 * expected
 
 
 def expected_classes(sizes: npt.NDArray[np.integer], batch_size: int) -> float:
-    """Distinct classes in `batch_size` samples drawn without replacement, of classes of these sizes.
+    """Expected number of distinct classes in `batch_size` samples drawn without replacement. sizes: of the classes.
 
-    The sum, over classes, of the probability that one is drawn at all: 1 - C(n - size, batch) / C(n, batch).
+    The sum, over classes, of the probability that any of its samples is drawn: 1 - C(n - size, batch) / C(n, batch).
     """
     total = int(sizes.sum())
     drawn = np.arange(batch_size)
@@ -106,18 +107,18 @@ def expected_classes(sizes: npt.NDArray[np.integer], batch_size: int) -> float:
 
 
 def _distance(samples: I64, total: int) -> float:
-    places = np.sort(samples) / total
-    steps = np.arange(len(places) + 1) / len(places)
-    return float(max((steps[1:] - places).max(), (places - steps[:-1]).max()))
+    positions = np.sort(samples) / total
+    steps = np.arange(len(positions) + 1) / len(positions)
+    return float(max((steps[1:] - positions).max(), (positions - steps[:-1]).max()))
 
 
 def warn_of_sorted_shards(datasets: Sequence[Dataset], window: int) -> None:
-    """Warns where batches would hold few classes; for the caller of the caller's caller."""
+    """Warns where batches would hold few classes. The warning names the line that constructs the loader."""
     for dataset in datasets:
         if is_sorted_by_class(dataset, window):
             warnings.warn(
                 f"{dataset.folder}: its shards are sorted by class, so that {window} of them, which are mixed at a "
-                "time, hold few. Pack them again without --no-shuffle, or raise window; `python -m gpuload info` tells "
-                "how well one mixes",
+                "time, hold few classes. Pack them again without --no-shuffle, or raise window; `python -m gpuload "
+                "info` shows how well a window mixes",
                 stacklevel=4,
             )

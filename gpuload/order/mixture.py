@@ -12,10 +12,10 @@ from gpuload.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Mixture:
-    """Data sets and their shares (which sum to 1), to give to `DaliIterator` as `data`. Made by `mix`.
+    """Data sets and their shares (which sum to 1), for `DaliIterator(data=…)`. Made by `mix`.
 
-    Each is gone through pass after pass in its own order; the next sample comes from one of them by (seed, position).
-    An epoch is as long as all of them together, and goes on where the last one stopped.
+    Each data set is read pass after pass in its own order; which of them the next sample comes from depends on (seed,
+    position). An epoch is as long as all of them together, and continues where the last one stopped.
     """
 
     datasets: tuple[Dataset, ...]
@@ -32,7 +32,7 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when one of the data sets, their sequence or a share does."""
+        """Changes when one of the data sets, their sequence or a share changes."""
         content = [[dataset.fingerprint for dataset in self.datasets], self.shares]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -43,13 +43,13 @@ class Mixture:
 
 
 def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
-    """Data sets and their weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
+    """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
     Of any 4,096 samples that start at a multiple of 4,096, each data set gives exactly its share, rounded to whole
     samples.
 
     Raises:
-        ArgumentError: no data sets, a weight that is not above 0, or other classes in one of them.
+        ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
     """
     if not parts:
         raise ArgumentError("mix: expected at least one (data set, weight)")

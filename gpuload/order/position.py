@@ -1,4 +1,4 @@
-"""How far a run is, as plain numbers to save and to go on from."""
+"""How far a run is, as plain numbers to save and to resume from."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ VERSION = 1
 class Position(NamedTuple):
     """How far all ranks together are.
 
-    begin: where in the stream this epoch began. samples: how many of it were handed out since.
+    begin: position in the stream where this epoch began. samples: how many were handed out since.
     """
 
     epoch: int
@@ -22,8 +22,8 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
-    """What the meaning of a position depends on, and so what must not change when a run goes on."""
+class RunIdentity:
+    """What a position depends on, and so what must be the same where a run is resumed."""
 
     data: Dataset | Mixture
     seed: int
@@ -43,7 +43,7 @@ class Run:
         }
 
     def load(self, state: dict[str, Any]) -> Position:
-        """The position that a state tells.
+        """The position in a state.
 
         Raises:
             StateError: the state is of another data set, or of a run with another seed, shuffle or window.
@@ -57,7 +57,7 @@ class Run:
             raise StateError(
                 f"state_dict: is of another data set ({state['dataset_samples']:,} samples, fingerprint "
                 f"{state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
-                f"{self.data.fingerprint}. Train on the set it was made with, or start afresh"
+                f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
         for name in ("seed", "shuffle", "window"):
             if state[name] != getattr(self, name):

@@ -1,11 +1,11 @@
-"""The endless sequence of samples that epochs are cut from.
+"""The endless sequence of samples that epochs are taken from.
 
     one data set      pass 0            pass 1            pass 2 …      each pass an order of its own
     stream            0 ……… n-1         n ……… 2n-1        2n …
     epochs            [0, n)            [n, 2n)           …             or of any other length: virtual epochs
 
-A mixture is a stream too: at each position one of the data sets gives its next sample, and each goes through passes
-of its own. So every position is a pure function of the seed, and a run can start at any.
+A mixture is a stream, too: at each position one of the data sets gives its next sample, and each data set has passes of
+its own. So every position is a pure function of the seed, and a run can start at any position.
 """
 
 from functools import lru_cache
@@ -19,16 +19,16 @@ from gpuload.errors import ArgumentError
 from gpuload.order.epoch import EpochOrder
 from gpuload.types import I64
 
-# Positions after which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and to find out
-# how often each data set was drawn before some position costs one permutation of so many.
+# Positions in a block, in which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and
+# counting how often each data set was drawn before a position costs one permutation of a block.
 BLOCK = 4096
 
 
-class Run(NamedTuple):
-    """Samples of a batch that follow one another in one pass over one data set.
+class PassSlice(NamedTuple):
+    """Consecutive samples of one pass over one data set, in a batch.
 
-    source: which data set. seed, epoch: what decides their order and crops; epoch counts passes.
-    order[start:stop]: the samples. places: int64, where in the batch they stand.
+    source: number of the data set. seed, epoch: what decides their order and crops; epoch counts passes.
+    order[start:stop]: the samples. rows: int64, their rows in the batch.
     """
 
     source: int
@@ -37,11 +37,11 @@ class Run(NamedTuple):
     order: EpochOrder
     start: int
     stop: int
-    places: I64
+    rows: I64
 
 
 class Stream:
-    """Which samples stand at positions start..stop-1, for any start and stop."""
+    """The samples at positions start..stop-1, for any start and stop."""
 
     def __init__(
         self, datasets: tuple[Dataset, ...], shares: tuple[float, ...], *, seed: int, window: int, shuffle: bool
@@ -51,12 +51,12 @@ class Stream:
         if not self._counts.all():
             raise ArgumentError(f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight")
         self._window, self._shuffle = window, shuffle
-        # A batch may reach from one pass into the next, and from one block into the next.
+        # A batch may extend from one pass into the next, and from one block into the next.
         self._order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
         self._block = lru_cache(maxsize=2)(self._make_block)
 
-    def runs(self, start: int, stop: int) -> list[Run]:
-        """The samples at these positions."""
+    def slices(self, start: int, stop: int) -> list[PassSlice]:
+        """The samples at these positions; at least one slice, which may be empty."""
         if len(self._datasets) == 1 or start == stop:
             return self._passes(0, start, np.arange(stop - start))
         sources = np.concatenate(
@@ -69,22 +69,22 @@ class Stream:
             self._block(start // BLOCK)[: start % BLOCK], minlength=len(self._datasets)
         )
         return [
-            run
+            part
             for source in np.unique(sources).tolist()
-            for run in self._passes(source, int(drawn[source]), np.flatnonzero(sources == source))
+            for part in self._passes(source, int(drawn[source]), np.flatnonzero(sources == source))
         ]
 
-    def _passes(self, source: int, drawn: int, places: I64) -> list[Run]:
-        """The next samples of one data set, of which `drawn` came before, cut where a pass ends; at least one run."""
-        runs: list[Run] = []
+    def _passes(self, source: int, drawn: int, rows: I64) -> list[PassSlice]:
+        """The next samples of one data set, after the first `drawn`, divided where a pass ends; at least one slice."""
+        slices: list[PassSlice] = []
         samples, done = len(self._datasets[source]), 0
-        while done < len(places) or not runs:
+        while done < len(rows) or not slices:
             epoch, start = divmod(drawn + done, samples)
-            stop = min(start + len(places) - done, samples)
+            stop = min(start + len(rows) - done, samples)
             seed, order = self._order(source, epoch)
-            runs.append(Run(source, seed, epoch, order, start, stop, places[done : done + stop - start]))
+            slices.append(PassSlice(source, seed, epoch, order, start, stop, rows[done : done + stop - start]))
             done += stop - start
-        return runs
+        return slices
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)

@@ -1,13 +1,14 @@
 """Hands batches over as arrays of the user's library.
 
-The decoder's batch is handed over through DLPack: no copy, and on a GPU in the order of the library's current stream.
-It belongs to whoever holds it: the decoder uses its memory again when the last reference is gone.
+The decoder's batch is handed over through DLPack: without a copy, and on a GPU in the order of the library's current
+stream. It belongs to its holder: the decoder uses the memory again when the last reference is gone.
 """
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.augment import Form
 from gpuload.errors import ArgumentError, DeviceError, MissingPackageError
@@ -16,28 +17,34 @@ Output = Literal["torch", "numpy", "cupy"]
 
 
 class Arrays(Protocol):
-    """Makes a library's arrays, on one device."""
+    """Makes a library's arrays, on one device.
+
+    device: as torch names it, "cpu" or "cuda:0".
+    """
 
     device: str
 
     def images(self, pixels: Any) -> Any:
-        """A batch (N, 3, height, width) of the batch's dtype, out of the decoder's."""
+        """A batch (N, 3, height, width) of the batch's dtype, from the decoder's images."""
 
-    def numbers(self, values: Any) -> Any:
-        """An array of the same shape and dtype as `values`, a NumPy array or one that speaks DLPack."""
+    def from_decoder(self, array: Any) -> Any:
+        """An array of the same shape and dtype as the decoder's, a NumPy array or one that supports DLPack."""
+
+    def from_host(self, array: npt.NDArray[Any]) -> Any:
+        """An array of the same shape and dtype as a NumPy array."""
 
     def staging(self) -> "Arrays":
-        """What makes the NumPy or CuPy arrays, on the same device, that batch transforms work on."""
+        """The maker of the NumPy or CuPy arrays, on the same device, that batch transforms work on."""
 
     def adopt(self, staged: Any, *, is_image: bool) -> Any:
-        """The array out of one that `staging` made, without a copy; an image gets the batch's dtype."""
+        """The library's array from one that `staging` made, without a copy; an image gets the batch's dtype."""
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Makes the library's current stream that of staged arrays."""
+        """Within it, staged arrays are computed on the library's current stream."""
 
 
 def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
-    """The maker for "torch", "numpy" or "cupy".
+    """The maker of arrays of "torch", "numpy" or "cupy".
 
     Raises:
         ArgumentError: an unknown library, or one that lacks the batch's dtype.
@@ -76,14 +83,15 @@ class _TorchArrays:
 
     def images(self, pixels: Any) -> Any:
         batch = (self._torch.from_numpy if isinstance(pixels, np.ndarray) else self._torch.from_dlpack)(pixels)
-        if batch.dtype != self._dtype:  # bfloat16. `to` would wait for Python's lock also where there is nothing to do
+        if batch.dtype != self._dtype:  # bfloat16. Even where there is nothing to do, `to` would wait for Python's lock
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
-    def numbers(self, values: Any) -> Any:
-        if not isinstance(values, np.ndarray):
-            return self._torch.from_dlpack(values)
-        tensor = self._torch.from_numpy(values)
+    def from_decoder(self, array: Any) -> Any:
+        return self.from_host(array) if isinstance(array, np.ndarray) else self._torch.from_dlpack(array)
+
+    def from_host(self, array: npt.NDArray[Any]) -> Any:
+        tensor = self._torch.from_numpy(array)
         if self.device == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
@@ -106,7 +114,7 @@ class _TorchArrays:
 
 
 class _NumpyArrays:
-    """NumPy arrays in host memory; from a GPU they are copied there."""
+    """NumPy arrays in host memory; what is on a GPU is copied."""
 
     device = "cpu"
 
@@ -117,8 +125,11 @@ class _NumpyArrays:
         batch = _in_host_memory(pixels)
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
-    def numbers(self, values: Any) -> Any:
-        return _in_host_memory(values)
+    def from_decoder(self, array: Any) -> Any:
+        return _in_host_memory(array)
+
+    def from_host(self, array: npt.NDArray[Any]) -> Any:
+        return array
 
     def staging(self) -> Arrays:
         return self
@@ -133,7 +144,7 @@ class _NumpyArrays:
 class _CupyArrays:
     def __init__(self, device_id: int | None, channels_last: bool) -> None:
         if device_id is None:
-            raise DeviceError("output='cupy': CuPy arrays live on a GPU, and the device is the CPU. Use output='numpy'")
+            raise DeviceError("output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'")
         try:
             import cupy
         except ImportError:
@@ -145,14 +156,15 @@ class _CupyArrays:
         self._cupy, self._device_id, self._channels_last = cupy, device_id, channels_last
 
     def images(self, pixels: Any) -> Any:
-        batch = self.numbers(pixels)
+        batch = self.from_decoder(pixels)
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
-    def numbers(self, values: Any) -> Any:
-        if not isinstance(values, np.ndarray):
-            return self._cupy.from_dlpack(values)
+    def from_decoder(self, array: Any) -> Any:
+        return self.from_host(array) if isinstance(array, np.ndarray) else self._cupy.from_dlpack(array)
+
+    def from_host(self, array: npt.NDArray[Any]) -> Any:
         with self._cupy.cuda.Device(self._device_id):
-            return self._cupy.asarray(values)
+            return self._cupy.asarray(array)
 
     def staging(self) -> Arrays:
         return self
@@ -165,10 +177,10 @@ class _CupyArrays:
 
 
 def _in_host_memory(array: Any) -> Any:
-    """A NumPy array that may be written to, out of DALI's tensor, torch's or NumPy's."""
+    """A writable NumPy array of a tensor of DALI or torch, or of a NumPy array."""
     if isinstance(array, np.ndarray):
         return array
-    for move in ("as_cpu", "cpu"):  # DALI's from a GPU, and torch's
+    for move in ("as_cpu", "cpu"):  # of DALI's tensors on a GPU, and of torch's
         if hasattr(array, move):
             array = getattr(array, move)()
             break

@@ -1,4 +1,4 @@
-"""Puts the fields of a batch together, as they were asked for."""
+"""Assembles the fields of a batch, as they were asked for."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,19 +15,21 @@ from gpuload.fields.integers import BoundIntegers
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.index_check import check_first_rows
-from gpuload.transforms import affine_of
+from gpuload.transforms.geometry import affine_of
 
-_COMPUTED = ("index", "dataset")  # no columns of the index: the batch knows them
+_NOT_IN_INDEX = ("index", "dataset")  # the batch has them
 
 
 class Collate:
     """Turns decoded batches into tuples, or dicts, of the user's arrays.
 
-    columns, members: what the fields need of index and shards. masks, mask_fills: the masks that are to be decoded.
-    has_images: whether images are.
+    columns, members: what the fields need of the index and of shards. masks, mask_fills: names of the mask fields, and
+    the class of what lies outside the image in each. has_images: whether images are asked for. names: of all fields, in
+    the order of a batch.
 
     Raises:
-        ArgumentError: a field that was not packed, or that a batch transform cannot do with.
+        ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
+        ShardError: the index of a first sample is damaged.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Collate:
         self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
         self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
         self.columns = tuple(
-            {column: None for field in self._bound for column in field.columns if column not in _COMPUTED}
+            {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
-            raise ArgumentError("batch_transforms: change one image of each sample; augment makes several views")
+            raise ArgumentError(
+                "batch_transforms: change one image of each sample, and augment makes several views. Use one view"
+            )
         self._asked = tuple(field.name for field in bound)
         classes = tuple(f.name for f in self._bound if isinstance(f, BoundIntegers) and f.name not in COMPUTED)
         for augment in schedule.all_augments():
@@ -70,7 +74,7 @@ class Collate:
         return None if self._classes is None else len(self._classes)
 
     def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays) -> Any:
-        """The fields of a batch, in the order asked for, then those that batch transforms add."""
+        """The fields of a batch, in the order asked for, then those that batch transforms add, by name."""
         rows = Rows(
             {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources},
             batch.encoded.members,
@@ -81,17 +85,17 @@ class Collate:
         values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
-            fields = {name: _each(make.numbers, value) for name, value in values.items()}
+            fields = {name: _each(make.from_host, value) for name, value in values.items()}
             if self.has_images:
                 fields["image"] = self._views([make.images(pixels) for pixels in decoded.images])
             for number, name in enumerate(self.masks):
-                fields[name] = self._views([make.numbers(masks[number]) for masks in decoded.masks])
+                fields[name] = self._views([make.from_decoder(masks[number]) for masks in decoded.masks])
             if self._transforms:
                 fields = {name: fields[name] for name in self._asked}  # in the order asked for
                 apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws))
                 for name in self.names:
                     if name not in fields:
-                        raise ArgumentError(f"batch_transforms: took away the field {name!r}, which was asked for")
+                        raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was asked for")
                 fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
         if self._output_dict:
             return {name: fields[name] for name in self.names}
@@ -101,13 +105,13 @@ class Collate:
         return made[0] if self._is_single else tuple(made)
 
     def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
-        """Images, and parts of them that transforms have added, are of the batch's dtype; all else is as it is."""
+        """Images, and added fields of that shape, get the batch's dtype; all else stays as it is."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:
-    """The same structure with each array made anew; lists, of text, stay as they are."""
+    """The same structure with `make` applied to each array; lists, of text, stay as they are."""
     if isinstance(value, list):
         return value
     if isinstance(value, tuple):

@@ -56,18 +56,18 @@ class BatchReader:
 
     def _read_adjoining(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
         begin, end = parts[0][0], parts[-1][1]
-        runs = self._stream.runs(begin, end)
+        slices = self._stream.slices(begin, end)
         found = []
-        for run in runs:
-            encoded = self._readers[run.source].read(run.order, run.start, run.stop)
+        for part in slices:
+            encoded = self._readers[part.source].read(part.order, part.start, part.stop)
             views = tuple(
-                augment.draw(run.seed, run.epoch, encoded.samples, encoded.widths, encoded.heights, number)
+                augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number)
                 for number, augment in enumerate(augments)
             )
-            key = np.full(len(encoded), make_key(run.seed, run.epoch, BATCH), np.uint64)
-            found.append((encoded, views, np.full(len(encoded), run.source), key))
-        # Mostly there is one run, and nothing is copied.
-        merged = found[0] if len(found) == 1 else _merge(found, [run.places for run in runs])
+            key = np.full(len(encoded), make_key(part.seed, part.epoch, BATCH), np.uint64)
+            found.append((encoded, views, np.full(len(encoded), part.source), key))
+        # Mostly there is one slice, and nothing is copied.
+        merged = found[0] if len(found) == 1 else _merge(found, [part.rows for part in slices])
         for first, last, stop in parts:
             encoded, views, sources, keys = merged
             if len(parts) > 1:

@@ -1,6 +1,7 @@
-"""Augmentations of pixels, after crop and flip: specifications, and the steps that they draw.
+"""Augmentations of pixels, after crop and flips: the names and arguments are torchvision's.
 
-Nothing here needs torch; what executes the steps does: `gpuload.transforms.apply`.
+They are specifications, which draw the steps of each image as numbers; nothing here needs torch. `apply` executes the
+steps, and needs it.
 """
 
 from gpuload.transforms.auto import AutoAugment, RandAugment, TrivialAugmentWide
@@ -16,16 +17,12 @@ from gpuload.transforms.color import (
     RandomSolarize,
 )
 from gpuload.transforms.compose import RandomApply
-from gpuload.transforms.erasing import ErasedRegions, RandomErasing
-from gpuload.transforms.geometry import affine_of
-from gpuload.transforms.steps import Op, Steps, Transform, draw_steps, is_geometric, join, sample_draws
+from gpuload.transforms.erasing import RandomErasing
 
 __all__ = [
     "AutoAugment",
     "ColorJitter",
-    "ErasedRegions",
     "GaussianBlur",
-    "Op",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomApply",
@@ -36,12 +33,5 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomSolarize",
-    "Steps",
-    "Transform",
     "TrivialAugmentWide",
-    "affine_of",
-    "draw_steps",
-    "is_geometric",
-    "join",
-    "sample_draws",
 ]

@@ -1,4 +1,4 @@
-"""Executes steps on images, and what follows them on masks; the half of this package that needs torch."""
+"""Executes steps on images and masks; with `kernels` and `noise`, the part of this package that needs torch."""
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ Tensor = torch.Tensor
 def apply_steps(images: Tensor, steps: Steps) -> Tensor:
     """The images after their steps: uint8 (n, 3, h, w), on the device of `images`, which stay as they are.
 
-    Where there is nothing to do, they are `images` themselves. On a CPU each image is worked on by itself, as what
-    one needs stays in the cache; on a GPU all images with the same operation are worked on at once, and nothing is
-    waited for.
+    Where there is nothing to do, `images` themselves are returned. On a CPU images are processed one by one, so that
+    each stays in the cache; on a GPU all images with the same operation are processed at once, and nothing waits for
+    the GPU.
     """
     steps = _without_gaps(steps)
     if not steps.ops.shape[1]:
@@ -32,7 +32,7 @@ def apply_steps(images: Tensor, steps: Steps) -> Tensor:
 
 @torch.no_grad()
 def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
-    """Masks uint8 (n, h, w) after the geometric steps of their images, of the nearest pixel; `fill` from outside."""
+    """Masks uint8 (n, h, w) after the geometric steps of their images, by nearest pixel; `fill` from outside."""
     geometric = Steps(np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING)), steps.args.copy())
     geometric.args[:, :, 6] = fill
     return apply_steps(masks.unsqueeze(1), geometric).squeeze(1)
@@ -40,7 +40,7 @@ def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
 
 @torch.no_grad()
 def erase(batch: Tensor, regions: ErasedRegions) -> None:
-    """Overwrites the regions in a batch (n, 3, h, w) of any type; levels are rounded where it is uint8."""
+    """Overwrites the regions in a batch (n, 3, h, w) of any dtype; values are rounded for uint8."""
     chosen = np.flatnonzero(regions.box[:, 2] * regions.box[:, 3])
     if not len(chosen):
         return
@@ -50,64 +50,64 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
     noisy = regions.noise.any()
     noise = normal_noise(regions.key, sizes, batch.device) if noisy else None
     ends = np.cumsum(sizes).tolist()
-    for place, image in enumerate(chosen.tolist()):
-        top, left, height, width = regions.box[place].tolist()
-        pixels = value[place]
+    for region, image in enumerate(chosen.tolist()):
+        top, left, height, width = regions.box[region].tolist()
+        pixels = value[region]
         if noise is not None:
-            own = noise[:, ends[place] - height * width : ends[place]]
-            pixels = pixels + scale[place] * own.view(3, height, width)
+            own = noise[:, ends[region] - height * width : ends[region]]
+            pixels = pixels + scale[region] * own.view(3, height, width)
         if batch.dtype == torch.uint8:
             pixels = pixels.round().clamp(0, 255)
         batch[image, :, top : top + height, left : left + width] = pixels
 
 
 def _without_gaps(steps: Steps) -> Steps:
-    """The same without the places at which no image has anything to do."""
+    """The same without the steps that are nothing for all images."""
     used = (steps.ops != Op.NOTHING).any(axis=0)
     return steps if used.all() else Steps(steps.ops[:, used], steps.args[:, used])
 
 
 def _apply_one(image: Tensor, steps: Steps) -> Tensor:
-    """One image (1, c, h, w) after its steps, of which at least one is something to do."""
+    """One image (1, c, h, w) after its steps, at least one of which is not nothing."""
     args = torch.from_numpy(steps.args)
     result = image.contiguous()
-    for place, code in enumerate(steps.ops[0].tolist()):
+    for step, code in enumerate(steps.ops[0].tolist()):
         if code:
-            result = _run(code, result, args[:, place], steps.args[:, place])
+            result = _execute(code, result, args[:, step], steps.args[:, step])
     return result
 
 
 def _apply_grouped(images: Tensor, steps: Steps) -> Tensor:
-    """All images together, on any device: each place's operations one after another, each on the images that have it.
+    """All images together, on any device: for each step, its operations one after another on the images that have them.
 
-    The numbers, and which images are meant, go to the device in one copy each.
+    The numbers, and which images have which operation, are copied to the device at once.
     """
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
     args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
-    for place in range(steps.ops.shape[1]):
-        for code, begin, end in _runs(steps.ops[order[:, place], place]):
+    for step in range(steps.ops.shape[1]):
+        for code, begin, end in _groups(steps.ops[order[:, step], step]):
             if end - begin == len(images):
-                result = _run(code, result, args[:, place], steps.args[:, place])
+                result = _execute(code, result, args[:, step], steps.args[:, step])
                 continue
             if result.data_ptr() == images.data_ptr():
                 result = images.clone(memory_format=torch.contiguous_format)
-            chosen = rows[place, begin:end]
-            numbers = steps.args[order[begin:end, place], place]
-            some = _run(code, result.index_select(0, chosen), args[:, place].index_select(0, chosen), numbers)
+            chosen = rows[step, begin:end]
+            numbers = steps.args[order[begin:end, step], step]
+            some = _execute(code, result.index_select(0, chosen), args[:, step].index_select(0, chosen), numbers)
             result.index_copy_(0, chosen, some)
     return result
 
 
-def _runs(codes: I8) -> list[tuple[int, int, int]]:
-    """(code, begin, end) of each run of equal codes in sorted ones, but for those that do nothing."""
+def _groups(codes: I8) -> list[tuple[int, int, int]]:
+    """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
     found, begins = np.unique(codes, return_index=True)
     ends = [*begins[1:].tolist(), len(codes)]
     return [(code, b, e) for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True) if code]
 
 
-def _run(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
-    """One operation on images that all have it; `numbers` are `args` where NumPy has them."""
+def _execute(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
+    """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
     return KERNELS[Op(code)](images, args)

@@ -1,4 +1,4 @@
-"""RandAugment, TrivialAugment and AutoAugment, as torchvision has them."""
+"""RandAugment, TrivialAugment and AutoAugment, as in torchvision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,28 +42,19 @@ class Magnitudes(NamedTuple):
     signed: bool
 
 
-Space = dict[str, Magnitudes | None]  # None: there is nothing to choose
+Space = dict[str, Magnitudes | None]  # None: the change has no magnitude
 
 
 @dataclass(frozen=True)
-class _Auto:
-    """What the three have in common."""
-
-    @property
-    def geometric(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class RandAugment(_Auto):
+class RandAugment:
     """torchvision's RandAugment: `num_ops` of 14 changes, one after another, all of the same magnitude.
 
-    num_ops: changes an image, 1..64.
-    magnitude: place in the table of magnitudes, from 0.
+    num_ops: changes of an image, 1..64.
+    magnitude: index into the table of magnitudes.
     num_magnitude_bins: length of that table.
-    fill: level (0..255), or three, of what comes from outside of the image; None is black.
+    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
 
-    Pixels are moved to the nearest, torchvision's default.
+    Interpolation is nearest, torchvision's default.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -85,21 +76,22 @@ class RandAugment(_Auto):
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         space = rand_space(self.num_magnitude_bins, height, width)
         steps = []
-        for place in range(self.num_ops):
-            choice = (draws(2 * place) * len(space)).astype(np.int64)
+        # Numbers 2k and 2k + 1: change k, and its sign.
+        for number in range(self.num_ops):
+            choice = (draws(2 * number) * len(space)).astype(np.int64)
             at = np.full(len(choice), self.magnitude)
-            steps.append(_one_of(space, choice, at, draws(2 * place + 1) < 0.5, height, width, self.fill))
+            steps.append(_one_of(space, choice, at, draws(2 * number + 1) < 0.5, height, width, self.fill))
         return join(steps)
 
 
 @dataclass(frozen=True)
-class TrivialAugmentWide(_Auto):
+class TrivialAugmentWide:
     """torchvision's TrivialAugmentWide: one of 14 changes, of any magnitude of a wide range.
 
     num_magnitude_bins: length of the table of magnitudes.
-    fill: level (0..255), or three, of what comes from outside of the image; None is black.
+    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
 
-    Pixels are moved to the nearest, torchvision's default.
+    Interpolation is nearest, torchvision's default.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -113,6 +105,7 @@ class TrivialAugmentWide(_Auto):
         check_fill(self)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        # Number 0: the change; 1: its sign; 2: its magnitude.
         space = trivial_space(self.num_magnitude_bins)
         choice = (draws(0) * len(space)).astype(np.int64)
         at = (draws(2) * self.num_magnitude_bins).astype(np.int64)
@@ -120,16 +113,16 @@ class TrivialAugmentWide(_Auto):
 
 
 @dataclass(frozen=True)
-class AutoAugment(_Auto):
-    """torchvision's AutoAugment: one of 25 pairs of changes, each of them with a probability of its own.
+class AutoAugment:
+    """torchvision's AutoAugment: one of 25 pairs of changes, each change with a probability of its own.
 
-    policy: "imagenet", "cifar10" or "svhn", the set that the pairs were found for.
-    fill: level (0..255), or three, of what comes from outside of the image; None is black.
+    policy: "imagenet", "cifar10" or "svhn", the data set that the pairs were found for.
+    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
 
-    Pixels are moved to the nearest, torchvision's default.
+    Interpolation is nearest, torchvision's default.
 
     Raises:
-        ArgumentError: a policy that there is not, a fill out of its range.
+        ArgumentError: an unknown policy, a fill out of its range.
     """
 
     policy: Policy = "imagenet"
@@ -146,12 +139,12 @@ class AutoAugment(_Auto):
         names, pairs = list(space), POLICIES[self.policy]
         pair = (draws(0) * len(pairs)).astype(np.int64)
         steps = []
-        for place in range(2):
-            choice = np.array([names.index(changes[place].name) for changes in pairs])[pair]
-            chance = np.array([changes[place].p for changes in pairs])[pair]
-            at = np.array([changes[place].magnitude or 0 for changes in pairs])[pair]
-            step = _one_of(space, choice, at, draws(3 + place) < 0.5, height, width, self.fill)
-            steps.append(step.where(draws(1 + place) < chance))
+        for number in range(2):
+            choice = np.array([names.index(changes[number].name) for changes in pairs])[pair]
+            chance = np.array([changes[number].p for changes in pairs])[pair]
+            at = np.array([changes[number].magnitude or 0 for changes in pairs])[pair]
+            step = _one_of(space, choice, at, draws(3 + number) < 0.5, height, width, self.fill)
+            steps.append(step.only(draws(1 + number) < chance))
         return join(steps)
 
 
@@ -196,20 +189,20 @@ def auto_space(height: int, width: int) -> Space:
 
 
 def linspace(first: float, last: float, count: int) -> F64:
-    """torch.linspace, to its last bit, since magnitudes that are almost a whole number of pixels are cut off.
+    """torch.linspace, to its last bit, since magnitudes that are almost a whole number of pixels are truncated.
 
     It steps in float32 from both ends to the middle, each number rounded once (a fused multiply and add).
     """
     low, high = np.float32(first), np.float32(last)
-    step, place = np.float64((high - low) / np.float32(count - 1)), np.arange(count)
-    exact: F64 = np.where(place < count // 2, low + step * place, high - step * (count - 1 - place))
+    step, index = np.float64((high - low) / np.float32(count - 1)), np.arange(count)
+    exact: F64 = np.where(index < count // 2, low + step * index, high - step * (count - 1 - index))
     return exact.astype(np.float32).astype(np.float64)
 
 
 def _bits(lost: int, bins: int) -> F64:
     """Bits that posterizing keeps, from 8 down to 8 - lost."""
-    place = np.arange(bins, dtype=np.float32)
-    return np.asarray(np.rint(np.float32(8) - place / np.float32((bins - 1) / lost)), np.float64)
+    index = np.arange(bins, dtype=np.float32)
+    return np.asarray(np.rint(np.float32(8) - index / np.float32((bins - 1) / lost)), np.float64)
 
 
 def _one_of(
@@ -221,10 +214,10 @@ def _one_of(
     width: int,
     fill: Fill,
 ) -> Steps:
-    """One step for each of N images: change `choice` (N,) of the space, with the magnitude at `at` (N,)."""
+    """One step for each of N images: change `choice` (N,) of the space, with magnitude number `at` (N,)."""
     steps = one_step(Op.NOTHING, len(choice))
-    for place, (name, magnitudes) in enumerate(space.items()):
-        rows = np.flatnonzero(choice == place)
+    for number, (name, magnitudes) in enumerate(space.items()):
+        rows = np.flatnonzero(choice == number)
         if not len(rows):
             continue
         level = np.zeros(len(rows))

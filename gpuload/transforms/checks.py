@@ -16,21 +16,24 @@ def refuse(owner: object, argument: str, expected: str) -> ArgumentError:
 
 
 def is_number(value: object) -> bool:
+    """Whether it is a finite int or float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_count(value: object, low: int, high: int) -> bool:
+    """Whether it is an int in low..high."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def check_probability(owner: object, argument: str = "p") -> None:
+    """A number in 0..1."""
     value = getattr(owner, argument)
     if not is_number(value) or not 0 <= value <= 1:
         raise refuse(owner, argument, "a probability in 0..1")
 
 
 def check_pair(owner: object, argument: str, low: float, high: float, expected: str) -> None:
-    """Two numbers in the right order, within low..high."""
+    """Two numbers in ascending order, within low..high."""
     value = getattr(owner, argument)
     if not isinstance(value, Sequence) or len(value) != 2 or not all(is_number(number) for number in value):
         raise refuse(owner, argument, expected)
@@ -48,6 +51,7 @@ def check_range(owner: object, argument: str, low: float, high: float, expected:
 
 
 def check_fill(owner: object, argument: str = "fill") -> None:
+    """A level, three of them, or None."""
     value = getattr(owner, argument)
     levels = value if isinstance(value, Sequence) and len(value) == 3 else (0 if value is None else value,)
     if not all(is_number(level) and 0 <= level <= 255 for level in levels):
@@ -55,7 +59,7 @@ def check_fill(owner: object, argument: str = "fill") -> None:
 
 
 def fill_levels(fill: Fill) -> tuple[float, float, float]:
-    """R, G and B of the pixels that come from outside of the image."""
+    """R, G and B where there is no pixel of the image."""
     if isinstance(fill, Sequence):
         return fill
     level = 0.0 if fill is None else float(fill)

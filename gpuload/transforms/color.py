@@ -1,4 +1,4 @@
-"""Changes of color and sharpness, by chance, with torchvision's names and arguments: one dataclass each."""
+"""Random changes of color and sharpness, with torchvision's names and arguments: one dataclass each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,21 +12,13 @@ from gpuload.transforms.checks import Range, check_probability, check_range, is_
 from gpuload.transforms.steps import Op, Steps, join, no_steps, one_step
 
 
-class Photometric:
-    """A transform that leaves pixels where they are."""
-
-    @property
-    def geometric(self) -> bool:
-        return False
-
-
 @dataclass(frozen=True)
-class ColorJitter(Photometric):
+class ColorJitter:
     """torchvision's ColorJitter: brightness, contrast, saturation and hue, in random order.
 
     brightness, contrast, saturation: a factor, uniform in max(0, 1 - value)..1 + value, or in (low, high).
-    hue: a shift, uniform in -value..value, or in (low, high); at most half a turn, 0.5, either way.
-    p: probability that an image is changed at all (torchvision: RandomApply around it; SimCLR takes 0.8).
+    hue: a shift, uniform in -value..value, or in (low, high); 0.5 is half a turn, the most in either direction.
+    p: probability that an image is changed at all (torchvision: RandomApply around it; SimCLR uses 0.8).
 
     Raises:
         ArgumentError: a range that is negative, in the wrong order, or beyond half a turn of hue.
@@ -48,18 +40,18 @@ class ColorJitter(Photometric):
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
-        whether = draws(0) < self.p
+        chosen = draws(0) < self.p
         changes = []
-        for place, (op, (low, high)) in enumerate(self.ranges().items()):
+        for index, (op, (low, high)) in enumerate(self.ranges().items()):
             if low == high == (0 if op is Op.HUE else 1):
-                continue  # as torchvision: no step, so that it has no part in the order either
-            changes.append(one_step(op, len(whether), low + draws(2 + place) * (high - low)))
+                continue  # as in torchvision: no step, so that it has no part in the order either
+            changes.append(one_step(op, len(chosen), low + draws(2 + index) * (high - low)))
         if not changes:
-            return no_steps(len(whether))
+            return no_steps(len(chosen))
         orders = np.array(list(permutations(range(len(changes)))))
         order = orders[(draws(1) * len(orders)).astype(np.int64)]
-        steps, rows = join(changes), np.arange(len(whether))[:, None]
-        return Steps(steps.ops[rows, order], steps.args[rows, order]).where(whether)
+        steps, rows = join(changes), np.arange(len(chosen))[:, None]
+        return Steps(steps.ops[rows, order], steps.args[rows, order]).only(chosen)
 
     def ranges(self) -> dict[Op, tuple[float, float]]:
         """(low, high) of each factor."""
@@ -73,12 +65,12 @@ class ColorJitter(Photometric):
 
 
 @dataclass(frozen=True)
-class GaussianBlur(Photometric):
+class GaussianBlur:
     """torchvision's GaussianBlur: the edge is reflected.
 
     kernel_size: of the kernel in pixels, odd; or (x, y).
     sigma: of the kernel in pixels, uniform in (low, high); or one number.
-    p: probability that an image is blurred (torchvision: RandomApply around it; SimCLR takes 0.5).
+    p: probability that an image is blurred (torchvision: RandomApply around it; SimCLR uses 0.5).
 
     Raises:
         ArgumentError: an even kernel, a sigma that is not above 0; on drawing, an image smaller than half the kernel.
@@ -105,21 +97,21 @@ class GaussianBlur(Photometric):
         if x // 2 >= width or y // 2 >= height:
             raise ArgumentError(
                 f"GaussianBlur(kernel_size={self.kernel_size!r}): reflects {y // 2} × {x // 2} pixels at the edges, "
-                f"and the image is {height} × {width}. Take a smaller kernel"
+                f"and the image is {height} × {width}. Use a smaller kernel"
             )
         # Number 0: whether; 1: sigma.
-        whether = draws(0) < self.p
+        chosen = draws(0) < self.p
         low, high = (self.sigma, self.sigma) if isinstance(self.sigma, float | int) else self.sigma
-        return one_step(Op.GAUSSIAN_BLUR, len(whether), low + draws(1) * (high - low), x, y).where(whether)
+        return one_step(Op.GAUSSIAN_BLUR, len(chosen), low + draws(1) * (high - low), x, y).only(chosen)
 
 
 def _by_chance(p: float, draws: Draws, op: Op, *args: float) -> Steps:
-    whether = draws(0) < p
-    return one_step(op, len(whether), *args).where(whether)
+    chosen = draws(0) < p
+    return one_step(op, len(chosen), *args).only(chosen)
 
 
 @dataclass(frozen=True)
-class RandomGrayscale(Photometric):
+class RandomGrayscale:
     """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B."""
 
     p: float = 0.1
@@ -132,7 +124,7 @@ class RandomGrayscale(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomSolarize(Photometric):
+class RandomSolarize:
     """With probability `p`, levels from `threshold` (0..255) on are inverted."""
 
     threshold: float = 128
@@ -148,7 +140,7 @@ class RandomSolarize(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomPosterize(Photometric):
+class RandomPosterize:
     """With probability `p`, only the highest `bits` (0..8) of each level are kept."""
 
     bits: int
@@ -164,7 +156,7 @@ class RandomPosterize(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomAdjustSharpness(Photometric):
+class RandomAdjustSharpness:
     """With probability `p`: `sharpness_factor` 0 blurs, 1 changes nothing, 2 doubles the sharpness."""
 
     sharpness_factor: float
@@ -180,7 +172,7 @@ class RandomAdjustSharpness(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomAutocontrast(Photometric):
+class RandomAutocontrast:
     """With probability `p`, each channel is stretched so that its levels reach from 0 to 255."""
 
     p: float = 0.5
@@ -193,7 +185,7 @@ class RandomAutocontrast(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomEqualize(Photometric):
+class RandomEqualize:
     """With probability `p`, the histogram of each channel is made even."""
 
     p: float = 0.5
@@ -206,7 +198,7 @@ class RandomEqualize(Photometric):
 
 
 @dataclass(frozen=True)
-class RandomInvert(Photometric):
+class RandomInvert:
     """With probability `p`, each level becomes 255 minus it."""
 
     p: float = 0.5

@@ -5,35 +5,43 @@ from dataclasses import dataclass
 
 from gpuload.draws import Draws
 from gpuload.transforms.checks import check_probability, refuse
-from gpuload.transforms.steps import Steps, Transform, is_geometric, join
+from gpuload.transforms.erasing import RandomErasing
+from gpuload.transforms.steps import Steps, Transform, join
 
 
 @dataclass(frozen=True)
 class RandomApply:
-    """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none."""
+    """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
+
+    Raises:
+        ArgumentError: no transforms, or others than gpuload's; a probability out of its range.
+    """
 
     transforms: Sequence[Transform]
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not self.transforms or not all(isinstance(transform, Transform) for transform in self.transforms):
+        if not self.transforms or not all(map(_is_pixel_transform, self.transforms)):
             raise refuse(self, "transforms", "at least one of gpuload's transforms")
         check_probability(self)
 
-    @property
-    def geometric(self) -> bool:
-        return is_geometric(self.transforms)
-
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """As `Transform`."""
+        # Number 0: whether; then, in turn, those of each transform.
         chosen = draws(0) < self.p
         return join(
             [
-                transform.draw(_own(draws, place, len(self.transforms)), height, width).where(chosen)
-                for place, transform in enumerate(self.transforms)
+                transform.draw(_own_draws(draws, index, len(self.transforms)), height, width).only(chosen)
+                for index, transform in enumerate(self.transforms)
             ]
         )
 
 
-def _own(draws: Draws, place: int, count: int) -> Draws:
-    """The random numbers of one of `count` parts: every count-th, after the one that is for the whole."""
-    return lambda number: draws(1 + place + number * count)
+def _is_pixel_transform(transform: object) -> bool:
+    """RandomErasing is none: it comes after normalisation."""
+    return isinstance(transform, Transform) and not isinstance(transform, type | RandomErasing)
+
+
+def _own_draws(draws: Draws, index: int, count: int) -> Draws:
+    """The random numbers of transform `index` of `count`: every count-th, after the one that is for all."""
+    return lambda number: draws(1 + index + number * count)

@@ -1,4 +1,4 @@
-"""Random erasing: a rectangle of the finished, normalised image is overwritten."""
+"""Random erasing: a rectangle of the normalised image is overwritten."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _ATTEMPTS = 10  # as in torchvision
 
 
 class ErasedRegions(NamedTuple):
-    """What to erase of each of N images, and with what.
+    """What to erase in each of N images, and what to write there.
 
     box: int32 (N, 4), top, left, height and width in pixels; height 0 where nothing is erased.
-    value: float32 (N, 3), R, G and B of the batch.
-    noise: float32 (N, 3), the standard deviation of the normal noise that is added to it, for each pixel; or 0.
+    value: float32 (N, 3), R, G and B, in units of the batch.
+    noise: float32 (N, 3), standard deviation of the normal noise that is added for each pixel; or 0.
     key: uint64 (N,), of that noise.
     """
 
@@ -29,7 +29,7 @@ class ErasedRegions(NamedTuple):
     key: npt.NDArray[np.uint64]
 
     def select(self, rows: npt.NDArray[np.integer] | slice) -> "ErasedRegions":
-        """Those of some of the images."""
+        """The regions of some of the images."""
         return ErasedRegions(self.box[rows], self.value[rows], self.noise[rows], self.key[rows])
 
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
@@ -45,10 +45,11 @@ class RandomErasing:
     p: probability that an image loses a rectangle.
     scale: range of its area, as a share of the image's.
     ratio: range of its height / width, which is log-uniform.
-    value: of the normalised image: one number, or three (R, G, B), or "random", which is normal noise for each pixel.
-        So 0, the default, is the mean color that the image was normalised with.
+    value: of the normalised image: one number, three (R, G, B), or "random", which is normal noise for each pixel. So
+    0,
+        the default, is the mean color that the image was normalised with.
 
-    Where none of ten draws fits into the image, nothing is erased.
+    Where none of ten attempts fits into the image, nothing is erased.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -68,9 +69,9 @@ class RandomErasing:
             raise refuse(self, "value", "a number, three (R, G, B), or 'random'")
 
     def draw(self, draws: Draws, height: int, width: int) -> ErasedRegions:
-        """The rectangles of N images of `height` × `width` pixels, out of N random numbers a call of `draws`."""
-        # Number 0: whether; 1, 2: place, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a.
-        open_ = draws(0) < self.p  # those that still look for a rectangle
+        """The regions of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
+        # Number 0: whether; 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a.
+        open_ = draws(0) < self.p  # the images that still need a rectangle
         box = np.zeros((len(open_), 4), np.int32)
         low, high = np.log(self.ratio)
         for attempt in range(_ATTEMPTS):

@@ -1,8 +1,8 @@
-"""Shears, translations and rotations as one kind of step, and where they move a point.
+"""Shears, translations and rotations as one kind of step, and how they move a point.
 
 A step holds the matrix (2, 3) from output to input that torchvision's `affine` and `rotate` build, row by row; its
 coordinates are pixels from the centre of the image, x to the right and y down. Each output pixel takes the input pixel
-that is nearest to where its own centre comes from, or the fill.
+nearest to the point that its own centre comes from, or the fill.
 """
 
 import numpy as np
@@ -13,20 +13,22 @@ from gpuload.types import F64
 
 
 def shear_x(level: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Shear of (N,) `level` pixels per line, about the image's top left corner, as AutoAugment defines it."""
+    """Shear by (N,) `level` pixels a line, about the image's top left corner, as AutoAugment defines it."""
     return _affine(1, level, level * (height / 2), 0, 1, 0, fill, len(level))
 
 
 def shear_y(level: F64, height: int, width: int, fill: Fill) -> Steps:
+    """Shear by (N,) `level` pixels a column."""
     return _affine(1, 0, 0, level, 1, level * (width / 2), fill, len(level))
 
 
 def translate_x(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
-    """To the right by (N,) whole pixels, those of the fraction cut off."""
+    """To the right by (N,) pixels, truncated to whole ones."""
     return _affine(1, 0, -np.trunc(pixels), 0, 1, 0, fill, len(pixels))
 
 
 def translate_y(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
+    """Down by (N,) pixels, truncated to whole ones."""
     return _affine(1, 0, 0, 0, 1, -np.trunc(pixels), fill, len(pixels))
 
 
@@ -51,19 +53,19 @@ def _affine(
 
 
 def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
-    """Where the geometric steps of each image move a point: float64 (N, 2, 3), or None if there are none.
+    """How the geometric steps of each image move a point: float64 (N, 2, 3), or None if there are none.
 
-    Points are (x, y) in pixels from the top left corner, which is (0, 0), as boxes are; a pixel's centre is at .5.
-    A point of the image before the steps goes to `matrix[:, :2] @ point + matrix[:, 2]`.
+    Points are (x, y) in pixels from the top left corner, (0, 0), as for boxes; a pixel's centre is at .5. A point of
+    the image before the steps moves to `matrix[:, :2] @ point + matrix[:, 2]`.
     """
     geometric = steps.ops == Op.AFFINE
     if not geometric.any():
         return None
     whole = np.tile(np.eye(3), (len(steps.ops), 1, 1))
-    for place in np.flatnonzero(geometric.any(axis=0)):
-        chosen = geometric[:, place]
+    for step in np.flatnonzero(geometric.any(axis=0)):
+        chosen = geometric[:, step]
         back = np.tile(np.eye(3), (int(chosen.sum()), 1, 1))
-        back[:, :2] = steps.args[chosen, place, :6].reshape(-1, 2, 3)
+        back[:, :2] = steps.args[chosen, step, :6].reshape(-1, 2, 3)
         whole[chosen] = np.linalg.inv(back) @ whole[chosen]
     to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
     moved: F64 = np.linalg.inv(to_centre) @ whole @ to_centre

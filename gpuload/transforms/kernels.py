@@ -1,12 +1,12 @@
 """The arithmetic of each step on uint8 images, the same on CPU and GPU; torchvision's results within one level.
 
-Each takes images uint8 (n, 3, h, w), contiguous, and the numbers of their steps, float32 (n, ARGS), on the same
-device; and gives new images. There is no number among them that a GPU has to be waited for. What looks roundabout is
-for the CPU, where torch has vector code for the one way and not for the other: of 224 × 224 pixels on one thread,
-float32 to uint8 takes 46 µs, through int16 it takes 16; `where` takes 590 µs, and minimum with exclusive or 20.
+Each kernel takes images, uint8 (n, 3, h, w), contiguous, and the numbers of their steps, float32 (n, ARGS), on the same
+device, and returns new images. None waits for the GPU. What looks roundabout is for the CPU, where torch has vector
+code for some operations only: for 224 × 224 pixels on one thread, float32 to uint8 takes 46 µs, through int16 16 µs;
+`where` takes 590 µs, minimum and exclusive or 20 µs.
 
-One image of 224 × 224 on one thread, in µs of its processor time (EPYC of 2.6 GHz, 2 cores shared with other work, so
-the least of 80 runs each, 2026-11; of these 9 are the call): brightness 57, contrast 104, saturation 96, hue 286,
+One image of 224 × 224 on one thread, in µs of processor time (EPYC of 2.6 GHz, 2 cores shared with other work, so the
+minimum of 80 runs each, 2026-11; 9 of these are the call): brightness 57, contrast 104, saturation 96, hue 286,
 grayscale 63, blur of 23 pixels 487 with a sigma of 1 and 834 with 2, solarize 30, posterize 25, autocontrast 92,
 equalize 235, invert 13, sharpness 190, affine 182.
 """
@@ -24,13 +24,13 @@ Tensor = torch.Tensor
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
-def _column(args: Tensor, place: int) -> Tensor:
+def _column(args: Tensor, index: int) -> Tensor:
     """float32 (n, 1, 1, 1): one number for each image."""
-    return args[:, place].view(-1, 1, 1, 1)
+    return args[:, index].view(-1, 1, 1, 1)
 
 
 def _levels(pixels: Tensor) -> Tensor:
-    """uint8, cut off to 0..255 and to whole numbers, out of float32, which is overwritten."""
+    """uint8, clamped to 0..255 and truncated, out of float32, which is overwritten."""
     return pixels.clamp_(0, 255).to(torch.int16).to(torch.uint8)
 
 
@@ -46,8 +46,8 @@ def brightness(images: Tensor, args: Tensor) -> Tensor:
 
 def contrast(images: Tensor, args: Tensor) -> Tensor:
     pixels = images.float()
-    # A line's sum is a whole number that float32 holds, the sum of lines one that float64 holds: so no order of adding
-    # gives another one, and an image is the same in any batch.
+    # The sum of a line is a whole number that float32 holds exactly, the sum of lines one that float64 does: so the
+    # order of additions does not matter, and an image is the same in any batch.
     sums = _gray(pixels).sum(dim=3).sum(dim=(1, 2), dtype=torch.float64)
     mean = (sums / (images.shape[2] * images.shape[3])).float().view(-1, 1, 1, 1)
     factor = _column(args, 0)
@@ -61,9 +61,10 @@ def saturation(images: Tensor, args: Tensor) -> Tensor:
 
 
 def hue(images: Tensor, args: Tensor) -> Tensor:
-    """The hue hexagon of HSV (Smith, SIGGRAPH 1978), turned; the largest and smallest channel stay.
+    """Rotates the hue hexagon of HSV (Smith, SIGGRAPH 1978); the largest and smallest channel stay.
 
-    What torch has no fast selection for is arithmetic on 0 and 1: `not_r` is 1 where red is not the largest channel.
+    Instead of a selection, which is slow in torch, this uses arithmetic with 0 and 1: `not_r` is 1 where red is not the
+    largest channel.
     """
     r, g, b = (images[:, i : i + 1] for i in range(3))
     largest = torch.maximum(torch.maximum(r, g), b)
@@ -79,7 +80,7 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
     result = torch.empty_like(images)
     for channel, (middle, sign, offset) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
         above = (turn - middle).abs_().mul_(sign).add_(offset).clamp_(0, 1).mul_(chroma).add_(smallest)
-        # How torchvision rounds: 256 equal parts of 0..1.
+        # As torchvision rounds: 256 equal parts of 0..1.
         result[:, channel : channel + 1] = _levels(above.mul_(255.999 / 255))
     return result
 
@@ -113,7 +114,7 @@ def equalize(images: Tensor, args: Tensor) -> Tensor:
     histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=images.device)
     histogram.scatter_add_(2, levels, torch.ones((), dtype=torch.int32, device=images.device).expand_as(levels))
     below = histogram.cumsum(2) - histogram  # pixels of a lower level
-    # All pixels but those of the highest level there is: below it lie the most.
+    # All pixels but those of the highest level, below which most pixels are.
     step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
     table = ((below + step // 2) // step.clamp(min=1)).clamp_(0, 255)
     table = torch.where(step > 0, table, torch.arange(256, device=images.device))
@@ -125,7 +126,7 @@ def invert(images: Tensor, args: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, args: Tensor) -> Tensor:
-    """Blends with a blur of weights 1, and 5 in the middle, over 13; a frame of one pixel stays as it is."""
+    """Blends with a blur of weights 1, 5 in the centre, over 13; a border of one pixel stays as it is."""
     if min(images.shape[2:]) < 3:
         return images.clone()
     pixels = images.float()
@@ -137,42 +138,43 @@ def sharpness(images: Tensor, args: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
-    """One direction after the other, a weight at a time; `numbers` are `args` where NumPy has them.
+    """One direction after the other, a weight at a time; `numbers` are `args` as a NumPy array.
 
-    Weights beyond five sigmas, less than a millionth of the sum, are left out: the kernel is as large as it has to be.
+    Weights beyond five sigmas, less than a millionth of the sum, are omitted, so that the kernel is no larger than
+    needed.
     """
-    x, y = (int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, place] // 2).max()) for place in (1, 2))
+    x, y = (int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, size] // 2).max()) for size in (1, 2))
     pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
     pixels = _weighted(pixels, _weights(args, x, 1), 3)
     return _levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
 
 
-def _weights(args: Tensor, reach: int, size_place: int) -> Tensor:
-    """float32 (n, 2 reach + 1), of sum 1: the normal density, 0 beyond the size of an image's own kernel."""
+def _weights(args: Tensor, reach: int, size: int) -> Tensor:
+    """float32 (n, 2 reach + 1), of sum 1: the normal density, 0 beyond each image's kernel, of size args[:, size]."""
     away = torch.arange(-reach, reach + 1, device=args.device, dtype=torch.float32)
     weights = torch.exp(-0.5 * (away / args[:, :1]) ** 2)
-    weights = weights * (away.abs() <= args[:, size_place : size_place + 1] // 2)
+    weights = weights * (away.abs() <= args[:, size : size + 1] // 2)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _weighted(pixels: Tensor, weights: Tensor, dim: int) -> Tensor:
-    """The sum of neighbours along `dim`, each with its weight; shorter by what the weights reach over the ends."""
+    """The weighted sum of neighbours along `dim`, which becomes shorter by the number of weights less 1."""
     size = pixels.shape[dim] - weights.shape[1] + 1
     total = pixels.narrow(dim, 0, size) * _column(weights, 0)
-    for place in range(1, weights.shape[1]):
-        total.addcmul_(pixels.narrow(dim, place, size), _column(weights, place))
+    for index in range(1, weights.shape[1]):
+        total.addcmul_(pixels.narrow(dim, index, size), _column(weights, index))
     return total
 
 
 def affine(images: Tensor, args: Tensor) -> Tensor:
-    """Each pixel from the nearest that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
+    """Each pixel takes the nearest one that it comes from, or the fill; (n, c, h, w), of any number of channels c."""
     n, channels, height, width = images.shape
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :6].reshape(n, 6, 1, 1)
     rows = []
-    for place, size in ((0, width), (3, height)):
-        source = x * matrix[:, place] + (y * matrix[:, place + 1] + matrix[:, place + 2] + (size - 1) / 2)
+    for first, size in ((0, width), (3, height)):
+        source = x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
         rows.append(source.round_().clamp_(-1, size).int())  # -1 and size: the frame
     framed = args[:, 6 : 6 + channels].to(torch.uint8).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
     framed[:, :, 1:-1, 1:-1] = images

@@ -1,8 +1,8 @@
-"""The policies that AutoAugment's search has found, for three sets of images.
+"""The policies that AutoAugment's search found for three data sets.
 
-Each is 25 pairs of changes, of which an image gets one: name, probability in tenths, and the magnitude's place in a
-table of ten, for changes that have one. From Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data",
-CVPR 2019, tables 7, 8 and 9 of its appendix, in the reading that torchvision gives of them.
+Each is 25 pairs of changes, of which an image gets one pair. A change is its name, probability in tenths, and, where it
+has a magnitude, the index of that in a table of ten. From Cubuk et al., "AutoAugment: Learning Augmentation Policies
+from Data", CVPR 2019, tables 7, 8 and 9 of its appendix, as torchvision reads them.
 """
 
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ Policy = Literal["imagenet", "cifar10", "svhn"]
 
 
 class Change(NamedTuple):
-    """A change of a policy: what, how often (0..1), and how much (None where it has no magnitude)."""
+    """A change of a policy: its name, its probability, and the index of its magnitude (None where it has none)."""
 
     name: str
     p: float

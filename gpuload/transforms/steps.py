@@ -1,4 +1,4 @@
-"""What is to be done to each image of a batch, as numbers: drawn on the CPU, before there are pixels.
+"""Steps: what is to be done to each image of a batch, as numbers, drawn on the CPU before the images are decoded.
 
 A transform turns random numbers into steps; `gpuload.transforms.apply` executes them. So the same code augments for
 every decoder and device, and what happens to an image is a pure function of (seed, epoch, sample).
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
-from gpuload.types import F32, F64, I8
+from gpuload.types import F32, F64, I8, Bools
 
-ARGS = 9  # numbers of a step, at most
+ARGS = 9  # numbers that a step takes, at most
 
 
 class Op(IntEnum):
@@ -50,28 +50,28 @@ class Steps(NamedTuple):
     args: F32
 
     def select(self, rows: npt.NDArray[np.integer] | slice) -> "Steps":
-        """The steps of some of the images: those of a part of the batch, or of one image with `slice(i, i + 1)`."""
+        """The steps of some of the images."""
         return Steps(self.ops[rows], self.args[rows])
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> "Steps":
-        """The same steps for the images that are `chosen` (bool (N,)), nothing for the others."""
+    def only(self, chosen: Bools) -> "Steps":
+        """The same steps for the images that are `chosen` (bool (N,)), and nothing for the others."""
         return Steps(np.where(chosen[:, None], self.ops, np.int8(Op.NOTHING)), self.args)
 
 
 @runtime_checkable
 class Transform(Protocol):
-    """A random change of the pixels, size and type unchanged: what `Augment(transforms=…)` takes."""
-
-    @property
-    def geometric(self) -> bool:
-        """Whether it may move pixels, so that masks and boxes have to follow."""
+    """A random change of the pixels, which keeps their number and type: what `Augment(transforms=…)` takes."""
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
-        """The steps of N images of `height` × `width` pixels, out of N random numbers a call of `draws`."""
+        """The steps of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
 
 
 def sample_draws(key: int, samples: npt.NDArray[np.int64]) -> Draws:
-    """The random numbers of samples (N,), by their numbers, for the one transform to which `key` belongs."""
+    """The random numbers of samples, int64 (N,), for the one transform to which `key` belongs.
+
+    Raises, when called:
+        ArgumentError: a number that is not among the 4,096 of a transform.
+    """
     return lambda number: uniform(key, TRANSFORM_DRAWS.counters(samples, number))
 
 
@@ -95,11 +95,6 @@ def no_steps(count: int) -> Steps:
 def one_step(op: Op, count: int, *args: float | F64) -> Steps:
     """The same step for `count` images: K = 1. Each of `args` is one number for all, or (N,)."""
     numbers = np.zeros((count, 1, ARGS), np.float32)
-    for place, values in enumerate(args):
-        numbers[:, 0, place] = values
+    for index, values in enumerate(args):
+        numbers[:, 0, index] = values
     return Steps(np.full((count, 1), op, np.int8), numbers)
-
-
-def is_geometric(transforms: Sequence[Transform]) -> bool:
-    """Whether any of them may move pixels, so that masks and boxes have to follow."""
-    return any(transform.geometric for transform in transforms)

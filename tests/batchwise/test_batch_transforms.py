@@ -200,7 +200,7 @@ def forget(batch: FieldBatch) -> None:
         (
             [MixUp()],
             {"augment": [Augment(16), Augment(16)]},
-            "batch_transforms: change one image of each sample; augment makes",
+            "batch_transforms: change one image of each sample, and augment makes several views",
         ),
         (
             [MixUp()],
@@ -219,9 +219,9 @@ def test_what_can_be_said_before_the_first_batch(
         load(packed, "auto", transforms, **options)
 
 
-def test_a_field_that_was_taken_away_is_named(packed: Path, decoder: str) -> None:
+def test_a_field_that_was_removed_is_named(packed: Path, decoder: str) -> None:
     with (
         load(packed, decoder, [forget]) as loader,
-        pytest.raises(gpuload.ArgumentError, match="took away the field 'label', which was asked for"),
+        pytest.raises(gpuload.ArgumentError, match="removed the field 'label', which was asked for"),
     ):
         next(iter(loader))

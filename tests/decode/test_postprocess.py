@@ -130,7 +130,7 @@ def test_fill_of_padding_is_normalised_with_its_image(folder: Path, decoder: str
         ({"interpolation": "lanczos"}, "interpolation='lanczos'.: expected one of 'bilinear', 'bicubic'"),
         ({"fraction": 0.5}, r"fraction=0.5\): is for crop='center' only; crop is 'random'"),
         ({"crop": "center", "fraction": 0.0}, r"fraction=0.0\): expected a share of the sides in 0..1"),
-        ({"crop": "center", "fraction": 0.5, "resize": 40}, "each tells what to crop; give one of them"),
+        ({"crop": "center", "fraction": 0.5, "resize": 40}, "both say what to crop; give one of them"),
         ({"transforms": [len]}, r"<built-in function len> is not one of gpuload.transforms.*batch_transforms"),
         ({"transforms": [RandomInvert]}, "RandomInvert'> is not one of gpuload.transforms"),
         ({"transforms": [RandomErasing(), RandomErasing()]}, "expected one RandomErasing at most"),

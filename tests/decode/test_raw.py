@@ -57,7 +57,7 @@ def test_decoders_agree_on_crops_of_pixels(raw: Path, crop: str) -> None:
 
 def test_pixels_and_encoded_images_mix_in_the_cpu_decoder_only(raw: Path, packed: Path) -> None:
     mixture = gpuload.mix([(raw, 1), (packed, 1)])
-    with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another pixels as they are.*decoder='native'"):
+    with pytest.raises(gpuload.ArgumentError, match=r"encoded images and another raw ones.*decoder='native'"):
         load(mixture, decoder="dali")
     assert len(drain([load(mixture, 10, decoder="native")])) == 190
 

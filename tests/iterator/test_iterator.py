@@ -399,9 +399,7 @@ def test_impossible_arguments_are_refused(packed: Path, options: dict[str, Any],
 def test_a_gpu_that_is_not_there(packed: Path) -> None:
     with pytest.raises(gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*'auto'"):
         load(packed, device="cuda", decoder="auto")
-    with pytest.raises(
-        gpuload.DeviceError, match="output='cupy': CuPy arrays live on a GPU, and the device is the CPU"
-    ):
+    with pytest.raises(gpuload.DeviceError, match="output='cupy': CuPy arrays are on a GPU, and the device is the CPU"):
         load(packed, output="cupy")
     assert load(packed, device="auto").device == "cpu"
 

@@ -41,13 +41,13 @@ def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
 
 def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower bounds alone: a busy machine takes longer."""
-    stream_runs = gpuload.iterator.Stream.runs
+    stream_slices = gpuload.iterator.Stream.slices
 
     def slow(stream: Any, start: int, stop: int) -> Any:
         time.sleep(0.004 * (stop - start))
-        return stream_runs(stream, start, stop)
+        return stream_slices(stream, start, stop)
 
-    monkeypatch.setattr(gpuload.iterator.Stream, "runs", slow)
+    monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
     with load(packed, decoder, prefetch=1) as loader:
         begun = time.perf_counter()
         timings = [loader.timing for _ in loader]

@@ -134,6 +134,6 @@ def test_ranks_that_differ_are_told_so(packed: Path, photos: Path, tmp_path: Pat
     )
     prints = [gpuload.Dataset(folder).fingerprint for folder in (packed, other / "train")]
     assert f"ranks differ: fingerprint '{prints[0]}' on rank 0, '{prints[1]}' on rank 1. All" in first["data"]
-    assert "the 2 processes were given rank=0, 0; expected each number once. Leave" in first["rank"]
+    assert "the 2 processes were given rank=0, 0; expected each number once. Omit" in first["rank"]
     assert "GpuloadError: rank 0 of 2 waited 2 s for the others to open their data. One has ended" in late
     assert 1.5 < float(waited) < 10

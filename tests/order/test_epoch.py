@@ -6,11 +6,10 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuload.order.epoch import EpochOrder, count_batches, rank_part
+from gpuload.order.epoch import EpochOrder
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -76,28 +75,6 @@ def test_samples_land_anywhere_in_the_epoch() -> None:
         places[epoch, make(np.full(6, 10), 7, epoch, window=2)[:]] = np.arange(60)
     # The mean of 400 places spread over 0..59 is 29.5 with a standard error of 0.87; 60 samples, so allow 4.5 of them.
     assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
-
-
-@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9), st.booleans())
-def test_ranks_share_each_batch_without_overlap(samples: int, batch: int, world: int, drop_last: bool) -> None:
-    step = batch * world
-    steps = count_batches(samples, step, drop_last)
-    covered: list[int] = []
-    for number in range(steps):
-        start, stop = number * step, min((number + 1) * step, samples)
-        parts = [rank_part(start, stop, rank, world) for rank in range(world)]
-        assert max(b - a for a, b in parts) <= batch
-        assert max(b - a for a, b in parts) - min(b - a for a, b in parts) <= 1
-        covered += [place for a, b in parts for place in range(a, b)]
-    assert covered == list(range(samples - samples % step if drop_last else samples))
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch", "drop_last", "expected"),
-    [(7, 2, True, 3), (7, 2, False, 4), (6, 2, True, 3), (6, 2, False, 3), (1, 2, True, 0), (1, 2, False, 1)],
-)
-def test_count_batches(samples: int, batch: int, drop_last: bool, expected: int) -> None:
-    assert count_batches(samples, batch, drop_last) == expected
 
 
 def test_an_order_is_freed_at_once() -> None:

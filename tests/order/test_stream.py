@@ -18,10 +18,10 @@ from gpuload.order.stream import BLOCK, Stream, round_shares
 def seen(stream: Stream, start: int, stop: int) -> list[tuple[int, int, int]]:
     """(data set, pass, sample) at positions start..stop-1."""
     found: list[Any] = [None] * (stop - start)
-    for run in stream.runs(start, stop):
-        for place, sample in zip(run.places, run.order[run.start : run.stop], strict=True):
-            assert found[place] is None
-            found[place] = (run.source, run.epoch, int(sample))
+    for part in stream.slices(start, stop):
+        for row, sample in zip(part.rows, part.order[part.start : part.stop], strict=True):
+            assert found[row] is None
+            found[row] = (part.source, part.epoch, int(sample))
     assert None not in found
     return found
 

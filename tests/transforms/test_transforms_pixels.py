@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gpuload import transforms as own
 from gpuload.draws import make_key, random_bits
-from gpuload.transforms import Op, RandomErasing, Steps, affine_of, draw_steps, geometry, join, sample_draws
+from gpuload.transforms import RandomErasing, geometry
 from gpuload.transforms.apply import _apply_grouped, apply_steps, erase, warp_masks
 from gpuload.transforms.auto import _one_of, auto_space, rand_space, trivial_space
+from gpuload.transforms.geometry import affine_of
 from gpuload.transforms.noise import random_bits as torch_bits
-from gpuload.transforms.steps import one_step
+from gpuload.transforms.steps import Op, Steps, draw_steps, join, one_step, sample_draws
 
 SIZES = [(64, 96), (61, 47), (50, 50)]
 
@@ -214,7 +215,7 @@ def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
         assert largest <= 1 and mean < 1e-3, transform
     # A blur's kernel is as large as those need that are blurred, wherever they are.
     half = np.arange(24) < 12
-    mixed = join([one_step(Op.INVERT, 24).where(half), one_step(Op.GAUSSIAN_BLUR, 24, 3, 9, 9).where(~half)])
+    mixed = join([one_step(Op.INVERT, 24).only(half), one_step(Op.GAUSSIAN_BLUR, 24, 3, 9, 9).only(~half)])
     mixed = Steps(mixed.ops.max(axis=1, keepdims=True), np.where(half[:, None, None], 0, mixed.args[:, 1:]))
     assert apart(_apply_grouped(images, mixed), apply_steps(images, mixed))[0] <= 1
     # Kernels of several sizes in one group.
@@ -238,7 +239,7 @@ def test_input_stays_as_it_is(apply: Any, count: int) -> None:
         }
         steps = one_step(op, count, *args.get(op, (1.7,)))
         changed = apply(images, steps)
-        some = apply(images, steps.where(np.arange(count) % 2 == 1))
+        some = apply(images, steps.only(np.arange(count) % 2 == 1))
         assert torch.equal(images, before), op
         assert torch.equal(changed, images) == (op is Op.NOTHING), op
         assert torch.equal(some[::2], images[::2])
@@ -332,7 +333,7 @@ def test_affine_of_by_hand() -> None:
     both = join([geometry.rotate(90 * one, 20, 40, None), geometry.translate_x(5 * one, 20, 40, None)])
     assert of(both) == [[0, 1, 15], [-1, 0, 30]]
     # An image with steps beside one without.
-    some = geometry.translate_x(7 * np.ones(2), 20, 40, None).where(np.array([False, True]))
+    some = geometry.translate_x(7 * np.ones(2), 20, 40, None).only(np.array([False, True]))
     matrices = affine_of(some, 20, 40)
     assert matrices is not None and matrices.tolist() == [[[1, 0, 0], [0, 1, 0]], [[1, 0, 7], [0, 1, 0]]]
 

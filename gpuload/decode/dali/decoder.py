@@ -1,4 +1,4 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph` and finds what does not decode."""
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import Operators, backend, fn, input_names, operators, pipeline_def, tensors
+from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
@@ -33,8 +33,13 @@ class DaliDecoder:
 
     device_id: number of a GPU, or None for the CPU.
     num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
-    hw_decoder_load: share of the images for the GPU's JPEG engines; the rest goes to its CUDA cores. None is DALI's.
+    hw_decoder_load: share of the images for the GPU's JPEG engines; the rest goes to its CUDA cores. None: DALI
+    decides.
     graph: the user's operators, see `Operators`.
+
+    Raises:
+        ArgumentError: more views than `graph` has random numbers for.
+        DeviceError: there is no such GPU.
     """
 
     def __init__(
@@ -68,18 +73,18 @@ class DaliDecoder:
             "exec_dynamic": True,
         }
         self._source: Iterator[Batch] = iter(())
-        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding began
+        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
         self._pipeline: Any = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
-        self._finish()
+        self._rewind()
         if self._pipeline is None:
-            self._pipeline = pipeline_def(operators)(
+            self._pipeline = pipeline_def(build_graph)(
                 self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
             )
             with warnings.catch_warnings():
-                # An operator of the user's need not make use of its random numbers.
+                # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 self._pipeline.build()
             _pipelines.add(self._pipeline)
@@ -96,9 +101,9 @@ class DaliDecoder:
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
-            batch, begun = self._in_flight.popleft()
+            batch, started = self._in_flight.popleft()
             for field in batch.masks:
-                # DALI cuts the image's crop also out of a mask that is larger, and says nothing.
+                # DALI silently takes the image's crop out of a larger mask, too.
                 if rows := find_other_sizes(batch, field):
                     self._discard()
                     raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
@@ -107,7 +112,7 @@ class DaliDecoder:
                 Decoded(
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
-                    time.perf_counter() - begun,
+                    time.perf_counter() - started,
                 ),
             )
 
@@ -119,7 +124,8 @@ class DaliDecoder:
     def _feed(self) -> tuple[Any, ...]:
         batch = next(self._source)
         self._in_flight.append((batch, time.perf_counter()))
-        # DALI's own conversion of a list of arrays takes 2.4 µs an image, this and what is left of it 1.2 (2026-11).
+        # DALI's own conversion of a list of arrays takes 2.4 µs an image; this and what remains of it take 1.2
+        # (2026-11).
         images: Iterable[U8] = batch.encoded.images
         if self._stored.raw:
             sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
@@ -138,8 +144,8 @@ class DaliDecoder:
             fed += [inputs[name] for name in input_names(form, self._graph)]
         return (*encoded, *fed)
 
-    def _finish(self) -> None:
-        """Runs out a call that was not followed to its end, so that the pipeline can start anew."""
+    def _rewind(self) -> None:
+        """Ends a call that was not iterated to its end, so that the pipeline can be used again."""
         self._source = iter(())
         if self._in_flight and self._pipeline is not None:
             try:
@@ -147,10 +153,10 @@ class DaliDecoder:
                     self._pipeline.run()
             except StopIteration:
                 self._pipeline.reset()
-            except RuntimeError:  # an image of the batches that nobody waits for any more
+            except RuntimeError:  # an image of a batch that nobody waits for any more
                 self._discard()
         elif self._pipeline is not None:
-            self._pipeline.reset()  # every batch was taken, but whoever counted them did not ask for one more
+            self._pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
         self._in_flight.clear()
 
     def _discard(self) -> None:
@@ -158,9 +164,9 @@ class DaliDecoder:
         self._in_flight.clear()
 
     def _explain(self, error: RuntimeError) -> Exception:
-        """Finds the images that do not decode: DALI names a place only for some faults, and never the sample.
+        """Finds the images that do not decode: DALI gives an index only for some faults, and never the sample.
 
-        The pipeline is of no use after an error ("Current pipeline object is no longer valid"), so it goes.
+        The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
         """
         batches = [batch for batch, _ in self._in_flight]
         self._discard()
@@ -186,9 +192,10 @@ _kept: list[Any] = []
 
 
 def _keep_pipelines() -> None:
-    """Keeps DALI's destructor, which waits for its threads, out of forked children, which have not got them.
+    """Keeps DALI's destructor, which waits for its threads, from running in forked children, which have none of them.
 
-    Else a worker of a DataLoader hangs or crashes in its garbage collector, over a pipeline dropped before the fork.
+    Otherwise a worker of a DataLoader hangs or crashes in its garbage collector, over a pipeline dropped before the
+    fork.
     """
     _kept.extend(_pipelines)
 

@@ -1,13 +1,13 @@
-"""The DALI graph, once, for CPU and GPU; with `gpuload.decode.dali.decoder`, which runs it, the only file that imports DALI.
+"""The DALI graph, for CPU and GPU alike. This is the only file that imports DALI.
 
     external_source ─► decode ─► crop ─► resize ─► the user's operators ─► flip, normalise, transpose ─► batch
                             └► the same for each further view, and for masks
 
-The CPU decodes just the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
-images, which is what its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
+The CPU decodes only the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
+images, as its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
 NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the two differ by their
-JPEG decoder alone. A view that is more than crop, flips and constants leaves the graph as uint8, for
-`gpuload.decode.postprocess`. Sizes are inputs, so that another size of output needs no other graph.
+JPEG decoder alone. A view that needs more than crop, flips and constants leaves the graph as uint8, for
+`gpuload.decode.postprocess`. Sizes are inputs, so that another output size needs no other graph.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ except ImportError as error:
         "the driver is for CUDA 12; it also runs on machines without a GPU"
     ) from None
 
-__all__ = ["Operators", "backend", "fn", "input_names", "operators", "pipeline_def", "tensors"]
+__all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
 
-# DALI has no bfloat16: float32 leaves the graph, and the iterator casts.
+# DALI has no bfloat16: float32 leaves the graph, and is cast when the batch is handed over.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
 _IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
 
-# What may be fed for each image: its type and dimensions.
+# What may be fed for each image: type and number of dimensions.
 _INPUTS = {
     "start": (types.INT32, 1),
     "shape": (types.INT32, 1),
@@ -50,16 +50,17 @@ _INPUTS = {
 Operators = Callable[[Any, Any], Any]
 
 
-def operators(
+def build_graph(
     forms: Sequence[Form],
     stored: Stored,
     feed: Callable[[], tuple[Any, ...]],
     graph: Operators | None = None,
     decoder: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, ...]:
-    """The graph, for the device of the pipeline that is being defined: outputs are images, then masks of each view.
+    """The graph, for the device of the pipeline that is being defined. Its outputs: the images of each view, then the
+    masks of each view.
 
-    feed: gives the encoded images of a batch and its masks; then for each view what `input_names` tells.
+    feed: gives the encoded images of a batch and its masks, then for each view what `input_names` lists.
     """
     names = [input_names(form, graph) for form in forms]
     kinds = [(types.UINT8, 3 if stored.raw else 1, "HWC" if stored.raw else "")]
@@ -80,23 +81,23 @@ def operators(
     images, masks = next(inputs), [next(inputs) for _ in stored.mask_fills]
     views = [{name: next(inputs) for name in view} for view in names]
     window_of = _windows(images, stored, decoder, whole=len(forms) > 1 or any(form.pads for form in forms))
-    shown = list(zip(forms, views, strict=True))
-    results = [_view(window_of(view["start"], view["shape"], form), form, view, graph) for form, view in shown]
-    for form, view in shown:
+    pairs = list(zip(forms, views, strict=True))
+    results = [_view(window_of(view["start"], view["shape"], form), form, view, graph) for form, view in pairs]
+    for form, view in pairs:
         results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
     return tuple(results)
 
 
 def input_names(form: Form, graph: Operators | None) -> list[str]:
-    """What a view is fed with, beside images: parts of its `Crops`, its size, and random numbers."""
+    """The inputs of a view besides images: parts of its `Crops`, its size, and random numbers."""
     names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
     return names + ["mirror_y"] * form.flips_vertically + ["draws"] * (graph is not None)
 
 
 def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: bool) -> Callable[[Any, Any, Form], Any]:
-    """A function that gives the window of decoded pixels for (start, shape).
+    """A function that gives the window of decoded pixels for (start, shape, form).
 
-    whole: the window is cut from the whole image, since several are, or since it reaches outside.
+    whole: the image is decoded as a whole, since several windows are cut from it, or since they reach outside of it.
     """
     on_gpu = Pipeline.current().device_id is not None
     if stored.raw:
@@ -107,7 +108,7 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
             device="mixed",
             preallocate_width_hint=stored.width,
             preallocate_height_hint=stored.height,
-            # As libjpeg upsamples chroma on the CPU: without it, coloured edges differ between the devices.
+            # As libjpeg upsamples chroma on the CPU; without it, coloured edges differ between the devices.
             jpeg_fancy_upsampling=True,
             **decoder,
         )
@@ -148,7 +149,7 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], graph: Operators | N
 
 
 def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
-    """(height, width), on the device; cut, resized to the nearest class and flipped as the image is."""
+    """(height, width), on the device; cropped, resized to the nearest pixel and flipped as the image is."""
     start, shape = view["start"], view["shape"]
     if form.pads:
         whole = fn.decoders.image(mask, device="cpu", output_type=types.GRAY)

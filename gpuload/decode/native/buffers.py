@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 class Buffers:
     """Page faults in fresh memory would take as long as filling it. A tensor made of an array, and every view of it,
-    holds a reference to the array: so its reference count tells.
+    holds a reference to the array, so its reference count tells whether it is in use.
 
-    rows: of each array, at most. kept: arrays to keep, of the last shape that was asked for.
+    rows: of each array, at most. kept: arrays to keep, of the shape asked for last.
     """
 
     def __init__(self, rows: int, dtype: str, kept: int) -> None:
@@ -21,7 +21,7 @@ class Buffers:
         self._arrays: deque[npt.NDArray[Any]] = deque(maxlen=kept)
 
     def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """An array (count, *shape), which nobody else holds."""
+        """An array (count, *shape) that nobody else holds; its contents are undefined."""
         for array in self._arrays:
             # in the deque, in `array`, and as getrefcount's argument
             if array.shape[1:] == shape and sys.getrefcount(array) == 3:

@@ -13,35 +13,40 @@ _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_
 _HERE = Path(__file__).parent
 
 
-def compiled(function: F) -> F:
-    """Compiled anew in each process: for what other compiled functions call, and take into themselves."""
+def inlined(function: F) -> F:
+    """Compiled, and inlined into every compiled function that calls it."""
     made: F = njit(forceinline=True, **_OPTIONS)(function)
     return made
 
 
-def called(function: F) -> F:
-    """The same of what is too large to be taken in."""
+def compiled(function: F) -> F:
+    """Compiled, and called: for what is too large to be inlined."""
     made: F = njit(**_OPTIONS)(function)
     return made
 
 
-def kept(function: F) -> F:
-    """Compiled once for all processes, where there is a place to keep it: compiling takes 4 to 10 s, loading 0.2 s.
+def cached(function: F) -> F:
+    """Compiled once for all processes, where a cache can be written: compiling takes 4 to 10 s, loading 0.2 s.
 
-    What it calls may be in its own file, and in `gpuload.decode.native.pointers`; in a folder below, in all files of that.
+    For the functions that Python calls. What they call must be in a file of `sources_of` theirs, or a change of it
+    would go unnoticed.
     """
     try:
         made: F = njit(cache=True, **_OPTIONS)(function)
-        # numba looks whether the function's own file has changed, and at no other.
+        # numba only checks whether the function's own file has changed.
         file = made._cache._cache_file  # type: ignore[attr-defined]
         file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename)))
-    except RuntimeError:  # neither NUMBA_CACHE_DIR nor the folder of this file nor the user's cache can be written to
+    except RuntimeError:  # none of NUMBA_CACHE_DIR, the folder of this file and the user's cache can be written
         made = compiled(function)
     return made
 
 
+def sources_of(path: Path) -> list[Path]:
+    """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
+    folder, and the two that every compiled function uses."""
+    own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
+    return [_HERE / "compiled.py", _HERE / "pointers.py", *own]
+
+
 def _stamp(path: Path) -> str:
-    """Of all source text that a function in this file may be made of."""
-    sources = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    texts = (source.read_bytes() for source in [_HERE / "compiled.py", _HERE / "pointers.py", *sources])
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).hexdigest()

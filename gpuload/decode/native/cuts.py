@@ -1,4 +1,4 @@
-"""What a view shows of decoded pixels: which part, how large, which way round."""
+"""What a view takes of decoded pixels: which part, scaled to which size, flipped or not."""
 
 from typing import Any
 
@@ -6,23 +6,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.decode.native.resample import place, resample
+from gpuload.decode.native.resample import crop_or_pad, resample
 from gpuload.types import I64
 
 # Where a crop is so large that the image can be decoded at 1/2, 1/4 or 1/8 of its size, it is, as long as the crop
-# keeps this many pixels, along each side, for one of the output's: what Pillow calls a reducing gap, and 3 is where it
-# finds no difference to be seen. On 12-megapixel photos to 224 pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an
-# image for 47.5, 0.14 levels of 255 apart on average, 1 at the 99.9th percentile; a gap of 2 took 37 ms and was 0.22
-# and 2 levels apart.
+# keeps this many pixels along each side for one of the output's. Pillow calls this the reducing gap, and finds no
+# visible difference from 3 on. On 12-megapixel photos to 224 pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an
+# image instead of 47.5, 0.14 levels of 255 apart on average, 1 at the 99.9th percentile; a gap of 2 took 37 ms and was
+# 0.22 and 2 levels apart.
 REDUCING_GAP = 3.0
 
 
 def load_compiled(form: Form, out: npt.NDArray[Any]) -> None:
-    """Loads, or compiles, what shows views of this form in such arrays, (0, 3, 1, 1); else the first batch would."""
+    """Loads, or compiles, what makes views of this form in such arrays, (0, 3, 1, 1); else the first batch would."""
     pictures, sides, flips = np.zeros((0, 7), np.int64), np.zeros((0, 4), np.int64), np.zeros((0, 2), np.bool_)
     constants = np.zeros(3, np.float32)
     if form.pads:
-        place(pictures, sides, flips, form.fill, constants, constants, out)
+        crop_or_pad(pictures, sides, flips, form.fill, constants, constants, out)
     else:
         resample(pictures, sides, sides.astype(np.float64), flips, False, constants, constants, out)
 
@@ -31,28 +31,28 @@ class Cuts:
     """What a view takes of each of N images.
 
     windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
-    image. factors: how much smaller it may be decoded.
+    image. factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
         # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these.
         self._form, crops, number = form, view.crops, len(heights)
-        self._placed = np.empty((number, 4), np.int64)
-        self._placed[:, :2], self._placed[:, 2:] = crops.start, crops.start + crops.shape
+        self._unclipped = np.empty((number, 4), np.int64)
+        self._unclipped[:, :2], self._unclipped[:, 2:] = crops.start, crops.start + crops.shape
         self._regions = np.empty((number, 4), np.float64)
         self._regions[:, :2], self._regions[:, 2:] = crops.start + crops.roi_start, crops.start + crops.roi_end
         self._flips = np.empty((number, 2), np.bool_)
         self._flips[:, 0], self._flips[:, 1] = crops.mirror_y, crops.mirror
-        self.windows: I64 = self._placed
+        self.windows: I64 = self._unclipped
         self.factors: I64 = np.ones(number, np.int64)
         if form.pads:
-            self.windows = np.minimum(np.maximum(self._placed, 0), np.stack([heights, widths] * 2, axis=1))
+            self.windows = np.minimum(np.maximum(self._unclipped, 0), np.stack([heights, widths] * 2, axis=1))
             return
         gap = ((crops.roi_end - crops.roi_start) / view.size).min(axis=1) / REDUCING_GAP
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
-    def show(
+    def crop_and_resize(
         self, pictures: I64, rows: slice, out: npt.NDArray[Any], mean: npt.NDArray[Any], factor: npt.NDArray[Any]
     ) -> None:
         """The views of the images at these rows, (level - mean) * factor, into uint8 or float32 (n, 3, height, width).
@@ -61,7 +61,7 @@ class Cuts:
         """
         flips = self._flips[rows]
         if self._form.pads:
-            place(pictures, self._placed[rows], flips, self._form.fill, mean, factor, out)
+            crop_or_pad(pictures, self._unclipped[rows], flips, self._form.fill, mean, factor, out)
         else:
             cubic = self._form.interpolation == "bicubic"
             resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, mean, factor, out)

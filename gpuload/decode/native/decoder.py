@@ -1,8 +1,8 @@
 """The CPU decoder: a compiled JPEG decoder and resize, in threads, into memory that is used again.
 
 On a CPU it replaces DALI's operators, whose resize takes longer than its decoder: 0.58 ms an image for a random crop of
-500×375 to 224×224, this one's 0.1 ms and normalised, the same pixels within rounding (2 cores, 2026-11). The threads
-hold Python's lock only between calls.
+500×375 to 224×224, while this one resizes and normalises in 0.1 ms, to the same pixels within rounding (2 cores,
+2026-11). The threads hold Python's lock only between calls.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gpuload.augment import Form, View
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, decode_mask, show_mask
+from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.errors import MissingPackageError
@@ -31,17 +31,18 @@ try:
     import torch
 
     from gpuload.decode.native.cuts import Cuts, load_compiled
-    from gpuload.decode.native.images import ImageDecoder, Plan
-    from gpuload.decode.postprocess import Finish
+    from gpuload.decode.native.images import DecodePlan, ImageDecoder
+    from gpuload.decode.postprocess import Postprocess
     from gpuload.transforms.apply import warp_masks
 except ImportError as error:
     raise MissingPackageError(
-        f"decoder='native': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use decoder='dali'"
+        f"decoder='native': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use "
+        "decoder='dali'"
     ) from None
 
-# Of decoded pixels, what a thread takes at a time: they stay in its cache until they are resized, and for small images
-# the calls into compiled code, and the waiting for Python's lock, are shared out among some of them. Half of it makes
-# 8 % fewer images of 64×64 a second and 7 % fewer of 500×375; twice as much, as many (2 cores, 2026-11).
+# Decoded pixels that a thread takes at a time: they stay in its cache until they are resized, and for small images the
+# cost of calling compiled code, and of waiting for Python's lock, is shared by several. With half of it 8 % fewer
+# images of 64×64 a second and 7 % fewer of 500×375; with twice as much, the same (2 cores, 2026-11).
 _BLOCK_BYTES = 800_000
 
 _ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
@@ -50,7 +51,7 @@ _ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 class NativeDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
-    num_threads: that decode.
+    num_threads: threads that decode.
     """
 
     def __init__(
@@ -59,23 +60,23 @@ class NativeDecoder:
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
         self._images = ImageDecoder(stored)
-        self._finishes = [Finish(form, "cpu") for form in forms]
-        for form, finish in zip(forms, self._finishes, strict=True):
-            is_direct = finish.linear and not form.transforms
+        self._postprocess = [Postprocess(form, "cpu") for form in forms]
+        for form, postprocess in zip(forms, self._postprocess, strict=True):
+            is_direct = postprocess.linear and not form.transforms
             first = np.empty((0, 1, 1, 3) if form.layout == "channels_last" else (0, 3, 1, 1), NUMPY_DTYPES[form.dtype])
             load_compiled(form, _as_nchw(form, first) if is_direct else np.empty((0, 3, 1, 1), np.uint8))
         kept = prefetch + 3
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
-        # Batches are begun by a thread of their own, while the one that asks for them computes: reading one, its crops
-        # and what they take of each image are 0.3 ms of Python.
-        self._in_flight: deque[Task[_Work | None]] = deque()
-        self._beginner = Threads(1, "gpuload-begin")
-        # torch keeps the number of threads that compute for each thread that asks, but for threads still to come, and
-        # for MKL, in the whole process: so, when all of ours have begun, the number is the user's again.
+        # A thread of its own starts the batches while the training loop computes: reading a batch, its crops and its
+        # cuts are 0.3 ms of Python.
+        self._in_flight: deque[Task[_BatchInFlight | None]] = deque()
+        self._starter = Threads(1, "gpuload-start")
+        # torch keeps its number of threads for each calling thread, but for threads yet to start, and for MKL, in the
+        # whole process. So the user's number is restored once all of ours have started.
         torch_threads = torch.get_num_threads()
-        begun = threading.Barrier(num_threads + 1)
-        self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, begun))
-        begun.wait()
+        started = threading.Barrier(num_threads + 1)
+        self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
+        started.wait()
         torch.set_num_threads(torch_threads)
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
@@ -83,27 +84,28 @@ class NativeDecoder:
         self._abandon()
         while True:
             while len(self._in_flight) <= self._prefetch:
-                self._in_flight.append(self._beginner.submit(partial(self._begin, batches)))
-            work = self._in_flight.popleft().result()
-            if work is None:
+                self._in_flight.append(self._starter.submit(partial(self._start, batches)))
+            flight = self._in_flight.popleft().result()
+            if flight is None:
                 return
-            for task in work.tasks:
+            for task in flight.tasks:
                 task.result()
-            if work.broken:
+            if flight.broken:
                 self._abandon()
-                what = min(work.broken.values())
-                rows = sorted(row for row, broken in work.broken.items() if broken == what)
-                raise BatchDecodeError(work.batch, rows, *what)
-            yield work.batch, Decoded(tuple(work.images), tuple(work.masks), work.ended - work.begun)
+                what = min(flight.broken.values())
+                rows = sorted(row for row, broken in flight.broken.items() if broken == what)
+                raise BatchDecodeError(flight.batch, rows, *what)
+            seconds = flight.ended - flight.started
+            yield flight.batch, Decoded(tuple(flight.images), tuple(flight.masks), seconds)
 
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
         self._abandon()
-        self._beginner.close()
+        self._starter.close()
         self._pool.close()
 
-    def _begin(self, batches: Iterator[Batch]) -> "_Work | None":
-        """Hands the next batch to the threads; None is the end."""
+    def _start(self, batches: Iterator[Batch]) -> "_BatchInFlight | None":
+        """Hands the next batch to the threads; None where there are no more."""
         batch = next(batches, None)
         if batch is None:
             return None
@@ -115,69 +117,70 @@ class NativeDecoder:
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-        work = _Work(batch, images, masks, cuts)
-        work.block = max(1, min(_BLOCK_BYTES // work.plan.largest_bytes, -(-number // self._num_threads)))
-        work.blocks = count(0, work.block)
-        work.tasks = [self._pool.submit(partial(self._share, work)) for _ in range(self._num_threads)]
-        return work
+        flight = _BatchInFlight(batch, images, masks, cuts)
+        flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
+        flight.blocks = count(0, flight.block)
+        flight.tasks = [self._pool.submit(partial(self._decode_blocks, flight)) for _ in range(self._num_threads)]
+        return flight
 
     def _abandon(self) -> None:
-        """Ends work that nobody waits for any more."""
-        begun = list(self._in_flight)
+        """Ends the batches that nobody waits for any more."""
+        tasks = list(self._in_flight)
         self._in_flight.clear()
-        for task in begun:
+        for task in tasks:
             task.cancelled = True
-        for task in begun:
+        for task in tasks:
             task.wait()
-        works = [task.value for task in begun if task.value is not None]
-        for work in works:
-            work.abandoned = True
-        for work in works:
-            for share in work.tasks:
+        flights = [task.value for task in tasks if task.value is not None]
+        for flight in flights:
+            flight.abandoned = True
+        for flight in flights:
+            for share in flight.tasks:
                 share.wait()
 
     @torch.inference_mode()
-    def _share(self, work: "_Work") -> None:
-        """What one thread does of a batch: the next block that no other has begun, until none is left."""
-        number = len(work.batch)
-        for begin in work.blocks:
-            if begin >= number or work.abandoned:
-                work.ended = time.perf_counter()
+    def _decode_blocks(self, flight: "_BatchInFlight") -> None:
+        """One thread's share of a batch: the next block that no other thread has taken, until none is left."""
+        number = len(flight.batch)
+        for begin in flight.blocks:
+            if begin >= number or flight.abandoned:
+                flight.ended = time.perf_counter()
                 return
-            work.begun = min(work.begun, time.perf_counter())
-            rows = slice(begin, min(begin + work.block, number))
-            _kept, broken = self._images.decode(work.plan, rows)
-            work.broken.update((row, ("image",)) for row in broken)
-            for part in zip(self._forms, work.batch.views, work.cuts, self._finishes, work.images, strict=True):
-                _show(work.plan.pictures[rows], rows, *part)
+            flight.started = min(flight.started, time.perf_counter())
+            rows = slice(begin, min(begin + flight.block, number))
+            _owners, broken = self._images.decode(flight.plan, rows)
+            flight.broken.update((row, ("image",)) for row in broken)
+            views = zip(self._forms, flight.batch.views, flight.cuts, self._postprocess, flight.images, strict=True)
+            for view in views:
+                _crop_and_resize(flight.plan.pictures[rows], rows, *view)
             if self._fills:
                 for row in range(rows.start, rows.stop):
-                    self._show_masks(work, row)
+                    self._decode_masks(flight, row)
 
-    def _show_masks(self, work: "_Work", row: int) -> None:
-        batch, size = work.batch, (work.batch.encoded.heights[row], work.batch.encoded.widths[row])
+    def _decode_masks(self, flight: "_BatchInFlight", row: int) -> None:
+        batch, size = flight.batch, (flight.batch.encoded.heights[row], flight.batch.encoded.widths[row])
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row])
             except Exception:  # Pillow's decoders raise many kinds
-                work.broken[row] = ("mask",)
+                flight.broken[row] = ("mask",)
                 continue
             if mask.shape != size:
-                work.broken[row] = ("mask", OTHER_SIZE)
+                flight.broken[row] = ("mask", OTHER_SIZE)
                 continue
-            for view, shown in zip(batch.views, work.masks, strict=True):
-                shown[number][row] = show_mask(mask, view, row, fill)
+            for view, masks in zip(batch.views, flight.masks, strict=True):
+                masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
                 if view.steps is not None:
-                    moved = torch.from_numpy(shown[number][row : row + 1])
+                    moved = torch.from_numpy(masks[number][row : row + 1])
                     moved.copy_(warp_masks(moved, view.steps.select(slice(row, row + 1)), fill))
 
 
 @dataclass
-class _Work:
-    """A batch in the hands of the threads.
+class _BatchInFlight:
+    """A batch that the threads are decoding.
 
-    block: images that a thread takes at a time.
-    broken: by row, what of a sample does not decode, and why.
+    images, masks: for each view, what they fill. block: images that a thread takes at a time. blocks: where each of
+    them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
     """
 
     batch: Batch
@@ -185,11 +188,11 @@ class _Work:
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
     block: int = 1
-    blocks: Iterator[int] = field(default_factory=count)  # whose `next` is atomic
+    blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
     broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
     abandoned: bool = False
-    begun: float = math.inf
+    started: float = math.inf
     ended: float = 0.0
 
     def __post_init__(self) -> None:
@@ -197,30 +200,30 @@ class _Work:
         for cuts in self.cuts[1:]:  # what all views need
             low, high = np.minimum(windows, cuts.windows)[:, :2], np.maximum(windows, cuts.windows)[:, 2:]
             windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, cuts.factors)
-        self.plan = Plan(self.batch.encoded, windows, factors)
+        self.plan = DecodePlan(self.batch.encoded, windows, factors)
 
 
-def _show(
-    pictures: I64, rows: slice, form: Form, view: View, cuts: Cuts, finish: Finish, images: npt.NDArray[Any]
+def _crop_and_resize(
+    pictures: I64, rows: slice, form: Form, view: View, cuts: Cuts, postprocess: Postprocess, images: npt.NDArray[Any]
 ) -> None:
-    """What a view shows of the pictures, into these rows of its batch."""
+    """Makes a view of these pictures, into these rows of its batch."""
     out = _as_nchw(form, images)[rows]
-    if finish.is_linear(view):
-        cuts.show(pictures, rows, out, finish.mean, finish.factor)
+    if postprocess.is_linear(view):
+        cuts.crop_and_resize(pictures, rows, out, postprocess.mean, postprocess.factor)
         if view.erased is not None:
-            finish.erase(torch.from_numpy(out), view.select(rows))
+            postprocess.erase(torch.from_numpy(out), view.select(rows))
         return
     block = np.empty((len(out), 3, *view.size), np.uint8)
-    cuts.show(pictures, rows, block, _ZEROS, _ONES)
-    finish(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
+    cuts.crop_and_resize(pictures, rows, block, _ZEROS, _ONES)
+    postprocess(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
 
 
 def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
 
 
-def _compute_alone(begun: threading.Barrier) -> None:
-    """The calling thread's computations are not shared out to others: it is one of many already."""
+def _compute_alone(started: threading.Barrier) -> None:
+    """Keeps torch from splitting the calling thread's computations among further threads: it is one of many already."""
     torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread takes the number over at its first use of it, which must not come later
-    begun.wait()
+    torch.get_num_threads()  # a thread adopts the number at its first use of it, which must not come later
+    started.wait()

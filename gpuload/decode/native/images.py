@@ -1,4 +1,4 @@
-"""Stored images to pixels on the CPU: whole, at a part of their size, or a part of them."""
+"""Stored images to pixels on the CPU: whole, at a fraction of their size, or a part of them."""
 
 import io
 import threading
@@ -11,34 +11,35 @@ from PIL import ExifTags, Image, ImageOps
 from gpuload.decode.interface import Stored
 from gpuload.decode.native import jpeg
 from gpuload.read.batch import EncodedBatch
-from gpuload.types import I64, U8
+from gpuload.types import I64, U8, HeightWidth
 
-Row = tuple[int, int, int, int, int, int, int]
+Picture = tuple[int, int, int, int, int, int, int]  # a row of DecodePlan.pictures
 
 _JPEG_START = b"\xff\xd8"
 
 
 class UndecodableError(Exception):
-    """Neither libjpeg-turbo nor Pillow makes an image of these bytes."""
+    """Neither libjpeg-turbo nor Pillow decodes these bytes."""
 
 
-class Plan:
+class DecodePlan:
     """How the images of a batch are decoded, and where their pixels are.
 
-    pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them. Those of images that are stored as pixels are
-    complete; the others have an address of 0, and the size of the stored image, until they are decoded.
-    windows: int64 (N, 4), what is wanted of each: top, left, bottom, right in pixels of the stored image.
-    factors: at most so much smaller. rooms: int64 (N,), bytes for each while it is needed, and `spare_bytes` more.
+    pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them. Those of raw images are complete;
+        the others have an address of 0, and the size of the stored image, until they are decoded.
+    windows: int64 (N, 4), the part needed of each: top, left, bottom, right in pixels of the stored image.
+    factors: int64 (N,), it may be decoded at 1/factor of its size.
+    rooms: int64 (N,), bytes for each image while it is needed, and `spare_bytes` more.
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
     """
 
-    def __init__(self, encoded: EncodedBatch, windows: I64, factors: I64) -> None:
-        self.images, self.spans, self.windows, self.factors = encoded.images, encoded.spans, windows, factors
+    def __init__(self, batch: EncodedBatch, windows: I64, factors: I64) -> None:
+        self.images, self.spans, self.windows, self.factors = batch.images, batch.spans, windows, factors
         self.pictures: I64 = np.zeros((len(windows), 7), np.int64)
-        self.pictures[:, 0] = encoded.spans[:, 0] * encoded.raw
-        self.pictures[:, 1], self.pictures[:, 2] = encoded.heights, encoded.widths
-        self.pictures[:, 3], self.pictures[:, 6] = 3 * encoded.widths, 1
-        self.encoded = not encoded.raw.all()
+        self.pictures[:, 0] = batch.spans[:, 0] * batch.raw
+        self.pictures[:, 1], self.pictures[:, 2] = batch.heights, batch.widths
+        self.pictures[:, 3], self.pictures[:, 6] = 3 * batch.widths, 1
+        self.encoded = not batch.raw.all()
         if self.encoded:
             self.rooms, self.spare_bytes = jpeg.room_for(windows, factors)
             self.largest_bytes = int(self.rooms.max(initial=1))
@@ -49,8 +50,8 @@ class Plan:
 class ImageDecoder:
     """Decodes some images at a time in each thread, into memory of that thread, which the next ones overwrite.
 
-    Nearly all JPEGs go to `gpuload.decode.native.jpeg`, which leaves those that it does not know, or that have a fault, to
-    libjpeg-turbo, and that to Pillow.
+    Nearly all JPEGs go to `gpuload.decode.native.jpeg`. What it does not support, or finds a fault in, goes to
+    libjpeg-turbo, and what that refuses to Pillow.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -59,45 +60,44 @@ class ImageDecoder:
         if not stored.raw:
             jpeg.load_compiled()
 
-    def decode(self, plan: Plan, rows: slice) -> tuple[list[Any], list[int]]:
+    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], list[int]]:
         """Completes the pictures of the images at these rows.
 
-        Returns what holds the memory that is not the thread's, and the rows of those that do not decode.
+        Returns the owners of memory that is not the thread's, and the rows of images that do not decode.
         """
-        kept: list[Any] = []
+        owners: list[Any] = []
         broken: list[int] = []
         if not plan.encoded:
-            return kept, broken
+            return owners, broken
         pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
         memory = thread.reserve(int(rooms.sum()) + plan.spare_bytes)
-        jpeg.decode(
-            plan.spans[rows], plan.windows[rows], plan.factors[rows], self._plain, memory, rooms, thread.work, pictures
-        )
-        for place in np.flatnonzero(pictures[:, 0] == 0).tolist():
+        spans, windows, factors = plan.spans[rows], plan.windows[rows], plan.factors[rows]
+        jpeg.decode(spans, windows, factors, self._plain, memory, rooms, thread.scratch, pictures)
+        for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
             try:
-                pictures[place], holder = self._decode_one(plan, rows.start + place)
+                pictures[row], owner = self._decode_one(plan, rows.start + row)
             except UndecodableError:
-                broken.append(rows.start + place)
+                broken.append(rows.start + row)
             else:
-                kept.append(holder)
-        return kept, broken
+                owners.append(owner)
+        return owners, broken
 
-    def _decode_one(self, plan: Plan, row: int) -> tuple[Row, Any]:
-        """Its row of the pictures, and what holds its memory."""
+    def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Picture, Any]:
+        """The picture, and the owner of its memory."""
         data = plan.images[row]
         try:
             if self._is_jpeg(data):
                 height, width = plan.pictures[row, 1:3].tolist()
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
-                return _row_of(whole, factor), whole
-        except ValueError:  # faults some of which Pillow forgives, as DALI does
+                return _picture_of(whole, factor), whole
+        except ValueError:  # faults some of which Pillow tolerates, as DALI does
             pass
         other = _decode_other(data)
-        return _row_of(other), other
+        return _picture_of(other), other
 
     def _is_jpeg(self, data: U8) -> bool:
-        """Whether libjpeg-turbo makes the right pixels of it, as it does of JPEGs that are gray or RGB, and upright."""
+        """Whether libjpeg-turbo decodes it to the right pixels, as it does JPEGs that are gray or RGB, and upright."""
         return data[:2].tobytes() == _JPEG_START and (self._plain or _is_plain(data))
 
 
@@ -105,7 +105,7 @@ class _Thread(threading.local):
     """What a thread keeps from one call to the next: fresh pages cost more than copying."""
 
     def __init__(self) -> None:
-        self.work = jpeg.Work()
+        self.scratch = jpeg.Scratch()
         self._memory: U8 = np.empty(0, np.uint8)
 
     def reserve(self, size: int) -> int:
@@ -115,12 +115,12 @@ class _Thread(threading.local):
         return int(self._memory.ctypes.data)
 
 
-def _row_of(pixels: U8, factor: int = 1) -> Row:
+def _picture_of(pixels: U8, factor: int = 1) -> Picture:
     height, width, _ = pixels.shape
     return pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, factor
 
 
-def _decode_whole(data: U8, size: tuple[int, int], factor: int) -> Any:
+def _decode_whole(data: U8, size: HeightWidth, factor: int) -> Any:
     """A JPEG at 1/factor of its size, or larger.
 
     Raises:
@@ -135,7 +135,7 @@ def _decode_whole(data: U8, size: tuple[int, int], factor: int) -> Any:
 
 
 def _is_plain(data: U8) -> bool:
-    """Whether a JPEG is gray or RGB, and to be shown as it is stored. EXIF data stands among the first segments.
+    """Whether a JPEG is gray or RGB, and upright as it is stored. Exif data are among the first segments.
 
     Raises:
         ValueError: it is no JPEG.
@@ -150,6 +150,7 @@ def _is_plain(data: U8) -> bool:
 
 
 def _decode_other(data: U8) -> U8:
+    """uint8 (height, width, 3), upright, by Pillow."""
     try:
         with Image.open(io.BytesIO(data.tobytes())) as image:
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))

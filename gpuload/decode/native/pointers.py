@@ -1,6 +1,6 @@
 """Memory by its address, in compiled functions: what numba has no expression for.
 
-An index into what a pointer points to is not looked at whether it is below 0 or too large, as that of an array is.
+Indices into what a pointer points to are not checked, nor counted from the end where they are negative.
 """
 
 from typing import Any
@@ -48,6 +48,6 @@ def _swap(_: Any, word: Any) -> Any:
     return word(word), generate
 
 
-swapped: Any = intrinsic(_swap)  # its bytes the other way round
-load_word: Any = intrinsic(_load_word)  # uint64, the 8 bytes at an address, the first one on top
-store_word: Any = intrinsic(_store_word)  # at an address, in the machine's order of bytes
+swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order
+load_word: Any = intrinsic(_load_word)  # uint64: the 8 bytes at an address, big-endian
+store_word: Any = intrinsic(_store_word)  # stores a word at an address, in the machine's byte order

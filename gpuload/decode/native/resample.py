@@ -1,12 +1,12 @@
-"""The arithmetic of the CPU's resize, compiled: a region of each image to the size of the output, antialiased.
+"""The resize of the CPU decoder, compiled: a region of each image to the size of the output, antialiased.
 
 A pixel's three channels are kept in one 64-bit word, 21 bits each, so that the filter takes one multiplication and one
-addition for the three. With that a crop made to 64×64 takes 6 µs where torch's uint8 `interpolate` and normalisation
-take 23 µs, most of them for the calls, one of 400×400 made to 224×224 160 µs for 200 µs (AMD EPYC with AVX-512, medians
-of interleaved runs, 2026-11). What takes longest then is to gather the words of the pass along the rows.
+addition for all three. Resizing a crop to 64×64 takes 6 µs, while torch's uint8 `interpolate` and normalisation take
+23 µs, mostly for the calls; 400×400 to 224×224 takes 160 µs instead of 200 (AMD EPYC with AVX-512, medians of
+interleaved runs, 2026-11). Most of that time is spent gathering words in the pass along the rows.
 
-The filters are those of Pillow and torch: a triangle, or Keys' cubic with a = -0.5, as wide as the region is to be made
-smaller (https://pillow.readthedocs.io/en/stable/handbook/concepts.html#filters). As there, a pass along the rows and
+The filters are those of Pillow and torch: a triangle, or Keys' cubic with a = -0.5, scaled up by the factor of the
+reduction (https://pillow.readthedocs.io/en/stable/handbook/concepts.html#filters). As there, a pass along the rows and
 then one along the columns each round to whole levels.
 """
 
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from gpuload.decode.native.compiled import compiled, kept
+from gpuload.decode.native.compiled import cached, inlined
 from gpuload.decode.native.pointers import bytes_at
 from gpuload.types import F32, F64, I64, U8, U64, Bools
 
 # Columns of `pictures`.
 ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
 
-# A word: B, G, R from its top, of 21 bits each: a level (8 bits) times weights that sum to 1 << 13; of a cubic filter
-# to 1 << 12, with a bias that keeps what it overshoots above 0.
+# A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a
+# cubic filter sum to 1 << 12, and a bias keeps its overshoot above 0.
 _LANE = 21
 _ONES = (1 << 2 * _LANE) | (1 << _LANE) | 1
 _LEVELS = 255 * _ONES
@@ -31,18 +31,15 @@ _LINEAR_BITS, _LINEAR_BIAS = 13, 0
 _CUBIC_BITS, _CUBIC_BIAS = 12, 1 << 19
 
 
-@compiled
+@inlined
 def _weigh_two(
     begin: float, step: float, low: int, high: int, flipped: bool, first: U64, taps: I64, weights: U64
 ) -> None:
-    """`_weigh` for what is not made smaller, where at most two inputs have a weight: in a fifth of the time.
-
-    The weights are those that `_weigh` gives.
-    """
+    """`_weigh` where the region is not reduced, so that at most two inputs have a weight; five times as fast."""
     one = float(1 << _LINEAR_BITS)
-    for place in range(len(first)):
-        output = len(first) - 1 - place if flipped else place
-        at = begin + step * (place + 0.5) - 0.5
+    for index in range(len(first)):
+        output = len(first) - 1 - index if flipped else index
+        at = begin + step * (index + 0.5) - 0.5
         start = np.floor(at)
         near = np.floor((start + 1.0 - at) * one + 0.5)
         if start < low or start >= high - 1:
@@ -51,7 +48,7 @@ def _weigh_two(
         weights[0, output], weights[1, output] = np.uint64(near), np.uint64(one - near)
 
 
-@compiled
+@inlined
 def _weigh(
     begin: float,
     step: float,
@@ -64,10 +61,11 @@ def _weigh(
     taps: I64,
     weights: U64,
 ) -> int:
-    """The filter's weights for each output, of the inputs low..high-1 alone.
+    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps.
 
-    values: float64 (most taps,), room. first: uint64 (outputs,), the first input. taps: int64 (outputs,), how many have
-    a weight. weights: uint64 (most taps, outputs), below 0 as two's complement. Returns the most taps of an output.
+    values: float64 (most taps,), scratch memory. Filled are first: uint64 (outputs,), the first input of each output;
+    taps: int64 (outputs,), how many inputs have a weight; weights: uint64 (most taps, outputs), negative ones as two's
+    complement.
     """
     if not cubic and step <= 1.0:
         _weigh_two(begin, step, low, high, flipped, first, taps, weights)
@@ -75,9 +73,9 @@ def _weigh(
     most, one = 1, float(1 << (_CUBIC_BITS if cubic else _LINEAR_BITS))
     stretch = max(step, 1.0)
     support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
-    for place in range(len(first)):
-        output = len(first) - 1 - place if flipped else place
-        center = begin + step * (place + 0.5)
+    for index in range(len(first)):
+        output = len(first) - 1 - index if flipped else index
+        center = begin + step * (index + 0.5)
         start = min(max(int(np.floor(center - support + 0.5)), low), high - 1)
         number = max(min(int(np.floor(center + support + 0.5)), high), start + 1) - start
         total = 0.0
@@ -93,9 +91,9 @@ def _weigh(
                 value = 0.0
             values[tap] = value
             total += value
-        if total == 0.0:  # a region outside of its window
+        if total == 0.0:  # the region is outside of its window
             values[0] = total = 1.0
-        # What was rounded off of the weights so far goes into the next: so they still sum to 1.
+        # The rounding error of the weights so far goes into the next one, so that they still sum to 1.
         scale, exact, done, used = one / total, 0.0, 0, 1
         for tap in range(number):
             exact += values[tap] * scale
@@ -111,23 +109,23 @@ def _weigh(
     return most
 
 
-# Rows are told by their numbers and not handed over as slices, of which each costs as much as 50 pixels: numba counts
-# who holds an array, atomically. Taps go in pairs, the last one of an odd number with one that weighs nothing: a branch
-# for single ones takes more than it saves.
+# Rows are passed as indices and not as slices, each of which costs as much as 50 pixels: numba counts references to
+# arrays atomically. Taps are taken in pairs, the last one of an odd number with a weight of 0: a branch for single taps
+# costs more than it saves.
 
 
-@compiled
+@inlined
 def _pack(pixels: U8, begin: int, number: int, words: U64, row: int) -> None:
-    """Pixels, the first at byte `begin`, to a row of words."""
+    """`number` pixels, the first at byte `begin`, to a row of words."""
     for x in range(number):
         at = np.uint64(begin + 3 * x)
         g, b = np.uint64(pixels[at + np.uint64(1)]), np.uint64(pixels[at + np.uint64(2)])
         words[row, x] = np.uint64(pixels[at]) | g << np.uint64(_LANE) | b << np.uint64(2 * _LANE)
 
 
-@compiled
+@inlined
 def _sum_columns(words: U64, first: U64, weights: U64, taps: int, start: np.uint64, sums: U64) -> None:
-    """`start` and the weighted sum of `taps` words, of the only row of them, for each output."""
+    """For each output, `start` and the weighted sum of `taps` words; there is one row of them."""
     one = np.uint64(1)
     for x in range(len(sums)):
         sums[x] = start + weights[0, x] * words[0, first[x]] + weights[1, x] * words[0, first[x] + one]
@@ -138,9 +136,9 @@ def _sum_columns(words: U64, first: U64, weights: U64, taps: int, start: np.uint
             sums[x] += weights[tap, x] * words[0, at] + weights[tap + 1, x] * words[0, at + one]
 
 
-@compiled
+@inlined
 def _sum_rows(rows: U64, first: int, weights: U64, output: int, taps: int, start: np.uint64, sums: U64) -> None:
-    """`start` and the weighted sum of `taps` rows of words, of a ring of 2^k of them, for this output."""
+    """For one output, `start` and the weighted sum of `taps` rows of words, out of a ring of 2^k rows."""
     slots = len(rows) - 1
     row, weight = first & slots, weights[output, 0]
     below, other = (first + 1) & slots, weights[output, 1]
@@ -153,7 +151,7 @@ def _sum_rows(rows: U64, first: int, weights: U64, output: int, taps: int, start
             sums[x] += weight * rows[row, x] + other * rows[below, x]
 
 
-@compiled
+@inlined
 def _level(total: np.uint64, lane: int, bits: int, bias: int) -> Any:
     """One channel of a sum: int32, 0..255."""
     level = np.int32((total >> np.uint64(lane * _LANE + bits)) & np.uint64((1 << (_LANE - bits)) - 1))
@@ -162,9 +160,9 @@ def _level(total: np.uint64, lane: int, bits: int, bias: int) -> Any:
     return min(max(level - np.int32(bias >> bits), np.int32(0)), np.int32(255))
 
 
-@compiled
+@inlined
 def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
-    """Sums to a row of words again."""
+    """Rounds sums to a row of words."""
     if not cubic:
         for x in range(len(sums)):
             words[row, x] = (sums[x] >> np.uint64(_LINEAR_BITS)) & np.uint64(_LEVELS)
@@ -176,7 +174,7 @@ def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
         words[row, x] = r | g << np.uint64(_LANE) | b << np.uint64(2 * _LANE)
 
 
-@compiled
+@inlined
 def _unpack(sums: U64, bits: int, bias: int, mean: F32, factor: F32, out: Any, image: int, row: int) -> None:
     """The sums to a row of the output."""
     red, green, blue = mean[0], mean[1], mean[2]
@@ -187,17 +185,17 @@ def _unpack(sums: U64, bits: int, bias: int, mean: F32, factor: F32, out: Any, i
         out[image, 2, row, x] = (np.float32(_level(sums[x], 2, bits, bias)) - blue) * by_blue
 
 
-@kept
+@cached
 def resample(
     pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, mean: F32, factor: F32, out: Any
 ) -> None:
-    """The region of each of N images to the size of the output, (level - mean) * factor.
+    """Resizes a region of each of N images to the size of the output, as (level - mean) * factor.
 
-    pictures: int64 (N, 7), where its pixels are: the address of uint8 (height, width, 3), height and width, bytes from
-        row to row, where its first pixel stands in the stored image (top, left), and how many pixels of the stored
-        image, along each side, are one of these. An address of 0: nothing is done.
-    windows: int64 (N, 4), top, left, bottom, right in the stored image: what the filter may see.
-    regions: float64 (N, 4), the same of what is stretched over the output.
+    pictures: int64 (N, 7), the decoded pixels of each image: address of uint8 (height, width, 3), height, width, bytes
+        from row to row, position of the first pixel in the stored image (top, left), and how many pixels of the stored
+        image along each side make one of these. Where the address is 0, nothing is done.
+    windows: int64 (N, 4), top, left, bottom, right in the stored image: what the filter may use.
+    regions: float64 (N, 4), top, left, bottom, right in the stored image: what becomes the output.
     flips: bool (N, 2), top to bottom and left to right.
     cubic: whether the filter is bicubic, else bilinear. mean, factor: float32 (3,).
     out: float32 or uint8 (N, 3, height, width).
@@ -240,11 +238,11 @@ def resample(
         taps = _weigh(begin_x, step_x, left, right, cubic, flipped, values, first_columns, column_taps, column_weights)
         first_columns -= np.uint64(left)
         row_sums = all_row_sums[: right - left]
-        # The pass along the columns goes first where many pixels become few, which leaves fewer rows to the other one,
-        # which has to gather: 1200 pixels to 224 take 0.43 ms so, 0.61 the other way. But single pixels are a level
-        # apart then; so only of images that are not quite the stored ones anyway.
+        # The pass along the columns goes first where many pixels become few: it leaves fewer rows to the pass along the
+        # rows, which gathers. 1200 pixels to 224 take 0.43 ms in this order and 0.61 in the other. But single pixels
+        # then differ by a level, so this is for images decoded at a reduced size, which are not exact anyway.
         rows_first = reduced > 1
-        known = top  # the rows before this one are in the ring, or were
+        known = top  # the rows before this one are, or have been, in the ring
         for row in range(height):
             first = np.int64(first_rows[row])
             known = max(known, first)
@@ -269,9 +267,9 @@ def resample(
                 _unpack(sums, _LINEAR_BITS, _LINEAR_BIAS, mean, factor, out, image, shown)
 
 
-@kept
-def place(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, out: Any) -> None:
-    """The same without scaling: a window of each image, of the size of the output, `fill` where it has no pixels."""
+@cached
+def crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, out: Any) -> None:
+    """As `resample`, without scaling: a window of each image, as large as the output; `fill` outside of the image."""
     height, width = out.shape[2:]
     for image in range(len(out)):
         address, rows, columns, stride, y, x, _ = pictures[image]

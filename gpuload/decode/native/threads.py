@@ -1,8 +1,8 @@
-"""Threads that take tasks, for batches that come every millisecond.
+"""Threads that execute tasks, for batches that come every millisecond.
 
-`concurrent.futures` costs 0.15 ms of processor time for each task where the caches are cold, as they are behind a
-training step: so much of its bookkeeping is Python, and it waits for locks of its own (2 cores, 2026-11). A queue and
-a lock, both in C, are all that is needed.
+`concurrent.futures` costs 0.15 ms of processor time a task where the caches are cold, as they are after a training
+step: most of its bookkeeping is Python, and it waits for its own locks (2 cores, 2026-11). A queue and a lock, both in
+C, are enough.
 """
 
 import os
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work under way in another thread.
+    """Work in progress in another thread.
 
-    value: what it gave; None until then, and where it raised or was cancelled before it began.
+    value: what it returned; None until then, and where it raised or was cancelled before it began.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -27,7 +27,7 @@ class Task(Generic[T]):
         self._done.acquire()
         self.value: T | None = None
         self._error: BaseException | None = None
-        self.cancelled = False  # to be set by whoever does not want it any more
+        self.cancelled = False  # set it to True where the task is not wanted any more
 
     def run(self) -> None:
         work, self._work = self._work, None
@@ -40,7 +40,7 @@ class Task(Generic[T]):
         self._done.release()
 
     def wait(self) -> None:
-        """Until it has ended, however."""
+        """Waits until it has ended, with an error or without."""
         self._done.acquire()
         self._done.release()
 
@@ -54,9 +54,9 @@ class Task(Generic[T]):
 
 
 class Threads:
-    """Some threads, which end when this is closed or forgotten, or the interpreter ends.
+    """Some threads, which end when this is closed or garbage collected, or the interpreter ends.
 
-    initializer: each calls it first.
+    initializer: each thread calls it first.
     """
 
     def __init__(self, count: int, name: str, initializer: Callable[[], None] = lambda: None) -> None:
@@ -70,12 +70,13 @@ class Threads:
         self._stop = weakref.finalize(self, _stop, self._tasks, threads, os.getpid())
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
+        """A task that the next free thread executes."""
         task = Task(work)
         self._tasks.put(task)
         return task
 
     def close(self) -> None:
-        """Waits until what was submitted is done."""
+        """Ends the threads, after what was submitted."""
         self._stop()
 
 
@@ -83,7 +84,7 @@ def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]
     initializer()
     while (task := tasks.get()) is not None:
         task.run()
-        del task  # while this thread waits, it must not keep a batch
+        del task  # a waiting thread must not keep a batch alive
 
 
 def _stop(tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], process: int) -> None:
@@ -92,5 +93,5 @@ def _stop(tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread
     for _ in threads:
         tasks.put(None)
     for thread in threads:
-        if thread is not threading.current_thread():  # the garbage collector may call from anywhere
+        if thread is not threading.current_thread():  # the garbage collector may call this in any thread
             thread.join()

@@ -8,7 +8,7 @@ import pytest
 from nvidia.dali import Pipeline
 
 from gpuload.augment import Augment
-from gpuload.decode.dali.graph import operators
+from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.interface import Stored
 
 
@@ -23,10 +23,10 @@ from gpuload.decode.interface import Stored
 )
 def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> None:
     """Without a GPU too: DALI checks the names of operators and of their arguments when a graph is defined."""
-    forms, stored = [augment.form for augment in augments], Stored(640, 480, 1, raw=raw, mask_fills=(0, 255))
+    forms, stored = [augment.form for augment in augments], Stored(640, 480, raw=raw, mask_fills=(0, 255))
     for device_id, device in ((0, "gpu"), (None, "cpu")):
         with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
-            outputs = operators(forms, stored, lambda: ())
+            outputs = build_graph(forms, stored, lambda: ())
             assert [output.device for output in outputs] == [device] * 3 * len(forms)
 
 

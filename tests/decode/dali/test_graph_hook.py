@@ -120,6 +120,6 @@ def test_no_more_views_than_there_are_random_numbers_for(packed: Path) -> None:
 
 
 def test_it_needs_dali(packed: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match="graph: operators of DALI's need decoder='dali'"):
+    with pytest.raises(gpuload.ArgumentError, match="graph: DALI operators need decoder='dali'"):
         load(packed, darken_and_turn, decoder="native")
     assert load(packed, darken_and_turn, decoder="auto").decoder == "dali"

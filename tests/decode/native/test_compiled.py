@@ -1,12 +1,17 @@
-"""What is kept of compiled functions goes with the source text that they are made of."""
+"""A cached function is compiled again when any source file changes that it is made of."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-_INNER = "from gpuload.decode.native.compiled import compiled\n\n@compiled\ndef inner(x):\n    return x + {number}\n"
+import pytest
+from test_structure import PACKAGE, module_graph, own_modules
+
+from gpuload.decode.native.compiled import sources_of
+
+_INNER = "from gpuload.decode.native.compiled import inlined\n\n@inlined\ndef inner(x):\n    return x + {number}\n"
 _OUTER = (
-    "from gpuload.decode.native.compiled import kept\nfrom inner import inner\n\n@kept\ndef outer(x):\n    return inner(x)\n\n"
+    "from gpuload.decode.native.compiled import cached\nfrom inner import inner\n\n@cached\ndef outer(x):\n    return inner(x)\n\n"
     "print(outer(1), sum(outer.stats.cache_hits.values()))\n"
 )
 
@@ -16,7 +21,7 @@ def run(folder: Path) -> str:
     return result.stdout.strip()
 
 
-def test_a_kept_function_is_loaded_until_a_file_of_its_folder_changes(tmp_path: Path) -> None:
+def test_a_cached_function_is_loaded_until_a_file_of_its_folder_changes(tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(_OUTER)
     (tmp_path / "inner.py").write_text(_INNER.format(number=1))
     assert run(tmp_path) == "2 0"
@@ -24,3 +29,29 @@ def test_a_kept_function_is_loaded_until_a_file_of_its_folder_changes(tmp_path: 
     (tmp_path / "inner.py").write_text(_INNER.format(number=2))
     assert run(tmp_path) == "3 0"
     assert run(tmp_path) == "3 1"
+
+
+def all_imports(module: str) -> set[str]:
+    """The module and all modules of the package that it imports, directly or through others."""
+    graph, found, open_ = module_graph(PACKAGE), set(), {module}
+    while open_:
+        name = open_.pop()
+        found.add(name)
+        open_ |= graph[name] - found
+    return found
+
+
+_CACHED = [name for name, path in own_modules(PACKAGE).items() if "\n@cached\n" in path.read_text()]
+
+
+@pytest.mark.parametrize("module", _CACHED)
+def test_the_cache_depends_on_every_file_that_a_cached_function_can_use(module: str) -> None:
+    """Functions inlined from another file, constants, and the fields of tuples are all compiled in."""
+    paths = own_modules(PACKAGE)
+    used = {paths[name] for name in all_imports(module)} - {PACKAGE / "types.py"}  # types are in annotations only
+    assert len(used) > 2
+    assert used - set(sources_of(paths[module])) == set()
+
+
+def test_there_are_cached_functions() -> None:
+    assert _CACHED == ["gpuload.decode.native.jpeg.decode", "gpuload.decode.native.resample"]

@@ -37,7 +37,7 @@ def decode(
     pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
     before = pictures.copy()
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
     assert (memory[room:] == 171).all()
     address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
     if address == 0:
@@ -146,7 +146,7 @@ def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> No
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
-    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
     for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
         is_progressive = b"\xff\xc2" in data
         assert (address == 0) == is_progressive
@@ -174,7 +174,7 @@ def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
-    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Work(), pictures)
+    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
     assert (pictures[:, 0] != 0).tolist() == [True, False]
 
 

@@ -143,7 +143,7 @@ def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> N
     assert len({array.tobytes() for array in seen}) == 3
     with pytest.raises(gpuload.ShardError, match="the shard is gone"):
         next(decoded)
-    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-begin"}
+    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-start"}
 
     def slow() -> Any:
         for number, batch in enumerate(batches(50)):

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.nn import functional
 
 from gpuload.decode.native import compiled
-from gpuload.decode.native.resample import place, resample
+from gpuload.decode.native.resample import crop_or_pad, resample
 
 ZEROS, ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 
@@ -189,7 +189,7 @@ def test_an_image_that_is_not_there_is_left_alone_and_one_smaller_than_said_is_s
     pictures, window = np.array([[0, 5, 5, 15, 0, 0, 1]]), np.array([[0, 0, 5, 5]])
     flips = np.zeros((1, 2), np.bool_)
     resample(pictures, window, window.astype(np.float64), flips, False, ZEROS, ONES, out)
-    place(pictures, window, flips, 3, ZEROS, ONES, out)
+    crop_or_pad(pictures, window, flips, 3, ZEROS, ONES, out)
     assert (out == 77).all()
     pixels = np.full((5, 6, 3), 9, np.uint8)
     assert (run(pixels, (8, 8), (20, 30, 60, 70), (20, 30, 60, 70)) == 9).all()
@@ -205,11 +205,11 @@ def test_placing_pads_and_crops(window: tuple[int, int, int, int], flips: tuple[
     expected = padded[top:bottom, left:right][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
     out = np.empty((1, 3, *expected.shape[:2]), np.float32)
     pictures = np.array([[pixels.ctypes.data, 10, 12, 36, 0, 0, 1]])
-    place(pictures, np.array([window]), np.array([flips]), 50, ZEROS, ONES * 2, out)
+    crop_or_pad(pictures, np.array([window]), np.array([flips]), 50, ZEROS, ONES * 2, out)
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected * 2.0)
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_cache_can_be_written_it_is_compiled_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = compiled.njit
 
@@ -220,5 +220,5 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew(monkeypatch: pytest.Monke
         return real(**options)
 
     monkeypatch.setattr(compiled, "njit", njit)
-    assert compiled.kept(lambda x: x + 1)(2) == 3
+    assert compiled.cached(lambda x: x + 1)(2) == 3
     assert asked == [True, False]

@@ -1,6 +1,6 @@
-"""Luma and chroma to RGB (ITU-T T.871), 16 pixels at a time, as libjpeg-turbo does it: the same pixels, bit for bit.
+"""Luma and chroma to RGB (ITU-T T.871), 16 pixels at a time: the pixels of libjpeg-turbo, bit for bit.
 
-Chroma that is half as wide or high is interpolated between its two or four nearest levels, 3 to 1 along each side.
+Chroma of half the width or height is interpolated between its two or four nearest samples, 3 to 1 along each side.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _Chroma = Callable[[ir.IRBuilder, Any, Any], Lanes]
 
 
 def _half(builder: ir.IRBuilder, address: Any, after: int = 0) -> Lanes:
-    """The chroma of `PIXELS`, where it is half as wide."""
+    """The chroma of `PIXELS` pixels, where it has half the width."""
     return Lanes.load(builder, address, INT8, PIXELS // 2, after).wide(INT16)
 
 
@@ -53,13 +53,13 @@ def _between_four(builder: ir.IRBuilder, near: Any, far: Any) -> Lanes:
 def _store_rgb(red: Lanes, green: Lanes, blue: Lanes, address: Any) -> None:
     red, green, blue = (part.narrow(INT8) for part in (red, green, blue))
     two = red.shuffled(green, range(2 * PIXELS))
-    # Both have as many lanes, of which the last half of `blue` is never taken.
+    # Shuffled vectors must have equally many lanes; the second half of `blue` is never taken.
     order = [pixel + PIXELS * channel for pixel in range(PIXELS) for channel in range(3)]
     two.shuffled(blue.shuffled(blue, range(2 * PIXELS)), order).store(address)
 
 
 def _make(chroma: _Chroma) -> Any:
-    """A function of addresses: luma of the first pixel; Cb of its row and of the other nearest one; Cr; RGB."""
+    """A function of addresses: luma of the first pixel; Cb of its row and of the next nearest row; Cr likewise; RGB."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         luma, near_blue, far_blue, near_red, far_red, rgb = args

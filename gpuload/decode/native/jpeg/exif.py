@@ -1,31 +1,29 @@
-"""Which way up an image is to be shown (Exif 2.3, 4.6.4: tag 0x0112 of the first directory of a TIFF header)."""
+"""The orientation of an image (Exif 2.3, 4.6.4: tag 0x0112 of the first directory of a TIFF header)."""
 
 from typing import Any
 
 import numpy as np
 
-from gpuload.decode.native.compiled import compiled
+from gpuload.decode.native.compiled import inlined
 
 UPRIGHT, UNKNOWN = 1, 0
 
-_LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the order of bytes
+_LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the byte order
 _VERSION, _ORIENTATION, _SHORT = 42, 0x0112, 3
 
 
-@compiled
+@inlined
 def _number(file: Any, at: int, size: int, little: bool) -> int:
     value = np.int64(0)
-    for place in range(size):
-        value = value << 8 | np.int64(file[at + (size - 1 - place if little else place)])
+    for byte in range(size):
+        value = value << 8 | np.int64(file[at + (size - 1 - byte if little else byte)])
     return int(value)
 
 
-@compiled
+@inlined
 def read_orientation(file: Any, begin: int, end: int) -> int:
-    """1 to 8 as the standard counts them, of the Exif data in file[begin:end], which begin with their TIFF header.
-
-    file: pointer to uint8. UNKNOWN where they do not tell, or where they are not what they should be.
-    """
+    """The orientation, 1 to 8 as the standard counts, of the Exif data in file[begin:end], from their TIFF header on;
+    UNKNOWN where they do not give one or are malformed. file: pointer to uint8."""
     if end - begin < 8 or file[begin] != file[begin + 1] or (file[begin] != _LITTLE and file[begin] != _BIG):
         return UNKNOWN
     little = file[begin] == _LITTLE

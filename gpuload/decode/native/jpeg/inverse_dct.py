@@ -1,9 +1,9 @@
-"""The inverse DCT of a block, to 8×8, 4×4, 2×2 or 1×1 pixels, in vectors.
+"""The inverse DCT of a block, to 8×8, 4×4 or 2×2 samples, in vectors.
 
-The arithmetic is that of libjpeg's accurate integer method, so the pixels are those of libjpeg-turbo, bit for bit:
+The arithmetic is that of libjpeg's accurate integer method, so the samples are those of libjpeg-turbo, bit for bit:
 C. Loeffler, A. Ligtenberg and G. Moschytz, "Practical Fast 1-D DCT Algorithms with 11 Multiplications" (ICASSP 1989),
-with 13 bits after the point, in one pass along the columns, which keeps two of them, and one along the rows. To 4×4 and
-2×2 pixels: the same transform of which only so many outputs are computed, each the mean of its neighbours.
+with 13 fractional bits, in a pass along the columns, whose results keep two of them, and a pass along the rows. To 4×4
+and 2×2 samples, the same transform computes only that many outputs, each the mean of its neighbours.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ def _transpose(rows: Sequence[Lanes]) -> list[Lanes]:
 
 
 def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any:
-    """A function of the addresses of int32 (8, 8), coefficients by row, and of pixels; and of bytes from row to row."""
+    """A function of the address of int32 (8, 8), coefficients by row, and of samples, and their bytes per row."""
     less = {8: 0, 4: 1, 2: 2}[size]
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
@@ -79,7 +79,7 @@ def _make(transform: Callable[[Sequence[Lanes]], list[Lanes]], size: int) -> Any
         kept += [kept[0].all(0)] * (8 - size)
         columns = transform(_transpose(kept))
         levels = [(column.rounded(_BITS + _KEPT_BITS + 3 + less) + 128).level() for column in columns]
-        # A lane is a row now: up to four columns side by side make a word of it.
+        # A lane is a row now: up to four columns, side by side, make one word of it.
         step = min(size, 4)
         words = [
             reduce(or_, (levels[first + column] << 8 * column for column in range(step)))

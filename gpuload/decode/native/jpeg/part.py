@@ -1,20 +1,20 @@
-"""Which part of an image is decoded, and how it lies in memory meanwhile."""
+"""Which part of an image is decoded, and its layout in memory."""
 
 from typing import NamedTuple
 
-from gpuload.decode.native.compiled import compiled
+from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.jpeg.frame import Frame
 from gpuload.types import I64
 
 _PAD = 32  # bytes before and after each row of a plane
-_KEPT_UNITS = 2  # rows of units in a plane: chroma is interpolated between the last one and this one
+_KEPT_MCUS = 2  # rows of MCUs in a plane: chroma is interpolated between the current one and the one before
 
 
 class Plane(NamedTuple):
-    """The levels of a component, as many rows of the part as are needed at a time: row y is in slot y % rows.
+    """Samples of a component, as many rows as are needed at a time: row y is in slot y % rows.
 
-    address: of the first one of slot 0. stride: bytes from slot to slot. rows: how many, 2^k. size: of a block's side,
-    8, 4, 2 or 1. top, left: what of the component's own pixels stands first. height, width: of the component.
+    address: of the first sample of slot 0. stride: bytes from slot to slot. rows: number of slots, 2^k. size: side of a
+    block, 8, 4, 2 or 1. top, left: position of the first sample in the component. height, width: of the component.
     """
 
     address: int
@@ -30,9 +30,8 @@ class Plane(NamedTuple):
 class Part(NamedTuple):
     """A part of an image at 1/factor of its size.
 
-    A unit is a block of chroma and the blocks of luma that it belongs to. first_row..end_row-1 and
-    first_column..end_column-1: the units that are decoded. top, left, height, width: the pixels that are shown.
-    across, down: pixels for each one of chroma.
+    first_row..end_row-1 and first_column..end_column-1: the MCUs that are decoded. top, left, height, width: the
+    pixels that are made of them. across, down: luma samples for each chroma sample.
     """
 
     first_row: int
@@ -50,15 +49,15 @@ class Part(NamedTuple):
     red: Plane
 
 
-@compiled
-def _plane(frame: Frame, address: int, size: int, across: int, down: int, units: tuple[int, int, int]) -> Plane:
-    """Of a component with this many blocks of `size` in a unit. units: first row, first column, columns."""
-    first_row, first_column, columns = units
+@inlined
+def _plane(frame: Frame, address: int, size: int, across: int, down: int, mcus: tuple[int, int, int]) -> Plane:
+    """Of a component with across × down blocks of `size` in an MCU. mcus: first row, first column, columns."""
+    first_row, first_column, columns = mcus
     tall, wide = 8 * frame.down, 8 * frame.across
     return Plane(
         address + _PAD,
         columns * across * size + 2 * _PAD,
-        _KEPT_UNITS * down * size,
+        _KEPT_MCUS * down * size,
         size,
         first_row * down * size,
         first_column * across * size,
@@ -67,26 +66,26 @@ def _plane(frame: Frame, address: int, size: int, across: int, down: int, units:
     )
 
 
-@compiled
+@inlined
 def make_part(frame: Frame, window: I64, factor: int, address: int) -> Part:
-    """The part that a window needs. address: of memory for its planes."""
+    """The part that a window needs. window: top, left, bottom, right. address: of memory for its planes."""
     tall, wide = 8 * frame.down, 8 * frame.across
-    # At least one pixel, and from where chroma that is half as wide has a level.
+    # At least one pixel, beginning where chroma of half the width has a sample.
     top = min(max(window[0], 0), frame.height - 1) // factor
     left = min(max(window[1], 0), frame.width - 1) // factor & ~1
     bottom = max(-(-min(window[2], frame.height) // factor), top + 1)
     right = max(-(-min(window[3], frame.width) // factor), left + 1)
-    edge = 2 * factor  # a level of chroma
+    edge = 2 * factor  # one chroma sample
     first_row, first_column = max(top * factor - edge, 0) // tall, max(left * factor - edge, 0) // wide
     end_row = min(-(-(bottom * factor + edge) // tall), frame.rows)
     end_column = min(-(-(right * factor + edge) // wide), frame.columns)
     size = 8 // factor
-    # Chroma is decoded at twice the size, where that takes the place of widening it.
+    # Chroma is decoded at twice the size where that saves its interpolation.
     other = 2 * size if frame.across == 2 and frame.down == 2 and size < 8 else size
-    units = first_row, first_column, end_column - first_column
-    luma = _plane(frame, address, size, frame.across, frame.down, units)
-    blue = _plane(frame, address + luma.rows * luma.stride, other, 1, 1, units)
-    red = _plane(frame, blue.address - _PAD + blue.rows * blue.stride, other, 1, 1, units)
+    mcus = first_row, first_column, end_column - first_column
+    luma = _plane(frame, address, size, frame.across, frame.down, mcus)
+    blue = _plane(frame, address + luma.rows * luma.stride, other, 1, 1, mcus)
+    red = _plane(frame, blue.address - _PAD + blue.rows * blue.stride, other, 1, 1, mcus)
     return Part(
         first_row,
         first_column,
@@ -105,6 +104,6 @@ def make_part(frame: Frame, window: I64, factor: int, address: int) -> Part:
 
 
 def plane_bytes(widths: I64) -> int:
-    """At most, for planes of parts of these widths in pixels: whole units of 16×16, and two pixels around them."""
+    """The most bytes for the planes of parts of these widths in pixels: whole MCUs of 16×16, and two pixels around."""
     widest = int(widths.max(initial=0)) + 40 + 2 * _PAD
-    return 3 * (_KEPT_UNITS * 16 + 1) * widest
+    return 3 * (_KEPT_MCUS * 16 + 1) * widest

@@ -1,29 +1,29 @@
-"""Rows of a part's planes to rows of RGB."""
+"""Rows of the planes of a part to rows of RGB."""
 
-from gpuload.decode.native.compiled import compiled
+from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.jpeg.colors import PIXELS, between_four, between_two, gray, repeated, same
 from gpuload.decode.native.jpeg.frame import Frame
 from gpuload.decode.native.jpeg.part import Part, Plane
 from gpuload.decode.native.pointers import bytes_at
 
-SPARE_PIXELS = PIXELS  # are written beyond the last one
+SPARE_PIXELS = PIXELS  # that may be written after the last one
 
 
-@compiled
+@inlined
 def ready_rows(frame: Frame, part: Part, row: int) -> int:
-    """How many rows of pixels can be shown once the planes have this row of units."""
+    """How many rows of pixels are complete once the planes hold this row of MCUs."""
     if row == part.end_row - 1:
         return part.height
-    # The last one lacks the chroma below it.
+    # The last row needs the chroma below it.
     rows = (row + 1) * frame.down * part.luma.size - (1 if part.down == 2 else 0)
     return min(max(rows - part.top, 0), part.height)
 
 
-@compiled
-def show_rows(frame: Frame, part: Part, begin: int, end: int, address: int) -> None:
-    """Rows begin..end-1 of the part as RGB to where its first pixel is to be."""
+@inlined
+def convert_rows(frame: Frame, part: Part, begin: int, end: int, address: int) -> None:
+    """Rows begin..end-1 of the part to RGB. address: of the pixels of the part."""
     luma, blue, red = part.luma, part.blue, part.red
-    smooth = blue.width > 2 and luma.size > 1  # as libjpeg
+    smooth = blue.width > 2 and luma.size > 1  # as libjpeg does it
     for y in range(begin, end):
         luma_at = _row(luma, part.top + y) + part.left - luma.left
         rgb = address + 3 * part.width * y
@@ -48,15 +48,15 @@ def show_rows(frame: Frame, part: Part, begin: int, end: int, address: int) -> N
                 between_four(luma_at + x, blue_near + c, blue_far + c, red_near + c, red_far + c, rgb + 3 * x)
 
 
-@compiled
+@inlined
 def _row(plane: Plane, y: int) -> int:
     """The address of a row of the component."""
     return plane.address + ((y - plane.top) & (plane.rows - 1)) * plane.stride
 
 
-@compiled
+@inlined
 def repeat_edges(frame: Frame, part: Part, row: int) -> None:
-    """Before the first and after the last level of chroma in a row of units the same ones, if they are the image's."""
+    """Repeats the first and the last chroma sample of each line in a row of MCUs, where it is at the image's edge."""
     if part.across == 1:
         return
     for plane in (part.blue, part.red):

@@ -1,52 +1,62 @@
-"""The coded pixels of a JPEG to planes of levels, a row of units at a time: Huffman decoding and the inverse DCT."""
+"""The coded pixels of a JPEG to planes of samples, a row of MCUs at a time: Huffman decoding and the inverse DCT."""
 
 import numpy as np
 
-from gpuload.decode.native.compiled import called, compiled
+from gpuload.decode.native.compiled import compiled, inlined
 from gpuload.decode.native.jpeg import inverse_dct
 from gpuload.decode.native.jpeg.blocks import AT, BITS, FAULT, LEFT, MORE, STATES, read_block, skip_block
-from gpuload.decode.native.jpeg.frame import AC, DC, SCALES, File, Frame, codes_of, component_of, lookup_of, scales_of
+from gpuload.decode.native.jpeg.frame import (
+    AC,
+    DC,
+    QUANT,
+    File,
+    Frame,
+    codes_of,
+    component_of,
+    lookup_of,
+    quantization_of,
+)
 from gpuload.decode.native.jpeg.part import Part
-from gpuload.decode.native.jpeg.work import READ_BYTES, Addresses
+from gpuload.decode.native.jpeg.scratch import READ_BYTES, Addresses
 from gpuload.decode.native.pointers import bytes_at, load_word, longs_at, numbers_at, store_word, swapped, words_at
 
-_UNIT_BYTES = 1536  # no more are read for a unit: 6 blocks of 64 symbols of up to 31 bits
-_SPARE_BYTES = _UNIT_BYTES + 64
+_MCU_BYTES = 1536  # an MCU takes no more: 6 blocks of 64 symbols of up to 31 bits
+_SPARE_BYTES = _MCU_BYTES + 64
 _ROOM = READ_BYTES - _SPARE_BYTES
 _END_OF_IMAGE, _RESTART = 0xD9, 0xD0
 
-# `Addresses.place`: where the file is read on; how many bytes are in `Addresses.bytes`; whether a marker follows.
+# `Addresses.position`: the next byte of the file to copy; bytes in `Addresses.bytes`; whether a marker follows them.
 FILE, READ, ENDED = range(3)
 
 
-@compiled
-def begin_scan(file: File, frame: Frame, work: Addresses) -> None:
-    """Before the first row."""
-    _begin(file, work, frame.at)
+@inlined
+def begin_scan(file: File, frame: Frame, scratch: Addresses) -> None:
+    """Prepares for the first row."""
+    _begin(file, scratch, frame.at)
 
 
-@compiled
-def _begin(file: File, work: Addresses, at: int) -> None:
-    """Goes on at this byte of the file, with nothing known of what came before."""
-    place, state = longs_at(work.place), words_at(work.state)
-    place[FILE], place[READ] = at, 0
-    _copy(file, work)
+@inlined
+def _begin(file: File, scratch: Addresses, at: int) -> None:
+    """Starts at this byte of the file, with the state of a scan that begins."""
+    position, state = longs_at(scratch.position), words_at(scratch.state)
+    position[FILE], position[READ] = at, 0
+    _copy(file, scratch)
     for number in range(STATES):
         state[number] = np.uint64(0)
-    state[AT], state[LEFT], state[BITS] = np.uint64(work.bytes + 7), np.uint64(56), load_word(work.bytes)
+    state[AT], state[LEFT], state[BITS] = np.uint64(scratch.bytes + 7), np.uint64(56), load_word(scratch.bytes)
 
 
-@compiled
-def _copy(file: File, work: Addresses) -> None:
-    """Fills `work.bytes` with what follows in the file, without what is stuffed, up to a marker or the end."""
-    place, read, data = longs_at(work.place), bytes_at(work.bytes), bytes_at(file.address)
-    at, number, ended = place[FILE], place[READ], 0
+@inlined
+def _copy(file: File, scratch: Addresses) -> None:
+    """Fills `scratch.bytes` with the next bytes of the file, without stuffed ones, up to a marker or the end."""
+    position, read, data = longs_at(scratch.position), bytes_at(scratch.bytes), bytes_at(file.address)
+    at, number, ended = position[FILE], position[READ], 0
     while number < _ROOM:
         if at + 8 <= file.size and number + 8 <= _ROOM:
             # No byte is 0xFF: none of the inverted ones is 0.
             word = load_word(file.address + at)
             if (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) == 0:
-                store_word(work.bytes + number, swapped(word))
+                store_word(scratch.bytes + number, swapped(word))
                 at, number = at + 8, number + 8
                 continue
         if at >= file.size:
@@ -63,86 +73,87 @@ def _copy(file: File, work: Addresses) -> None:
     if ended != 0:
         for spare in range(number, number + _SPARE_BYTES):
             read[spare] = np.uint8(0)
-    place[FILE], place[READ], place[ENDED] = at, number, ended
+    position[FILE], position[READ], position[ENDED] = at, number, ended
 
 
-@compiled
-def _used_bits(work: Addresses) -> int:
-    """Of those in `work.bytes`."""
-    state = words_at(work.state)
-    return int((np.int64(state[AT]) - work.bytes) * 8 - np.int64(state[LEFT]))
+@inlined
+def _used_bits(scratch: Addresses) -> int:
+    """Bits used of those in `scratch.bytes`."""
+    state = words_at(scratch.state)
+    return int((np.int64(state[AT]) - scratch.bytes) * 8 - np.int64(state[LEFT]))
 
 
-@compiled
-def _is_at(file: File, work: Addresses, marker: int) -> bool:
-    """Whether this marker follows, with no whole byte before it."""
-    place = longs_at(work.place)
-    at = place[FILE]
-    if place[ENDED] == 0 or (_used_bits(work) + 7) // 8 != place[READ] or at + 1 >= file.size:
+@inlined
+def _is_at(file: File, scratch: Addresses, marker: int) -> bool:
+    """Whether this marker follows, and no unused whole byte is before it."""
+    position = longs_at(scratch.position)
+    at = position[FILE]
+    if position[ENDED] == 0 or (_used_bits(scratch) + 7) // 8 != position[READ] or at + 1 >= file.size:
         return False
     return bool(bytes_at(file.address)[at + 1] == marker)
 
 
-@compiled
-def ends_well(file: File, work: Addresses, whole: bool) -> bool:
-    """Whether no more bits were used than there were, and after a whole scan its end follows."""
-    place = longs_at(work.place)
+@inlined
+def ends_well(file: File, scratch: Addresses, whole: bool) -> bool:
+    """Whether no more bits were used than there are, and, after the whole scan, the end of the image follows."""
+    position = longs_at(scratch.position)
     if whole:
-        return _is_at(file, work, _END_OF_IMAGE)
-    return bool(place[ENDED] == 0 or _used_bits(work) <= place[READ] * 8)
+        return _is_at(file, scratch, _END_OF_IMAGE)
+    return bool(position[ENDED] == 0 or _used_bits(scratch) <= position[READ] * 8)
 
 
-@called
-def _supply(file: File, frame: Frame, work: Addresses, unit: int) -> bool:
-    """Sees to it that there are bits for this unit. False if the file ended before, or a restart marker is missing."""
-    place, state = longs_at(work.place), words_at(work.state)
-    if frame.restart != 0 and unit != 0 and unit % frame.restart == 0:
-        turn = unit // frame.restart - 1
-        if not _is_at(file, work, _RESTART + (turn & 7)):
+@compiled
+def _supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
+    """Copies bits for this MCU, where needed. False if the file ended before, or a restart marker is missing."""
+    position, state = longs_at(scratch.position), words_at(scratch.state)
+    if frame.restart != 0 and mcu != 0 and mcu % frame.restart == 0:
+        turn = mcu // frame.restart - 1
+        if not _is_at(file, scratch, _RESTART + (turn & 7)):
             return False
-        _begin(file, work, place[FILE] + 2)
-    begin = np.int64(state[AT]) - work.bytes
-    if begin + _UNIT_BYTES <= place[READ]:
+        _begin(file, scratch, position[FILE] + 2)
+    begin = np.int64(state[AT]) - scratch.bytes
+    if begin + _MCU_BYTES <= position[READ]:
         return True
-    if place[ENDED] != 0:
-        return bool(_used_bits(work) <= place[READ] * 8)
-    read, kept = bytes_at(work.bytes), place[READ] - begin
+    if position[ENDED] != 0:
+        return bool(_used_bits(scratch) <= position[READ] * 8)
+    read, kept = bytes_at(scratch.bytes), position[READ] - begin
     for number in range(kept):
         read[number] = read[begin + number]
-    place[READ] = kept
-    _copy(file, work)
-    state[AT] = np.uint64(work.bytes)
+    position[READ] = kept
+    _copy(file, scratch)
+    state[AT] = np.uint64(scratch.bytes)
     return True
 
 
-@compiled
-def read_row(file: File, frame: Frame, work: Addresses, part: Part, row: int) -> bool:
-    """Decodes what the part wants of a row of units into its planes. False if there is anything wrong with it."""
-    place, state, coefficients = longs_at(work.place), words_at(work.state), numbers_at(work.coefficients)
+@inlined
+def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int) -> bool:
+    """Decodes what the part needs of a row of MCUs into its planes. False if the row has a fault."""
+    position, state = longs_at(scratch.position), words_at(scratch.state)
+    coefficients = numbers_at(scratch.coefficients)
     luma = frame.across * frame.down
     blocks = luma if frame.components == 1 else luma + 2
     row_is_wanted = part.first_row <= row and row < part.end_row
     for column in range(frame.columns):
-        is_low = frame.restart != 0 or np.int64(state[AT]) - work.bytes + _UNIT_BYTES > place[READ]
-        if is_low and not _supply(file, frame, work, row * frame.columns + column):
+        is_low = frame.restart != 0 or np.int64(state[AT]) - scratch.bytes + _MCU_BYTES > position[READ]
+        if is_low and not _supply(file, frame, scratch, row * frame.columns + column):
             return False
         wanted = row_is_wanted and part.first_column <= column and column < part.end_column
         for block in range(blocks):
             number = max(block - luma + 1, 0)
-            component = component_of(work, number)
+            component = component_of(scratch, number)
             dc, ac = component[DC], component[AC]
             first, more, first_codes, more_codes = (
-                lookup_of(work, dc),
-                lookup_of(work, ac),
-                codes_of(work, dc),
-                codes_of(work, ac),
+                lookup_of(scratch, dc),
+                lookup_of(scratch, ac),
+                codes_of(scratch, dc),
+                codes_of(scratch, ac),
             )
             if not wanted:
                 if skip_block(state, number, first, first_codes, more, more_codes) == FAULT:
                     return False
                 continue
-            scales = scales_of(work, component[SCALES])
-            found = read_block(state, number, first, first_codes, more, more_codes, scales, coefficients)
+            quant = quantization_of(scratch, component[QUANT])
+            found = read_block(state, number, first, first_codes, more, more_codes, quant, coefficients)
             if found == FAULT:
                 return False
             y, x = row - part.first_row, column - part.first_column
@@ -153,18 +164,18 @@ def read_row(file: File, frame: Frame, work: Addresses, part: Part, row: int) ->
                 plane = part.blue if number == 1 else part.red
             slot = (y * plane.size) & (plane.rows - 1)
             target = plane.address + slot * plane.stride + x * plane.size
-            _transform(work.coefficients, target, plane.stride, plane.size, found == MORE)
+            _transform(scratch.coefficients, target, plane.stride, plane.size, found == MORE)
     return True
 
 
-@compiled
-def _transform(block_at: int, target: int, stride: int, size: int, any_other: bool) -> None:
-    """The coefficients that were read, to levels. any_other: there are others than the first."""
-    if size == 8 and any_other:
+@inlined
+def _transform(block_at: int, target: int, stride: int, size: int, any_ac: bool) -> None:
+    """The coefficients that were read, to samples. any_ac: there are other coefficients than DC."""
+    if size == 8 and any_ac:
         inverse_dct.to_8(block_at, target, stride)
-    elif size == 4 and any_other:
+    elif size == 4 and any_ac:
         inverse_dct.to_4(block_at, target, stride)
-    elif size == 2 and any_other:
+    elif size == 2 and any_ac:
         inverse_dct.to_2(block_at, target, stride)
     else:
         level = ((numbers_at(block_at)[0] + np.int32(4)) >> np.int32(3)) + np.int32(128)

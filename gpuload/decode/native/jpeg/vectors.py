@@ -1,4 +1,4 @@
-"""Vectors of integers, in functions that are being made: operators that write LLVM's instructions."""
+"""Vectors of integers in functions that are being generated: operators that emit LLVM instructions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,37 +9,39 @@ INT8, INT16, INT32 = (ir.IntType(bits) for bits in (8, 16, 32))
 
 
 class Lanes:
-    """Some integers of one type, on which each operation works side by side."""
+    """A vector of integers; operations work lane by lane."""
 
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
         self._builder, self.value = builder, value
 
     @classmethod
     def load(cls, builder: ir.IRBuilder, address: Any, kind: ir.IntType, number: int, after: int = 0) -> "Lanes":
-        """`number` of them, `after` bytes behind an address."""
+        """`number` lanes from `after` bytes after an address on."""
         pointer = builder.inttoptr(_after(builder, address, after), ir.VectorType(kind, number).as_pointer())
         return cls(builder, builder.load(pointer, align=1))
 
     def store(self, address: Any, after: int = 0) -> None:
+        """Stores all lanes, from `after` bytes after an address on."""
         pointer = self._builder.inttoptr(_after(self._builder, address, after), self.value.type.as_pointer())
         self._builder.store(self.value, pointer, align=1)
 
     def store_lane(self, lane: int, kind: ir.IntType, address: Any, after: int = 0) -> None:
-        """The low bits of one of them."""
+        """Stores the low bits of one lane."""
         word = self._builder.extract_element(self.value, ir.Constant(INT32, lane))
         word = word if kind is self.value.type.element else self._builder.trunc(word, kind)
         pointer = self._builder.inttoptr(_after(self._builder, address, after), kind.as_pointer())
         self._builder.store(word, pointer, align=1)
 
     def all(self, number: int) -> "Lanes":
-        """As many, each of them this number."""
+        """A vector of as many lanes, each of this number."""
         return self._make(ir.Constant(self.value.type, [number] * self.value.type.count))
 
     def wide(self, kind: ir.IntType) -> "Lanes":
-        """Of a larger type, 0 or above."""
+        """The lanes, which are not negative, in a wider type."""
         return self._make(self._builder.zext(self.value, ir.VectorType(kind, self.value.type.count)))
 
     def narrow(self, kind: ir.IntType) -> "Lanes":
+        """The low bits of the lanes, in a narrower type."""
         return self._make(self._builder.trunc(self.value, ir.VectorType(kind, self.value.type.count)))
 
     def __add__(self, other: "Lanes | int") -> "Lanes":
@@ -61,17 +63,17 @@ class Lanes:
         return self._make(self._builder.or_(self.value, other.value))
 
     def rounded(self, bits: int) -> "Lanes":
-        """Without their lowest bits, to the nearest."""
+        """Shifted right by so many bits, rounded to the nearest."""
         return (self + (1 << (bits - 1))) >> bits
 
     def level(self) -> "Lanes":
-        """0 to 255."""
+        """Clamped to 0..255."""
         low, high = self.all(0).value, self.all(255).value
         value = self._builder.select(self._builder.icmp_signed("<", self.value, low), low, self.value)
         return self._make(self._builder.select(self._builder.icmp_signed(">", value, high), high, value))
 
     def shuffled(self, other: "Lanes", order: Sequence[int]) -> "Lanes":
-        """Those of both at these places, of which the other's come after all of one's own."""
+        """The lanes with these indices, which count the lanes of this vector and then those of the other."""
         mask = ir.Constant(ir.VectorType(INT32, len(order)), list(order))
         return self._make(self._builder.shuffle_vector(self.value, other.value, mask))
 
