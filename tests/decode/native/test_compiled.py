@@ -48,7 +48,8 @@ _CACHED = [name for name, path in own_modules(PACKAGE).items() if "\n@cached\n" 
 def test_the_cache_depends_on_every_file_that_a_cached_function_can_use(module: str) -> None:
     """Functions inlined from another file, constants, and the fields of tuples are all compiled in."""
     paths = own_modules(PACKAGE)
-    used = {paths[name] for name in all_imports(module)} - {PACKAGE / "types.py"}  # types are in annotations only
+    # Types are in annotations only, and the cache keeps what others have compiled.
+    used = {paths[name] for name in all_imports(module)} - {PACKAGE / "types.py", PACKAGE / "decode/native/cache.py"}
     assert len(used) > 2
     assert used - set(sources_of(paths[module])) == set()
 

@@ -1,0 +1,171 @@
+"""Machine code on the disk, shared by all processes of a machine: one compiles, the others wait and load it.
+
+numba's cache alone lets each of several processes compile the same functions, and raises whatever a damaged file or a
+full disk makes it raise. Here such a cache is only slower, and a damaged file is replaced.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import pickle
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+_LOG = logging.getLogger(__name__)
+_NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"
+
+# How long a process waits for another one that compiles, before it compiles by itself: several times what it takes on a
+# slow machine, so that only a process that was stopped is not waited for.
+_MOST_WAIT_S = 180.0
+_LOOK_S = 0.05
+_SILENT_S = 5.0  # before somebody who waits is told why
+
+
+def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | None:
+    """The cache of a compiled function; None where no folder can be written.
+
+    stamp: changes with any source text that the function is made of.
+
+    It lies where numba puts it: in NUMBA_CACHE_DIR, beside the function's file or in the user's cache folder; where none
+    of these can be written, as in many containers, in a folder of the user's own below the system's temporary one.
+    """
+    try:
+        return _SharedCache(function, stamp)
+    except (RuntimeError, OSError):  # numba: "no locator available"
+        pass
+    before = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = str(_temporary_folder())
+        return _SharedCache(function, stamp)
+    except (RuntimeError, OSError) as error:
+        _LOG.info("compiled code is not kept: %s", error)
+        return None
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _temporary_folder() -> Path:
+    """A folder that nobody else can write to: what lies in it is unpickled and run.
+
+    Raises:
+        OSError: it cannot be made, or belongs to somebody else.
+    """
+    folder = Path(tempfile.gettempdir()) / f"gpuload-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise OSError(f"{folder} is not a private folder of this user")
+    return folder
+
+
+class _SharedCache(FunctionCache):  # type: ignore[misc]
+    """One function's cache: numba's, with a lock among processes, checksums, and no errors of its own."""
+
+    def __init__(self, function: Callable[..., Any], stamp: str) -> None:
+        super().__init__(function)
+        # numba only checks whether the function's own file has changed.
+        stamps = (self._impl.locator.get_source_stamp(), stamp)
+        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, stamps)
+        self._lock: int | None = None
+        self._notice: threading.Timer | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function, or None for the caller to compile it, with the lock held until `save_overload`."""
+        found = self._load(sig, target_context)
+        if found is None:
+            self._notice = threading.Timer(_SILENT_S, _LOG.warning, [_NOTICE])
+            self._notice.daemon = True
+            self._notice.start()
+        if found is None and self._wait_for_lock():
+            found = self._load(sig, target_context)  # another process may have compiled it meanwhile
+            if found is not None:
+                self._release()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # a full disk, a folder that has become read-only
+            _LOG.info("compiled code is not kept: %s", error)
+        finally:
+            self._release()
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # whatever unpickling a damaged file raises
+            _LOG.info("%s is damaged and will be replaced: %s", self._cache_file.index_path, error)
+            with suppress(OSError):
+                self._cache_file.index_path.unlink()
+            return None
+
+    def _wait_for_lock(self) -> bool:
+        """Whether this process may compile for all others; False where locks cannot be had or one is held too long.
+
+        The lock is the kernel's and of this process (POSIX, not inherited by fork), so a killed process leaves none.
+        """
+        if self._lock is not None:
+            return True
+        path = f"{self._cache_file.index_path}.lock"
+        try:
+            self._impl.locator.ensure_cache_path()
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        give_up = time.monotonic() + _MOST_WAIT_S
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                if time.monotonic() < give_up:
+                    time.sleep(_LOOK_S)
+                    continue
+            except OSError:  # a file system without locks
+                pass
+            else:
+                self._lock = descriptor
+                return True
+            os.close(descriptor)
+            return False
+
+    def _release(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
+        if self._lock is not None:
+            os.close(self._lock)  # which gives up the lock
+            self._lock = None
+
+
+class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
+    """The files of a cache: data begin with their SHA-256, since a spoilt byte of machine code would run."""
+
+    _DIGEST_BYTES = hashlib.sha256().digest_size
+
+    @property
+    def index_path(self) -> Path:
+        return Path(self._index_path)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(content).digest())
+            file.write(content)
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        digest, content = content[: self._DIGEST_BYTES], content[self._DIGEST_BYTES :]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError(f"{name} is not what was written")
+        return pickle.loads(content)

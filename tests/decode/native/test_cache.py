@@ -1,0 +1,136 @@
+"""Compiled code on the disk: one process compiles for all, and no state of the cache ends a loader."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# Prints the result, and whether it was loaded (1) or compiled (0).
+_SCRIPT = """
+import sys, time
+from gpuload.decode.native.compiled import cached, inlined
+
+@inlined
+def inner(x):
+    return x + 1
+
+@cached
+def outer(x):
+    return inner(x) * 2
+
+print(outer(3), sum(outer.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "outer.py").write_text(_SCRIPT)
+    return tmp_path
+
+
+def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    given = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), **environment}
+    given = {name: value for name, value in given.items() if value}
+    command = [sys.executable, str(folder / "program" / "outer.py")]
+    return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(folder: Path, **environment: str) -> str:
+    out, error = start(folder, **environment).communicate(timeout=120)
+    assert error == ""  # silent, whatever the cache is like
+    return out.strip()
+
+
+def files(folder: Path, suffix: str) -> list[Path]:
+    return sorted((folder / "cache").rglob(f"*{suffix}"))
+
+
+def test_one_of_many_processes_compiles(folder: Path) -> None:
+    processes = [start(folder) for _ in range(8)]
+    found = [process.communicate(timeout=240) for process in processes]
+    assert [error for _, error in found] == [""] * 8
+    assert sorted(out.strip() for out, _ in found) == ["8 0"] + ["8 1"] * 7
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", ["empty", "truncated", "flipped", "garbage", "missing"])
+def test_a_damaged_cache_is_replaced(folder: Path, suffix: str, damage: str) -> None:
+    assert run(folder) == "8 0"
+    (path,) = files(folder, suffix)
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        middle = len(data) // 2
+        changed = {
+            "empty": b"",
+            "truncated": data[:middle],
+            "flipped": data[:middle] + bytes([data[middle] ^ 64]) + data[middle + 1 :],
+            "garbage": b"garbage" * 100,
+        }
+        path.write_bytes(changed[damage])
+    assert run(folder) in ("8 0", "8 1")  # a flipped bit of the index may lie where nothing depends on it
+    assert run(folder) == "8 1"
+
+
+def test_a_process_that_is_killed_while_it_compiles_leaves_no_lock(folder: Path) -> None:
+    first = start(folder)
+    deadline = time.monotonic() + 60
+    while not files(folder, ".lock"):
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.001)
+    first.kill()
+    first.communicate()
+    started = time.monotonic()
+    assert run(folder) in ("8 0", "8 1")  # it may have finished just before
+    assert time.monotonic() - started < 60  # and did not wait for the dead one
+
+
+def test_a_full_disk_costs_nothing_but_the_time_to_compile(folder: Path) -> None:
+    (folder / "program" / "outer.py").write_text(
+        "import errno\nfrom gpuload.decode.native import cache\n"
+        "def full(self, name, data):\n    raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "cache._CheckedFile._save_data = full\n" + _SCRIPT
+    )
+    assert run(folder) == "8 0"
+    assert run(folder) == "8 0"
+
+
+def nowhere(folder: Path) -> dict[str, str]:
+    """An environment in which no place that numba knows can be written, also for root."""
+    blocked = folder / "a file"
+    blocked.touch()
+    (folder / "program" / "__pycache__").touch()
+    inside = str(blocked / "inside")
+    return {"NUMBA_CACHE_DIR": inside, "HOME": inside, "XDG_CACHE_HOME": inside, "TMPDIR": str(folder / "tmp")}
+
+
+def test_where_nothing_else_can_be_written_it_is_a_private_temporary_folder(folder: Path) -> None:
+    (folder / "tmp").mkdir()
+    environment = nowhere(folder)
+    assert run(folder, **environment) == "8 0"
+    assert run(folder, **environment) == "8 1"
+    (private,) = (folder / "tmp").iterdir()
+    assert private.name == f"gpuload-{os.getuid()}" and private.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("other", ["open to others", "a link", "a file"])
+def test_a_temporary_folder_that_others_could_write_is_not_used(folder: Path, other: str) -> None:
+    (folder / "tmp").mkdir()
+    taken = folder / "tmp" / f"gpuload-{os.getuid()}"
+    if other == "open to others":
+        taken.mkdir()
+        taken.chmod(0o777)
+    elif other == "a link":
+        (folder / "elsewhere").mkdir(mode=0o700)
+        taken.symlink_to(folder / "elsewhere")
+    else:
+        taken.touch()
+    environment = nowhere(folder)
+    assert run(folder, **environment) == "8 0"
+    assert run(folder, **environment) == "8 0"  # nothing was kept
+    assert not list(folder.rglob("*.nb*"))
