@@ -59,12 +59,13 @@ class NativeDecoder:
     ) -> None:
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
-        self._images = ImageDecoder(stored)
         self._postprocess = [Postprocess(form, "cpu") for form in forms]
         for form, postprocess in zip(forms, self._postprocess, strict=True):
             is_direct = postprocess.linear and not form.transforms
             first = np.empty((0, 1, 1, 3) if form.layout == "channels_last" else (0, 3, 1, 1), NUMPY_DTYPES[form.dtype])
             load_compiled(form, _as_nchw(form, first) if is_direct else np.empty((0, 3, 1, 1), np.uint8))
+        # After the resize, which no batch can do without: numba compiles one function at a time.
+        self._images = ImageDecoder(stored)
         kept = prefetch + 3
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
         # A thread of its own starts the batches while the training loop computes: reading a batch, its crops and its

@@ -10,6 +10,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from gpuload.decode.interface import Stored
 from gpuload.decode.native import jpeg
+from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
@@ -51,14 +52,16 @@ class ImageDecoder:
     """Decodes some images at a time in each thread, into memory of that thread, which the next ones overwrite.
 
     Nearly all JPEGs go to `gpuload.decode.native.jpeg`. What it does not support, or finds a fault in, goes to
-    libjpeg-turbo, and what that refuses to Pillow.
+    libjpeg-turbo, and what that refuses to Pillow. The first process on a machine compiles it for some seconds; until
+    then libjpeg-turbo decodes everything, to the same pixels.
     """
 
     def __init__(self, stored: Stored) -> None:
         self._plain = stored.plain
         self._thread = _Thread()
+        self._compilation = BackgroundCompilation(jpeg.load_compiled)
         if not stored.raw:
-            jpeg.load_compiled()
+            self._compilation.start()
 
     def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], list[int]]:
         """Completes the pictures of the images at these rows.
@@ -72,7 +75,8 @@ class ImageDecoder:
         pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
         memory = thread.reserve(int(rooms.sum()) + plan.spare_bytes)
         spans, windows, factors = plan.spans[rows], plan.windows[rows], plan.factors[rows]
-        jpeg.decode(spans, windows, factors, self._plain, memory, rooms, thread.scratch, pictures)
+        if self._compilation.is_done:
+            jpeg.decode(spans, windows, factors, self._plain, memory, rooms, thread.scratch, pictures)
         for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
             try:
                 pictures[row], owner = self._decode_one(plan, rows.start + row)
@@ -143,7 +147,7 @@ def _is_plain(data: U8) -> bool:
     _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     if colorspace in ("CMYK", "YCCK"):
         return False
-    if b"Exif\0\0" not in data[:65536].tobytes():
+    if b"Exif\0\0" not in data.tobytes():
         return True
     with Image.open(io.BytesIO(data.tobytes())) as image:
         return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
