@@ -38,8 +38,7 @@ class Timing(NamedTuple):
     read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
         at once. The disk is read ahead of that.
     decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
-    when
-        a batch is ready: with it, until the batch was taken.
+        when a batch is ready: with it, until the batch was taken.
     wait_s: how long the training loop waited for it.
     """
 
@@ -72,22 +71,19 @@ class DaliIterator:
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch, it decides order, crops and flips; nothing else does.
     drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If False,
-    each
-        sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
+        each sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
     rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
     hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; its CUDA cores decode the rest. None:
-    DALI
-        decides. For this and the two above, the default is what `python -m gpuload tune` found on this device, if it
-        ran.
+        DALI decides. For this and the two above, the default is what `python -m gpuload tune` found on this device, if
+        it ran.
     graph: a function of DALI operators inside its graph, (images, draws) to images: uint8 (height, width, 3), cropped
         and resized, before flips and normalisation, and 16 random numbers in [0, 1) for each sample. It must keep the
         size; masks and boxes do not follow what it moves.
     output: "torch", "numpy" or "cupy".
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
-    data
-        follow one another without a gap. By default an epoch is one pass.
+        data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
 
     Yields:

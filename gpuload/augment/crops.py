@@ -17,8 +17,7 @@ class Crops(NamedTuple):
     start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of `pad_or_crop`, which may
         extend beyond the image on all sides; what is outside is padding.
     roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
-    window
-        is larger where the resize filter may use pixels beyond the region's edge.
+        window is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
     """
 

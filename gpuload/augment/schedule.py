@@ -14,8 +14,7 @@ class Schedule:
     """The views of each epoch.
 
     augment: one for all images; or several, each of which makes a view of every sample; or a dict of either by the
-    first
-        epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+        first epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
     is_single: one view is made of each sample, whether it was given in a list or not.
 
     Raises:

@@ -29,12 +29,11 @@ class FieldBatch:
     """A batch of N samples on its way to the user.
 
     fields: by name, in the order asked for: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is
-        (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). To be
-        changed in place or replaced; what a transform adds comes after what was asked for.
+        (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). Transforms
+        change them in place or replace them; fields that they add come after those asked for.
     num_classes: of "label", where the packer was told.
-    draws: gives float64 (N,) in [0, 1), NumPy's also on a GPU, for each of the numbers 0..255: a pure function of
-    (seed,
-        epoch, sample, number). Each transform of a list has numbers of its own.
+    draws: gives float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function of
+        (seed, epoch, sample, number). Each transform of a list has its own numbers.
     """
 
     fields: dict[str, Any]

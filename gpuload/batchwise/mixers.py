@@ -49,7 +49,7 @@ class _Mixer:
         mix = self.plan(batch.draws, *images.shape[-2:])
         mix_images(images, mix)
         classes = self.num_classes or batch.num_classes or 0
-        # Where the data set names its classes, its labels are among them; to ask a GPU is to wait for it.
+        # Where the data set names its classes, its labels are among them; asking a GPU would mean waiting for it.
         if batch.num_classes is None and len(labels) and int(labels.max()) >= classes:
             raise ArgumentError(f"{self}: a label is {int(labels.max())}; give num_classes of at least one more")
         batch.fields["label"] = _soft_labels(labels, mix.label, classes)
@@ -136,9 +136,8 @@ class RandomChoice(_Mixer):
         sum.
 
     Raises:
-        ArgumentError: no transforms, too many, or others than these; a transform that uses more random numbers than
-        each
-            of them has; probabilities that are not one each; transforms that differ in num_classes.
+        ArgumentError: no transforms, too many, or others than these; a transform that uses more than the 8 random
+            numbers that each has; not one probability for each; transforms that differ in num_classes.
     """
 
     transforms: Sequence[MixUp | CutMix]

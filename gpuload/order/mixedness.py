@@ -1,7 +1,8 @@
 """How well a window mixes: numbers for the quality of a shuffle.
 
-Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches do not differ; where
-the shards are sorted by class, a batch holds the classes of a few shards only. Both are measured on the order itself.
+Shuffling within windows of whole shards is not a full shuffle. Where the packer shuffled, batches are like those of a
+full shuffle; where the shards are sorted by class, a batch holds the classes of a few shards only. Both are measured on
+the order itself.
 """
 
 import warnings
@@ -26,8 +27,7 @@ class Mixing:
     distance: of the order from a full shuffle, 0..1: the largest difference, averaged over windows, between the
         distribution of a window's samples over stored order and that of all samples (Kolmogorov–Smirnov). 0: each
         window is drawn from the whole set; towards 1: each from a small part of it.
-    classes: distinct classes in a batch, on average. expected_classes: the same for a full shuffle. None without
-    labels.
+    classes: distinct classes in a batch, on average; expected_classes: with a full shuffle. None without labels.
     """
 
     window: int

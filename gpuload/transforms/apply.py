@@ -68,7 +68,7 @@ def _without_gaps(steps: Steps) -> Steps:
 
 
 def _apply_one(image: Tensor, steps: Steps) -> Tensor:
-    """One image (1, c, h, w) after its steps, at least one of which is not nothing."""
+    """One image (1, c, h, w) after its steps, of which at least one does something."""
     args = torch.from_numpy(steps.args)
     result = image.contiguous()
     for step, code in enumerate(steps.ops[0].tolist()):

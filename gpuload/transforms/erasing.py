@@ -45,9 +45,8 @@ class RandomErasing:
     p: probability that an image loses a rectangle.
     scale: range of its area, as a share of the image's.
     ratio: range of its height / width, which is log-uniform.
-    value: of the normalised image: one number, three (R, G, B), or "random", which is normal noise for each pixel. So
-    0,
-        the default, is the mean color that the image was normalised with.
+    value: of the normalised image: one number, three (R, G, B), or "random", which is normal noise for each pixel. The
+        default, 0, is the mean color that the image was normalised with.
 
     Where none of ten attempts fits into the image, nothing is erased.
 

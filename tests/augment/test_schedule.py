@@ -51,7 +51,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return built
 
 
-def test_sizes_change_from_their_epoch_on_and_nothing_is_built_anew(
+def test_sizes_change_from_their_epoch_on_and_no_pipeline_is_built_again(
     packed: Path, decoder: str, builds: list[Any]
 ) -> None:
     with load(packed, decoder, {3: sized((20, 28)), 0: sized(16), 1: sized(24, crop="center", resize=30)}) as loader:

@@ -78,7 +78,7 @@ def test_a_mask_of_another_size_is_named(
         for index, *_ in loader:
             seen += index.tolist()
     assert seen == [0, 1, 2, 3] and "\n" not in str(caught.value)
-    assert next(iter(loader))[0].tolist() == [0, 1, 2, 3]  # and the loader lives on
+    assert next(iter(loader))[0].tolist() == [0, 1, 2, 3]  # and the loader still works
     loader.close()
     with load(folder, decoder, Augment(16, crop=crop), ("index", "image")) as unmasked:
         assert sum(len(index) for index, _ in unmasked) == 14

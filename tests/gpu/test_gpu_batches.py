@@ -99,7 +99,7 @@ def test_a_damaged_image_is_named(mixed: Path, tmp_path: Path, load: Load, accel
         for index, _ in loader:
             seen += index.tolist()
     assert seen == list(range(24))  # sample 27 is the damaged one
-    assert [len(index) for index, _ in islice(loader, 2)] == [8, 8]  # the loader lives on
+    assert [len(index) for index, _ in islice(loader, 2)] == [8, 8]  # the loader still works
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "channels_last"])

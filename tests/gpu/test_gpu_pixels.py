@@ -13,7 +13,7 @@ from gpu_decoders import DECODERS, REFERENCE, Load, params
 
 import gpuload
 
-# Mean and 99.9th percentile of the absolute difference, in levels of 255, that are allowed. Turbo's were measured to be
+# Mean and 99.9th percentile of the absolute difference, in levels of 255, that are allowed. Those of "native" were measured to be
 # 0.16 and 1 at most, of these images (2026-11). Those of a GPU are demands, not measurements: nvJPEG rounds another way,
 # and an engine may upsample chroma without a filter; `-m gpu --junitxml` records what is found.
 BOUNDS = {"native": (0.3, 2.0), "cuda": (0.7, 6.0), "hardware": (1.0, 24.0), "default": (1.0, 24.0)}

@@ -19,7 +19,7 @@ def host_mib() -> float:
 
 
 def gpu_mib() -> float:
-    """Memory in use on the GPU, by whomever: DALI's allocator is not torch's."""
+    """Memory in use on the GPU by anything: DALI's allocator is not torch's."""
     if not torch.cuda.is_available():
         return 0.0
     free, total = torch.cuda.mem_get_info()

@@ -131,7 +131,7 @@ def check_attributes(make: Make) -> None:
 
 
 def check_resume(make: Make) -> None:
-    """A loader that loads a state goes on behind the last batch; then a whole epoch follows."""
+    """A loader that loads a state resumes after the last batch; then a whole epoch follows."""
     for shuffle in (False, True):
         for batches in (1, 3, 6):
             loader, fresh = make(16, shuffle, False), make(16, shuffle, False)

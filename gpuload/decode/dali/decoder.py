@@ -33,8 +33,7 @@ class DaliDecoder:
 
     device_id: number of a GPU, or None for the CPU.
     num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
-    hw_decoder_load: share of the images for the GPU's JPEG engines; the rest goes to its CUDA cores. None: DALI
-    decides.
+    hw_decoder_load: share of the images for the GPU's JPEG engines, the rest is for its CUDA cores; None: DALI decides.
     graph: the user's operators, see `Operators`.
 
     Raises:

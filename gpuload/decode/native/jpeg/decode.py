@@ -36,8 +36,7 @@ def decode(
     factors: int64 (N,), 1, 2, 4 or 8: decoded at 1/factor of its size.
     upright: all are known to be upright, whatever their Exif data say.
     memory: address of as many bytes as `room_for` says: `rooms`, int64 (N,), for the pixels of each image, then those
-    for
-        the planes.
+        for the planes.
     pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them, with the height and width that the
         index gives. Rows with an address of 0 are decoded and completed. A row stays as it is where the image is not
         decoded here, is of another size, or has any fault.
