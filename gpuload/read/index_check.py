@@ -4,7 +4,6 @@ Compiled code reads members by address and trusts these numbers. A shard is chec
 samples in 0.16 ms, with 95,000 boxes in 0.6 ms (AMD EPYC, 2026-11).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np

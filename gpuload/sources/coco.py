@@ -110,8 +110,8 @@ class CocoSource(FilesSource):
         named = {tuple(map(str, category["keypoints"])) for category in categories if category.get("keypoints")}
         if len(named) > 1:
             raise SourceError(
-                f"{self.annotations}: its categories have different keypoints ({some_of([', '.join(n) for n in named])}). "
-                "A field has the same points in all instances: keep the annotations of one category"
+                f"{self.annotations}: its categories have different keypoints "
+                f"({some_of([', '.join(names) for names in named])}). A field has the same points in all instances: keep the annotations of one category"
             )
         return next(iter(named), None)
 

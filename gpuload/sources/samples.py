@@ -22,8 +22,8 @@ class SampleSource(Source):
     "image": encoded bytes, the path of a file, a PIL image, or an array, uint8 or float in 0..1, (H, W), (H, W, C) or
         (C, H, W) with 1 or 3 channels.
     "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
-        "boxes_class". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, one number
-        a pixel. "name": what the sample is called, else its number.
+        "boxes_class". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
+        number for each pixel. "name": what the sample is called, by default its number.
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
         one, an int a target too, and a dict or another list JSON.
     """

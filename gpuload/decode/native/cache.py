@@ -36,8 +36,8 @@ def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | None
 
     stamp: changes with any source text that the function is made of.
 
-    It lies where numba puts it: in NUMBA_CACHE_DIR, beside the function's file or in the user's cache folder; where none
-    of these can be written, as in many containers, in a folder of the user's own below the system's temporary one.
+    It is where numba puts it: in NUMBA_CACHE_DIR, beside the function's file or in the user's cache folder. Where none
+    of these can be written, as in many containers, it is in a private folder below the system's temporary folder.
     """
     try:
         return _SharedCache(function, stamp)

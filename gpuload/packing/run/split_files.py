@@ -119,7 +119,7 @@ def _write_index(
 
 
 def recorded_settings(options: PackOptions) -> dict[str, Any]:
-    """The settings that a manifest records, by their names there; "options" holds others that differ from the defaults."""
+    """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
     encoding, usual = options.encoding, Encoding()
     others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
     if options.dedup != "no":
