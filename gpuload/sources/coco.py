@@ -111,7 +111,8 @@ class CocoSource(FilesSource):
         if len(named) > 1:
             raise SourceError(
                 f"{self.annotations}: its categories have different keypoints "
-                f"({some_of([', '.join(names) for names in named])}). A field has the same points in all instances: keep the annotations of one category"
+                f"({some_of([', '.join(names) for names in named])}). A field has the same points in all instances: "
+                "keep the annotations of one category"
             )
         return next(iter(named), None)
 

@@ -1,37 +1,13 @@
 """Augmentations of pixels, after crop and flips: the names and arguments are torchvision's.
 
 They are specifications, which draw the steps of each image as numbers; nothing here needs torch. `apply` executes the
-steps, and needs it.
+steps, and needs it. Each module lists in `__all__` what users use.
 """
 
-from gpuload.transforms.auto import AutoAugment, RandAugment, TrivialAugmentWide
-from gpuload.transforms.color import (
-    ColorJitter,
-    GaussianBlur,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
-from gpuload.transforms.compose import RandomApply
-from gpuload.transforms.erasing import RandomErasing
+from gpuload.transforms import auto, color, compose, erasing
+from gpuload.transforms.auto import *
+from gpuload.transforms.color import *
+from gpuload.transforms.compose import *
+from gpuload.transforms.erasing import *
 
-__all__ = [
-    "AutoAugment",
-    "ColorJitter",
-    "GaussianBlur",
-    "RandAugment",
-    "RandomAdjustSharpness",
-    "RandomApply",
-    "RandomAutocontrast",
-    "RandomEqualize",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomInvert",
-    "RandomPosterize",
-    "RandomSolarize",
-    "TrivialAugmentWide",
-]
+__all__ = sorted([*auto.__all__, *color.__all__, *compose.__all__, *erasing.__all__])

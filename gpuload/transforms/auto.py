@@ -14,6 +14,8 @@ from gpuload.transforms.policies import POLICIES, Policy
 from gpuload.transforms.steps import Op, Steps, join, one_step
 from gpuload.types import F64
 
+__all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
+
 _MOVES = {
     "ShearX": geometry.shear_x,
     "ShearY": geometry.shear_y,

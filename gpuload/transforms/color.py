@@ -11,6 +11,18 @@ from gpuload.errors import ArgumentError
 from gpuload.transforms.checks import Range, check_probability, check_range, is_count, is_number, refuse
 from gpuload.transforms.steps import Op, Steps, join, no_steps, one_step
 
+__all__ = [
+    "ColorJitter",
+    "GaussianBlur",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomEqualize",
+    "RandomGrayscale",
+    "RandomInvert",
+    "RandomPosterize",
+    "RandomSolarize",
+]
+
 
 @dataclass(frozen=True)
 class ColorJitter:

@@ -8,6 +8,8 @@ from gpuload.transforms.checks import check_probability, refuse
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Steps, Transform, join
 
+__all__ = ["RandomApply"]
+
 
 @dataclass(frozen=True)
 class RandomApply:

@@ -11,6 +11,8 @@ from gpuload.draws import Draws
 from gpuload.transforms.checks import check_pair, check_probability, is_number, refuse
 from gpuload.types import F32
 
+__all__ = ["RandomErasing"]
+
 _ATTEMPTS = 10  # as in torchvision
 
 
