@@ -295,7 +295,7 @@ def other(value: Any) -> Any:
         return value + "x"
     if isinstance(value, list):
         return [*value[:-1], other(value[-1])] if value else None
-    return value + 1
+    return not value if isinstance(value, bool) else value + 1
 
 
 def rewrite(folder: Path, fields: Any, change: Callable[[list[dict[str, Any]]], None]) -> None:
