@@ -187,7 +187,7 @@ def test_where_the_folder_is_read_only_the_cache_keeps_them(
 )
 def test_a_file_that_cannot_be_read_counts_as_none_and_is_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "tuning.json").write_text(content)
-    with pytest.warns(UserWarning, match=r"tuning.json: is not read .*delete it, or run `gpuload tune` again"):
+    with pytest.warns(UserWarning, match=r"tuning.json: cannot be read .*delete it, or run `gpuload tune` again"):
         assert load_tuning(tmp_path, "a CPU") is None
     save_tuning(tmp_path, "a CPU", [FAST])
     assert load_tuning(tmp_path, "a CPU") == FAST

@@ -46,9 +46,9 @@ def cached(function: F) -> F:
 
 def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
-    folder, and the two that every compiled function uses."""
+    folder, and those that are shared: two that every compiled function uses, and Exif's constants."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    return [_HERE / "compiled.py", _HERE / "pointers.py", *own]
+    return [_HERE / "compiled.py", _HERE / "pointers.py", _HERE.parents[1] / "headers" / "exif.py", *own]
 
 
 def _stamp(path: Path) -> str:

@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
 from gpuload.headers import jpeg, png
+from gpuload.headers.exif import ORIENTATION
 from gpuload.packing.image.pixels import from_array, is_gray, to_upright_rgb_or_gray
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.image.quick_check import decodes_cleanly
@@ -26,7 +27,6 @@ from gpuload.types import WidthHeight
 
 KEPT = "kept"
 
-_ORIENTATION = 0x0112  # EXIF tag
 _MAX_SIDE = 65_500  # libjpeg's limit
 
 Image.MAX_IMAGE_PIXELS = None  # `Encoding.max_pixels` is checked instead, before anything is decoded
@@ -124,7 +124,7 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     _refuse_size(*image.size, encoding)
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
-        upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(_ORIENTATION, 1) != 1)
+        upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1)
         if header.oddity or not upright or image.size != (header.width, header.height):
             not_upright = "exif-rotated" if header.orientation != 0 else "jpeg-odd-exif"
             kind = header.oddity or ("jpeg-odd-header" if upright else not_upright)

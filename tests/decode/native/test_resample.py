@@ -11,7 +11,6 @@ from images import smooth_image
 from PIL import Image
 from torch.nn import functional
 
-from gpuload.decode.native import compiled
 from gpuload.decode.native.resample import crop_or_pad, resample
 
 ZEROS, ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
@@ -207,18 +206,3 @@ def test_placing_pads_and_crops(window: tuple[int, int, int, int], flips: tuple[
     pictures = np.array([[pixels.ctypes.data, 10, 12, 36, 0, 0, 1]])
     crop_or_pad(pictures, np.array([window]), np.array([flips]), 50, ZEROS, ONES * 2, out)
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected * 2.0)
-
-
-def test_where_no_cache_can_be_written_it_is_compiled_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    real = compiled.njit
-
-    def njit(**options: Any) -> Any:
-        asked.append(options.get("cache", False))
-        if asked[-1]:
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
-    monkeypatch.setattr(compiled, "njit", njit)
-    assert compiled.cached(lambda x: x + 1)(2) == 3
-    assert asked == [True, False]

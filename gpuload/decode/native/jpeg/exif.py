@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import inlined
+from gpuload.headers.exif import ORIENTATION
 
 UPRIGHT, UNKNOWN = 1, 0
 
 _LITTLE, _BIG = 0x49, 0x4D  # "II" and "MM", the byte order
-_VERSION, _ORIENTATION, _SHORT = 42, 0x0112, 3
+_VERSION, _SHORT = 42, 3
 
 
 @inlined
@@ -35,7 +36,7 @@ def read_orientation(file: Any, begin: int, end: int) -> int:
         tag = at + 2 + 12 * entry
         if tag + 12 > end:
             return UNKNOWN
-        if _number(file, tag, 2, little) == _ORIENTATION:
+        if _number(file, tag, 2, little) == ORIENTATION:
             is_short = _number(file, tag + 2, 2, little) == _SHORT and _number(file, tag + 4, 4, little) == 1
             value = _number(file, tag + 8, 2, little)
             return value if is_short and 1 <= value <= 8 else UNKNOWN
