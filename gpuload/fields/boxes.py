@@ -158,7 +158,7 @@ class BoxesKind(Kind):
         )
         yield BadRows(
             rows_of(4 * count)[~np.isfinite(flat(boxes))],
-            lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected numbers",
+            lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected finite numbers",
         )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:

@@ -155,7 +155,7 @@ class KeypointsKind(Kind):
         instances = rows.column(field.name)
         yield BadRows(
             rows_of(3 * field.size * lengths_of(instances))[~np.isfinite(flat(instances))],
-            lambda row: f"its {field.name!r} as {str(instances[row].as_py())[:60]}, expected numbers",
+            lambda row: f"its {field.name!r} as {str(instances[row].as_py())[:60]}, expected finite numbers",
         )
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
