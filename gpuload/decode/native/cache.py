@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+    NullCache,
+    UserProvidedCacheLocator,
+)
 
 _LOG = logging.getLogger(__name__)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"
@@ -31,14 +38,24 @@ _LOOK_S = 0.05
 _SILENT_S = 5.0  # before somebody who waits is told why
 
 
-def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | None:
-    """The cache of a compiled function; None where no folder can be written.
+def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | NullCache:
+    """The cache of a compiled function. It has the `cache_path` None where no folder can be written.
 
     stamp: changes with any source text that the function is made of.
 
     It is where numba puts it: in NUMBA_CACHE_DIR, beside the function's file or in the user's cache folder. Where none
-    of these can be written, as in many containers, it is in a private folder below the system's temporary folder.
+    of these can be written, as in many containers, it is in a private folder below the system's temporary folder. What
+    an earlier process has put into the first two is used even where they cannot be written any more.
     """
+    own = _own_cache(function, stamp)
+    try:
+        kept = _SharedCache(function, stamp, _OnlyRead)
+    except (RuntimeError, OSError):
+        return own
+    return own if kept.cache_path == own.cache_path else _LayeredCache(kept, own)
+
+
+def _own_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | NullCache:
     try:
         return _SharedCache(function, stamp)
     except (RuntimeError, OSError):  # numba: "no locator available"
@@ -49,7 +66,7 @@ def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | None
         return _SharedCache(function, stamp)
     except (RuntimeError, OSError) as error:
         _LOG.info("compiled code is not kept: %s", error)
-        return None
+        return NullCache()
     finally:
         numba.config.CACHE_DIR = before
 
@@ -72,7 +89,10 @@ def _temporary_folder() -> Path:
 class _SharedCache(FunctionCache):  # type: ignore[misc]
     """One function's cache: numba's, with a lock among processes, checksums, and no errors of its own."""
 
-    def __init__(self, function: Callable[..., Any], stamp: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], stamp: str, where: type[CompileResultCacheImpl] = CompileResultCacheImpl
+    ) -> None:
+        self._impl_class = where
         super().__init__(function)
         # numba only checks whether the function's own file has changed.
         stamps = (self._impl.locator.get_source_stamp(), stamp)
@@ -82,13 +102,13 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None for the caller to compile it, with the lock held until `save_overload`."""
-        found = self._load(sig, target_context)
+        found = self.load(sig, target_context)
         if found is None:
             self._notice = threading.Timer(_SILENT_S, _LOG.warning, [_NOTICE])
             self._notice.daemon = True
             self._notice.start()
         if found is None and self._wait_for_lock():
-            found = self._load(sig, target_context)  # another process may have compiled it meanwhile
+            found = self.load(sig, target_context)  # another process may have compiled it meanwhile
             if found is not None:
                 self._release()
         return found
@@ -101,7 +121,8 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         finally:
             self._release()
 
-    def _load(self, sig: Any, target_context: Any) -> Any:
+    def load(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function, or None; without a lock."""
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever unpickling a damaged file raises
@@ -146,6 +167,47 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         if self._lock is not None:
             os.close(self._lock)  # which gives up the lock
             self._lock = None
+
+
+class _Existing:
+    """For numba's locators, which otherwise pass over a folder that cannot be written."""
+
+    get_cache_path: Callable[[], str]
+
+    def ensure_cache_path(self) -> None:
+        if not os.path.isdir(self.get_cache_path()):
+            raise FileNotFoundError(self.get_cache_path())
+
+
+class _ExistingGiven(_Existing, UserProvidedCacheLocator):  # type: ignore[misc]
+    pass
+
+
+class _ExistingBesideTheFile(_Existing, InTreeCacheLocator):  # type: ignore[misc]
+    pass
+
+
+class _OnlyRead(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_ExistingGiven, _ExistingBesideTheFile)
+
+
+class _LayeredCache(NullCache):  # type: ignore[misc]
+    """A cache that is only read, as in a container's image, before one that is also written."""
+
+    def __init__(self, kept: _SharedCache, own: FunctionCache | NullCache) -> None:
+        self._kept, self._own = kept, own
+
+    @property
+    def cache_path(self) -> str | None:
+        path: str | None = self._own.cache_path
+        return path
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._kept.load(sig, target_context)
+        return self._own.load_overload(sig, target_context) if found is None else found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._own.save_overload(sig, data)
 
 
 class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]

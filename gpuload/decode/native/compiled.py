@@ -38,9 +38,7 @@ def cached(function: F) -> F:
     would go unnoticed.
     """
     made: F = njit(**_OPTIONS)(function)
-    cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))
-    if cache is not None:
-        made._cache = cache  # type: ignore[attr-defined]
+    made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
     return made
 
 

@@ -134,3 +134,40 @@ def test_a_temporary_folder_that_others_could_write_is_not_used(folder: Path, ot
     assert run(folder, **environment) == "8 0"
     assert run(folder, **environment) == "8 0"  # nothing was kept
     assert not list(folder.rglob("*.nb*"))
+
+
+@pytest.mark.parametrize("where", ["cache", "program/__pycache__"])
+@pytest.mark.parametrize("writable", ["temporary folder", "nothing"])
+def test_a_cache_of_an_image_is_used_where_it_cannot_be_written_any_more(
+    folder: Path, where: str, writable: str
+) -> None:
+    given = {"NUMBA_CACHE_DIR": str(folder / "cache") if where == "cache" else ""}
+    (folder / "tmp").mkdir()
+    blocked = folder / "a file"
+    blocked.touch()
+    later = {**given, "HOME": str(blocked / "inside"), "XDG_CACHE_HOME": str(blocked / "inside")}
+    later["TMPDIR"] = str(folder / "tmp")
+    if writable == "nothing":
+        (folder / "tmp" / f"gpuload-{os.getuid()}").touch()
+    # Root may write everywhere, so the test for it is what has to fail.
+    refuse = (
+        "import os, tempfile\n"
+        f"kept = {str(folder / where)!r}\n"
+        "real = tempfile.TemporaryFile\n"
+        "def refused(*args, dir=None, **options):\n"
+        "    if dir and os.path.abspath(dir).startswith(kept):\n"
+        "        raise PermissionError(dir)\n"
+        "    return real(*args, dir=dir, **options)\n"
+    )
+    assert run(folder, **given) == "8 0"
+    before = {path: path.stat().st_mtime_ns for path in (folder / where).rglob("*")}
+    assert any(path.suffix == ".nbc" for path in before)
+    (folder / "patch").mkdir()
+    (folder / "patch" / "sitecustomize.py").write_text(refuse + "tempfile.TemporaryFile = refused\n")
+    later["PYTHONPATH"] = str(folder / "patch")
+    assert run(folder, **later) == "8 1"
+    for path in (folder / where).rglob("*.nbi"):
+        path.write_bytes(b"damaged")
+    assert run(folder, **later) == "8 0"  # of another processor, say: compiled once more, and kept where it can be
+    assert run(folder, **later) == ("8 1" if writable == "temporary folder" else "8 0")
+    assert set((folder / where).rglob("*.nbc")) <= set(before)
