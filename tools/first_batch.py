@@ -3,30 +3,37 @@
     python tools/first_batch.py shards/train
 
 Starts a process for each of --runs, which imports torch and gpuload; from there on the clock runs, over opening the
-data, constructing the loader and decoding the first batch. Prints each, and their median. The first run of all on a
-machine takes seconds more, in which numba compiles.
+data, constructing the loader and decoding the first batch. Prints each, and their median.
+
+    python tools/first_batch.py shards/train --cold
+
+gives each process an empty folder for compiled code, so that it compiles the CPU decoder as the first process on a
+machine does, and runs the clock from the start of the process. The files themselves come from the page cache.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 
-def first_batch(folder: Path, batch_size: int, size: int) -> dict[str, float]:
-    """Seconds of this process; to be called once in it."""
+def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dict[str, float]:
+    """Seconds of this process, which was started then by the monotonic clock; to be called once in it."""
     import torch
 
     import gpuload
 
     begun = time.perf_counter()
+    import_s = time.monotonic() - started
     data = gpuload.Dataset(folder)
     opened = time.perf_counter()
     with gpuload.DaliIterator(data, batch_size, augment=gpuload.Augment(size)) as loader:
-        constructed = time.perf_counter()
+        constructed, decoder = time.perf_counter(), loader.decoder
         images, _ = next(iter(loader))
         if loader.device != "cpu":
             torch.cuda.synchronize()
@@ -35,10 +42,12 @@ def first_batch(folder: Path, batch_size: int, size: int) -> dict[str, float]:
         raise SystemExit(f"a batch of {len(images)} for {batch_size}")
     return {
         "samples": len(data),
+        "import_s": import_s,
         "open_s": opened - begun,
         "construct_s": constructed - opened,
         "first_batch_s": ended - constructed,
         "all_s": ended - begun,
+        "compiled": sys.modules["gpuload.decode.native.compiled"].count_compiled() if decoder == "native" else 0,
     }
 
 
@@ -49,29 +58,35 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
-    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cold", action="store_true", help="compile the decoder each time; default: load it")
+    parser.add_argument("--once", type=float, metavar="STARTED", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.once:
-        print(json.dumps(first_batch(args.folder, args.batch_size, args.size)))
+    if args.once is not None:
+        print(json.dumps(first_batch(args.folder, args.batch_size, args.size, args.once)))
         return 0
     options = ["--batch-size", str(args.batch_size), "--size", str(args.size)]
     runs = []
     for _ in range(args.runs):
-        command = [sys.executable, __file__, str(args.folder), *options, "--once"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, __file__, str(args.folder), *options, "--once", str(time.monotonic())]
+        with tempfile.TemporaryDirectory() as empty:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": empty} if args.cold else None
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
         if done.returncode:
             return done.returncode
-        runs.append(json.loads(done.stdout))
-        whole, *parts = (runs[-1][name] for name in ("all_s", "open_s", "construct_s", "first_batch_s"))
+        run = json.loads(done.stdout)
+        runs.append(run)
+        imports = "{:.2f} s to import torch and gpuload, ".format(run["import_s"]) if args.cold else ""
         print(
-            "{:.2f} s: {:.2f} s to open, {:.2f} s to construct the loader, {:.2f} s to the batch".format(whole, *parts)
+            f"{run['all_s'] + args.cold * run['import_s']:.2f} s: {imports}{run['open_s']:.2f} s to open, "
+            f"{run['construct_s']:.2f} s to construct the loader, {run['first_batch_s']:.2f} s to the batch"
         )
-    median = statistics.median(run["all_s"] for run in runs)
-    print(f"{runs[0]['samples']:,} samples: first batch after {median:.2f} s, the median of {len(runs)}")
+    median = statistics.median(run["all_s"] + args.cold * run["import_s"] for run in runs)
+    kind = "a cold process" if args.cold else "opening the data"
+    print(f"{runs[0]['samples']:,} samples: first batch {median:.2f} s after {kind}, the median of {len(runs)}")
     if args.json:
         from benchmark.report import describe_machine  # not above: the processes that are timed would import it, too
 
-        record = {"machine": describe_machine(), "runs": runs, "median_s": median}
+        record = {"machine": describe_machine(), "cold": args.cold, "runs": runs, "median_s": median}
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

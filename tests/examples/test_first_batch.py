@@ -19,10 +19,24 @@ def test_it_times_whole_processes(packed: Path, tmp_path: Path, capsys: pytest.C
     for run in found["runs"]:
         assert run["samples"] == samples
         assert 0 < run["open_s"] < run["all_s"]
+        assert run["compiled"] == 0
         parts = run["open_s"] + run["construct_s"] + run["first_batch_s"]
         assert parts == pytest.approx(run["all_s"])
     said = capsys.readouterr().out
-    assert f"{samples:,} samples: first batch after {found['median_s']:.2f} s, the median of 2" in said
+    assert f"{samples:,} samples: first batch {found['median_s']:.2f} s after opening the data, the median of 2" in said
+
+
+def test_a_cold_process_compiles_and_its_time_counts_from_its_start(
+    packed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "figures.json"
+    options = ["--cold", "--runs", "1", "--batch-size", "32", "--size", "32", "--json", str(record)]
+    assert first_batch.main([str(packed / "train"), *options]) == 0
+    found = json.loads(record.read_text())
+    (run,) = found["runs"]
+    assert found["median_s"] == run["import_s"] + run["all_s"] > run["all_s"]
+    assert run["compiled"] >= 1  # the resize
+    assert "to import torch and gpuload" in capfd.readouterr().out
 
 
 def test_a_folder_that_is_not_packed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ full disk makes it raise. Here such a cache is only slower, and a damaged file i
 """
 
 import fcntl
+import functools
 import hashlib
 import logging
 import os
@@ -86,6 +87,11 @@ def _temporary_folder() -> Path:
     return folder
 
 
+@functools.cache
+def _say_once() -> None:
+    _LOG.warning(_NOTICE)
+
+
 class _SharedCache(FunctionCache):  # type: ignore[misc]
     """One function's cache: numba's, with a lock among processes, checksums, and no errors of its own."""
 
@@ -104,7 +110,7 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         """The compiled function, or None for the caller to compile it, with the lock held until `save_overload`."""
         found = self.load(sig, target_context)
         if found is None:
-            self._notice = threading.Timer(_SILENT_S, _LOG.warning, [_NOTICE])
+            self._notice = threading.Timer(_SILENT_S, _say_once)
             self._notice.daemon = True
             self._notice.start()
         if found is None and self._wait_for_lock():

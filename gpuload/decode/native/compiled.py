@@ -13,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_model": "numpy"}
 _HERE = Path(__file__).parent
+_cached: list[Any] = []
 
 
 def inlined(function: F) -> F:
@@ -39,7 +40,19 @@ def cached(function: F) -> F:
     """
     made: F = njit(**_OPTIONS)(function)
     made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
+    _cached.append(made)
     return made
+
+
+def cache_folders() -> list[Path]:
+    """Where the code of the cached functions of all modules imported so far is kept; none where it cannot be."""
+    paths = {function._cache.cache_path for function in _cached}
+    return sorted(Path(path) for path in paths if path is not None)
+
+
+def count_compiled() -> int:
+    """How many versions of these functions this process has compiled, rather than loaded."""
+    return sum(sum(function.stats.cache_misses.values()) for function in _cached)
 
 
 def sources_of(path: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.decode.native.resample import crop_or_pad, resample
+from gpuload.decode.native.resample import FACTOR, crop_or_pad, resample
 from gpuload.types import I64
 
 # Where a crop is so large that the image can be decoded at 1/2, 1/4 or 1/8 of its size, it is, as long as the crop
@@ -18,8 +18,12 @@ REDUCING_GAP = 3.0
 
 
 def load_compiled(form: Form, out: npt.NDArray[Any]) -> None:
-    """Loads, or compiles, what makes views of this form in such arrays, (0, 3, 1, 1); else the first batch would."""
-    pictures, sides, flips = np.zeros((0, 7), np.int64), np.zeros((0, 4), np.int64), np.zeros((0, 2), np.bool_)
+    """Loads, or compiles, what makes views of this form in such an array; else the first batch would.
+
+    out: for one image, (1, 3, 2, 2). The compiled code depends on its strides, which an empty array does not have.
+    """
+    pictures, sides, flips = np.zeros((1, 7), np.int64), np.zeros((1, 4), np.int64), np.zeros((1, 2), np.bool_)
+    pictures[:, FACTOR] = 1  # and an address of 0: nothing is done
     constants = np.zeros(3, np.float32)
     if form.pads:
         crop_or_pad(pictures, sides, flips, form.fill, constants, constants, out)

@@ -62,8 +62,9 @@ class NativeDecoder:
         self._postprocess = [Postprocess(form, "cpu") for form in forms]
         for form, postprocess in zip(forms, self._postprocess, strict=True):
             is_direct = postprocess.linear and not form.transforms
-            first = np.empty((0, 1, 1, 3) if form.layout == "channels_last" else (0, 3, 1, 1), NUMPY_DTYPES[form.dtype])
-            load_compiled(form, _as_nchw(form, first) if is_direct else np.empty((0, 3, 1, 1), np.uint8))
+            shape = (1, 2, 2, 3) if form.layout == "channels_last" else (1, 3, 2, 2)
+            one = _as_nchw(form, np.empty(shape, NUMPY_DTYPES[form.dtype]))
+            load_compiled(form, one if is_direct else np.empty((1, 3, 2, 2), np.uint8))
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
         kept = prefetch + 3
