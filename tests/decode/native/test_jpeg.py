@@ -242,6 +242,44 @@ def test_what_is_left_to_others(data: bytes) -> None:
     assert decode(data, (40, 30)) is None
 
 
+def _with_a_code_of_ones() -> bytes:
+    """The same image; its first table of codes has one more, of 9 bits, that no pixel uses."""
+    data = bytearray(make((40, 30)))
+    at = data.index(b"\xff\xc4\x00\x1f\x00")
+    assert data[at + 5 + 8] == 1
+    data[at + 3], data[at + 5 + 8] = 0x20, 2
+    data[at + 5 + 16 + 12 : at + 5 + 16 + 12] = b"\x0b"
+    return bytes(data)
+
+
+def _gray_with_frame(size: tuple[int, int], width: int, sampling: int) -> bytes:
+    data = bytearray(encode(Image.new("L", size, 77)))
+    at = data.index(b"\xff\xc0")
+    data[at + 7 : at + 9], data[at + 11] = width.to_bytes(2), sampling
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (_with_a_code_of_ones(), (40, 30)),
+        (_gray_with_frame((40, 30), 40, 0x00), (40, 30)),
+        (_gray_with_frame((40, 30), 40, 0x10), (40, 30)),
+        (_gray_with_frame((40, 30), 40, 0x15), (40, 30)),
+        (_gray_with_frame((65_500, 8), 65_501, 0x11), (65_501, 8)),
+    ],
+    ids=["a code of ones", "sampling 0x0", "sampling 1x0", "sampling 1x5", "too wide"],
+)
+def test_what_libjpeg_refuses_is_refused(data: bytes, size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError):
+        simplejpeg.decode_jpeg(data)
+    assert decode(data, size) is None
+
+
+def test_the_largest_side_and_sampling_of_gray_images() -> None:
+    check(_gray_with_frame((65_500, 8), 65_500, 0x44), (65_500, 8))
+
+
 def test_a_part_of_a_file_that_was_cut_is_not_taken_for_one_of_a_whole() -> None:
     data = make((200, 200))
     part = (0, 0, 20, 20)

@@ -41,6 +41,8 @@ class Frame(NamedTuple):
     orientation: int
 
 
+_MAX_SIDE = 65_500  # libjpeg's limit
+
 _NOT_HERE = Frame(0, 0, 0, 0, 0, 0, 0, 0, 0, UNKNOWN)
 
 
@@ -125,6 +127,8 @@ def _define_components(file: Any, at: int, length: int, scratch: Addresses) -> i
         component[ACROSS], component[DOWN] = np.int64(file[one + 1] >> 4), np.int64(file[one + 1] & 15)
         if component[QUANT] > 3:
             return 0
+        if not 1 <= component[ACROSS] <= 4 or not 1 <= component[DOWN] <= 4:
+            return 0
     return int(components)
 
 
@@ -187,7 +191,7 @@ def read_frame(file: File, scratch: Addresses) -> Frame:
             if components == 0:
                 return _NOT_HERE
             height, width = _two(data, begin + 1), _two(data, begin + 3)
-            if height == 0 or width == 0:
+            if not 1 <= height <= _MAX_SIDE or not 1 <= width <= _MAX_SIDE:
                 return _NOT_HERE
         elif marker == 0xDD:
             if length != 2:

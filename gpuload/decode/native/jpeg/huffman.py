@@ -59,6 +59,8 @@ def define(told: Any, number: int, is_dc: bool, lookup: Any, codes: Any) -> bool
                 for at_entry in range(begin, begin + (1 << (LOOKUP_BITS - length))):
                     lookup[at_entry] = entry
             code += 1 << (16 - length)
+        if code >= 1 << 16:  # a code of ones alone, which T.81 reserves and libjpeg refuses
+            return False
         if length == LOOKUP_BITS:
             short = code >> (16 - LOOKUP_BITS)
     for at_entry in range(short, 1 << LOOKUP_BITS):
