@@ -47,19 +47,20 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_reading_alone(packed: Path) -> None:
-    done = run_bench(packed / "train", "--read-only", "--rounds", "1", "--images", "1024")
-    assert done.returncode == 0, done.stderr
-    assert "fn.readers.webdataset" in done.stdout
-    assert "gpuload's reader " in done.stdout
-    assert "gpuload's reader, into DALI" in done.stdout
+def test_reading_alone(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([str(packed / "train"), "--read-only", "--rounds", "1", "--images", "1024"]) == 0
+    said = capsys.readouterr().out
+    assert "fn.readers.webdataset" in said
+    assert "gpuload's reader " in said
+    assert "gpuload's reader, into DALI" in said
 
 
-def test_profile(packed: Path) -> None:
-    done = run_bench(packed / "train", "--profile", "--size", "32", "--batch-size", "32", "--images", "2048")
-    assert done.returncode == 0, done.stderr
-    assert "gpuload, a batch every" in done.stdout
-    assert "ms an image" in done.stdout
+def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--profile", "--size", "32", "--batch-size", "32", "--images", "2048"]
+    assert bench.main([str(packed / "train"), *options]) == 0
+    said = capsys.readouterr().out
+    assert "gpuload, a batch every" in said
+    assert "ms an image" in said
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
