@@ -16,7 +16,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -141,8 +141,8 @@ def run(batches: Batches, trainer: Trainer, warm_up: int, steps: int) -> Turn:
     return Turn(seen / elapsed, waited, (time.process_time() - cpu) / elapsed, loss.item())
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures, as they go to JSON."""
+def measure(args: argparse.Namespace, after_turn: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """All figures, as they go to JSON; `after_turn` gets those that there are so far."""
     packed = gpuload.Dataset(args.folder)
     classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
     torch.manual_seed(0)
@@ -150,13 +150,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     trainer = Trainer(classes, args.device)
     with open_loader("synthetic", args, trainer, classes) as batches:  # chooses cuDNN's algorithms, fills its memory
         run(batches, trainer, 0, max(1, args.warm_up))
-    turns: dict[str, list[Turn]] = {name: [] for name in args.loaders}
-    for _ in range(args.rounds):
-        for name in args.loaders:
-            with open_loader(name, args, trainer, classes) as batches:
-                turns[name].append(run(batches, trainer, args.warm_up, args.steps))
-    rates = {name: statistics.median(turn.images_per_s for turn in own) for name, own in turns.items()}
-    return {
+    record: dict[str, Any] = {
         "machine": {
             "device": torch.cuda.get_device_name() if trainer.device.type == "cuda" else platform.machine(),
             "cores": len(os.sched_getaffinity(0)),
@@ -166,16 +160,29 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "data": {"folder": str(args.folder), "samples": len(packed), "classes": classes},
         "setting": {name: getattr(args, name) for name in ("size", "batch_size", "steps", "warm_up", "workers")},
         "precision": str(trainer.dtype).removeprefix("torch."),
-        "loaders": [
-            {
-                "name": name,
-                "images_per_s": rates[name],
-                "share_of_resident": rates[name] / rates["synthetic"] if "synthetic" in rates else None,
-                "turns": [turn._asdict() for turn in own],
-            }
-            for name, own in turns.items()
-        ],
     }
+    turns: dict[str, list[Turn]] = {}
+    for _ in range(args.rounds):
+        for name in args.loaders:
+            with open_loader(name, args, trainer, classes) as batches:
+                turns.setdefault(name, []).append(run(batches, trainer, args.warm_up, args.steps))
+            record["loaders"] = summarise(turns)
+            after_turn(record)
+    return record
+
+
+def summarise(turns: dict[str, list[Turn]]) -> list[dict[str, Any]]:
+    """A row for each loader: medians, and each turn."""
+    rates = {name: statistics.median(turn.images_per_s for turn in own) for name, own in turns.items()}
+    return [
+        {
+            "name": name,
+            "images_per_s": rates[name],
+            "share_of_resident": rates[name] / rates["synthetic"] if "synthetic" in rates else None,
+            "turns": [turn._asdict() for turn in own],
+        }
+        for name, own in turns.items()
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -190,15 +197,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=int, default=20, help="steps before them; more than a loader's queue holds")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=cores, help="of the DataLoader (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it, after each loader's turn")
     args = parser.parse_args(argv)
     for name in ("size", "batch_size", "steps", "rounds", "workers"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1")
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here; use --device cpu")
+
+    def write(record: dict[str, Any]) -> None:
+        if args.json:
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
+
     try:
-        figures = measure(args)
+        figures = measure(args, write)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
@@ -206,8 +218,6 @@ def main(argv: list[str] | None = None) -> int:
         share = f"{row['share_of_resident']:>7.1%} of it" if row["share_of_resident"] is not None else ""
         waited = statistics.median(turn["waited_s"] for turn in row["turns"])
         print(f"{LOADERS[row['name']]:<20} {row['images_per_s']:>9,.1f} images/s  {share}  waited {waited:.2f} s")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -25,6 +25,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pillow_loader
 
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.cold is None:
         args.cold = 0 if args.read_only else args.rounds
+    _check_device(parser, args)
     _check_counts(parser, args)
     pythons = _interpreters(parser, args)
     try:
@@ -67,12 +69,35 @@ def main(argv: list[str] | None = None) -> int:
         cache=(args.cache or default_cache(args.folder)).resolve(),
         raw=dataset.fields["image"].kind == "raw",
         samples=len(dataset),
+        largest=(dataset.manifest.width, dataset.manifest.height),
     )
     if args.profile:
         print_profile(profile(work), describe(work, args.folder))
         return 0
 
-    course = Course(work, pythons, count_labels(dataset))
+    kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
+    title = (
+        f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
+        f"{args.rounds} rounds of {args.images:,} images"
+    )
+    lines = describe(work, args.folder)
+
+    def write(limits: dict[str, Any] | None = None, complete: bool = False) -> None:
+        """What has been measured so far, so that a run that is ended leaves its rounds."""
+        if args.json and any(result.warm for result in course.results.values()):
+            record = {
+                "machine": lines,
+                "setting": title,
+                "complete": complete,
+                "ceiling": limits,
+                "left_out": course.left_out,
+                "loaders": summarise(course.results, limits),
+            }
+            temporary = args.json.with_name(args.json.name + ".tmp")
+            temporary.write_text(json.dumps(record, indent=1) + "\n")
+            temporary.replace(args.json)
+
+    course = Course(work, pythons, count_labels(dataset), write)
     names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
     if args.read_only:
         course.take(names)
@@ -89,23 +114,9 @@ def main(argv: list[str] | None = None) -> int:
     if ceiling is not None:
         rate, cached = disk_rate(work.folder, work.threads)
         limits = describe_ceiling(ceiling, copy_rate(work.threads), rate, cached)
-    kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
-    title = (
-        f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
-        f"{args.rounds} rounds of {args.images:,} images"
-    )
     rows = summarise(course.results, limits)
-    lines = describe(work, args.folder)
     print_report(rows, title, lines, limits)
-    if args.json:
-        record = {
-            "machine": lines,
-            "setting": title,
-            "ceiling": limits,
-            "left_out": course.left_out,
-            "loaders": rows,
-        }
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    write(limits, complete=True)
     if args.plot:
         from benchmark.plot import plot
 
@@ -137,6 +148,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
     return parser
+
+
+def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
+    if contrary:
+        where, end = ("on the GPU", "do not end") if args.device == "cpu" else ("in host memory", "end")
+        parser.error(
+            f"--device {args.device}: contradicts --loaders {' '.join(contrary)}, whose batches are {where}; leave "
+            f"--device out, or name loaders that {end} in -gpu"
+        )
 
 
 def _check_counts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -79,14 +79,14 @@ def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str
     for _ in range(WARM_UP_BATCHES):
         next(batches)
     _synchronise(contender)
-    cpu, started, images = cpu_seconds(os.getpid()), time.perf_counter(), 0
+    cpu, began, started, images = cpu_seconds(os.getpid()), time.time(), time.perf_counter(), 0
     while images < work.images:
         images += _count(next(batches), work)
     _synchronise(contender)
     elapsed, cpu = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
     memory = memory_bytes(os.getpid())
     _settle()
-    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
+    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory, "began": began}
 
 
 def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The course of a benchmark: every contender examined once, then warm rounds in turn, then cold ones."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,18 @@ class Result:
 class Course:
     """Runs contenders against each other on one work.
 
-    pythons: the interpreter of those that have one of their own. labels: how often each is in the set.
+    pythons: the interpreter of those that have their own. labels: how often each is in the set. after_round: called
+        whenever every contender has had as many rounds as the others.
     """
 
-    def __init__(self, work: Work, pythons: dict[str, str], labels: dict[str, int]) -> None:
-        self._work, self._pythons, self._labels = work, pythons, labels
+    def __init__(
+        self,
+        work: Work,
+        pythons: dict[str, str],
+        labels: dict[str, int],
+        after_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work, self._pythons, self._labels, self._after_round = work, pythons, labels, after_round
         self.results: dict[str, Result] = {}
         self.left_out: dict[str, str] = {}
 
@@ -89,6 +96,8 @@ class Course:
                     open_ones.pop(name, None)
             for number, name in _turns(rounds, open_ones):
                 if name is None:
+                    if number:
+                        self._after_round()
                     if ceiling is not None:
                         show(f"round {number + 1} of {rounds}: the ceiling")
                         ceiling.measure()
@@ -103,6 +112,7 @@ class Course:
                     continue
                 self.results[name].warm.append(turn)
                 self.results[name].memory_bytes = max(self.results[name].memory_bytes, turn.memory_bytes)
+            self._after_round()
         finally:
             show("")
             for process in open_ones.values():

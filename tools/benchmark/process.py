@@ -33,12 +33,13 @@ class First:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn. memory_bytes: of the whole process tree, without the page cache of files."""
+    """One turn. memory_bytes: of the whole process tree, without the page cache of files. began: Unix time."""
 
     images: int
     elapsed_s: float
     cpu_s: float
     memory_bytes: int
+    began: float = field(default=0.0, compare=False)
     first_batch_s: float | None = field(default=None, compare=False)
 
     @property

@@ -49,8 +49,8 @@ def describe(work: Work, named: Path) -> list[str]:
     mean_bytes, mean_pixels = image_bytes / len(dataset), pixels / len(dataset)
     shards, what = len(dataset.shard_paths), "raw images" if work.raw else "images"
     return [
-        f"{named}: {len(dataset):,} {what} in {shards} shard{'s' * (shards > 1)}; on average {mean_bytes / 1000:.1f} KB "
-        f"and {mean_pixels / 1e6:.3f} megapixels",
+        f"{named}: {len(dataset):,} {what} in {shards} shard{'s' * (shards > 1)}; on average "
+        f"{mean_bytes / 1000:.1f} KB and {mean_pixels / 1e6:.3f} megapixels",
         *describe_machine(),
     ]
 

@@ -1,6 +1,6 @@
 """What every contender is asked to do."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ class Work(NamedTuple):
 
     folder: one split. threads: worker processes or threads that decode. images: of one round, without the warm-up.
     dtype: "float32" or "float16". cache: where peers keep the set in their own formats. raw: it is stored as pixels.
-    samples: in the set.
+    samples: in the set. largest: width and height of the largest images, in pixels; 0 if unknown.
     """
 
     folder: Path
@@ -31,6 +31,7 @@ class Work(NamedTuple):
     cache: Path = Path("cache")
     raw: bool = False
     samples: int = 0
+    largest: Sequence[int] = (0, 0)
 
     @property
     def shards(self) -> list[Path]:
