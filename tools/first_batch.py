@@ -1,10 +1,10 @@
-"""Measures how long a training waits for its first batch.
+"""Measures how long a training run waits for its first batch.
 
     python tools/first_batch.py shards/train
 
-Starts a process for each of --runs, which imports torch and gpuload; from there on the clock runs, over opening the
-data, constructing the loader and decoding the first batch. Prints each, and their median. The first run of all on a
-machine takes seconds more, in which numba compiles.
+Starts one process for each of --runs. It imports torch and gpuload, and then times opening the data, constructing the
+loader and decoding the first batch. Prints each run and the median. The first run on a machine takes some 20 s longer,
+since numba compiles the CPU decoder.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def first_batch(folder: Path, batch_size: int, size: int) -> dict[str, float]:
-    """Seconds of this process; to be called once in it."""
+    """The times in seconds. To be called once per process."""
     import torch
 
     import gpuload
@@ -32,7 +32,7 @@ def first_batch(folder: Path, batch_size: int, size: int) -> dict[str, float]:
             torch.cuda.synchronize()
         ended = time.perf_counter()
     if len(images) != min(batch_size, len(data)):
-        raise SystemExit(f"a batch of {len(images)} for {batch_size}")
+        raise SystemExit(f"the first batch has {len(images)} images, expected {min(batch_size, len(data))}")
     return {
         "samples": len(data),
         "open_s": opened - begun,
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--json", type=Path, help="also write the figures to it")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.once:
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     median = statistics.median(run["all_s"] for run in runs)
     print(f"{runs[0]['samples']:,} samples: first batch after {median:.2f} s, the median of {len(runs)}")
     if args.json:
-        from benchmark.report import describe_machine  # not above: the processes that are timed would import it, too
+        from benchmark.report import describe_machine  # not at the top: the timed processes would import it, too
 
         record = {"machine": describe_machine(), "runs": runs, "median_s": median}
         args.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,34 +1,35 @@
-"""Everything that has to be seen on a real GPU, for a host that is lent for minutes: two calls of under 9 minutes each.
+"""All checks that need a real GPU, for a host that is available for minutes: two calls of under 9 minutes each.
 
-    python tools/gpu_check.py PHOTOS                        # call again to go on; leaves gpu-check/summary.json
-    python tools/gpu_check.py PHOTOS --steps bench train    # these again
-    python tools/gpu_check.py PHOTOS --device cpu --quick   # the same steps with little work, to see that they run
+    python tools/gpu_check.py PHOTOS                        # writes gpu-check/summary.json; repeat it to continue
+    python tools/gpu_check.py PHOTOS --steps bench train    # runs only these steps, again if they are done
+    python tools/gpu_check.py PHOTOS --device cpu --quick   # the same steps with little work, to test them
 
-PHOTOS: a folder of class folders of images; or one with a Python program `cut` that makes such a folder of any size:
-`PHOTOS/cut OUT COUNT --like imagenet --workers N`. Nothing is installed or fetched. To carry to a host without a
-network: the repository, PHOTOS, and what step 1 says is missing, as wheels for the host's Python (`pip download
---no-deps --python-version …`; there `pip install --no-index --no-deps --target SITE *.whl; export PYTHONPATH=SITE`). Of
-DALI: nvidia-dali-cuda130, nvidia-nvimgcodec-cu13, nvidia-nvjpeg, and the small packages that its metadata name.
+PHOTOS: a folder of class folders of images, or a folder with a Python program `cut` that makes such a folder of any
+size: `PHOTOS/cut OUT COUNT --like imagenet --workers N`. Nothing is installed or downloaded. Take to a host without a
+network: the repository, PHOTOS, and wheels of the packages that step 1 reports as missing, for the host's Python: `pip
+download --no-deps --python-version …` here, `pip install --no-index --no-deps --target SITE *.whl` and `export
+PYTHONPATH=SITE` there. DALI needs nvidia-dali-cuda130, nvidia-nvimgcodec-cu13, nvidia-nvjpeg, and the small packages
+that its metadata names.
 
-Steps in the order of what they are worth, with the seconds each may take:
+The steps, the most valuable first, and their time limits in seconds:
 
-    call 1  1. packages    30   the machine, the versions, and which packages are missing
-            2. codec       60   one pixel test with nvImageCodec's log: JPEG engines found, memory preallocated
+    call 1  1. packages    30   the machine, the versions, and missing packages
+            2. codec       60   one pixel test with nvImageCodec's log: JPEG engines, preallocated memory
             3. cut, pack  120   6,000 images like ImageNet's, in shards
                tests      150   every test marked `gpu`: pixels of each kind of JPEG, streams, memory, transforms
             4. bench      150   torch-gpu, dali-gpu and gpuload-gpu in turn, with `nvidia-smi dmon` beside them
     call 2  5. tune       100   the fastest settings of gpuload
-               probe      150   ways to decode a crop, by hw_decoder_load; what filtered chroma costs
-            6. train      110   ResNet-50, by loader, against one resident batch
+               probe      150   ways to decode a crop, by hw_decoder_load; the cost of filtered chroma
+            6. train      110   ResNet-50 by loader, compared with one resident batch
                pictures    40   CPU and GPU side by side
                kernel      40   a CUDA kernel on each batch
 
-A call ends before its 520 s are over: a step starts only if its time is left. The next call skips the steps that went
-well, and tries those that did not again, after the new ones. A step that hangs is ended and costs only its own time;
-what it has written by then is kept. summary.json is written after each step, and is all that the next call needs, even
-on another host, where only the data are made again.
+A call takes at most 520 s: a step starts only if its limit fits into the rest. The next call skips completed steps, and
+retries failed ones after the new ones. A step that hangs is stopped at its limit, and what it has written by then is
+kept. summary.json is updated after each step. It is all that the next call needs, even on another host, where only the
+data is made again.
 
-Exit codes: 0 every step went well; 1 one did not, or is still to be run; 2 wrong arguments.
+Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong arguments.
 """
 
 import argparse
@@ -46,13 +47,13 @@ import gpu_report
 from gpu_steps import ROOT, Step, steps
 
 SECONDS = 520
-GRACE_S = 10  # to write results in, after the interrupt
+GRACE_S = 10  # to write results after the interrupt
 
 
 class Check:
-    """Runs steps within a call's time, and records each in `out`.
+    """Runs steps within the time of a call, and records each in `out`.
 
-    again: to be run although they went well before.
+    again: whether to run completed steps, too.
     """
 
     def __init__(self, out: Path, setting: Mapping[str, object], seconds: float, again: bool = False) -> None:
@@ -62,12 +63,12 @@ class Check:
         self._run: set[str] = set()
 
     def run(self, asked: list[Step]) -> list[str]:
-        """The names of those that are still to be run."""
+        """Returns the names of the steps that have not run and are not completed."""
         for is_new in (True, False):
             for step in asked:
                 if step.name in self._run or self._went_well(step):
                     continue
-                # A step that failed in an earlier call waits for the new ones; one that others need does not.
+                # Steps that failed in an earlier call come after the new ones, except those that make the data.
                 if is_new and step.name in self._recorded and not step.makes and not self._again:
                     continue
                 if step.needs_data and not self._has_data(asked):
@@ -99,7 +100,7 @@ class Check:
 
 
 def run(command: list[str], seconds: float, log: Path, environment: Mapping[str, str]) -> int:
-    """The exit code; gpu_report.TIMED_OUT for a command that had to be ended, with every process that it started."""
+    """Runs a command and returns its exit code, or gpu_report.TIMED_OUT. No process that it has started survives it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with (
         log.open("wb") as output,
@@ -127,14 +128,14 @@ def run(command: list[str], seconds: float, log: Path, environment: Mapping[str,
 
 @contextlib.contextmanager
 def beside(name: str, log: Path) -> Iterator[None]:
-    """While the benchmark runs, what `nvidia-smi dmon` says each second, with the time before each line."""
+    """While the benchmark runs, logs the output of `nvidia-smi dmon`, a line per second, preceded by the Unix time."""
     if name != "bench":
         yield
         return
     log.unlink(missing_ok=True)
     try:
         process = subprocess.Popen(["nvidia-smi", "dmon", "-s", "ut", "-d", "1"], stdout=subprocess.PIPE, text=True)
-    except OSError:  # there is no driver
+    except OSError:  # no driver
         yield
         return
 
@@ -161,8 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder to work in (%(default)s)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="little work in each step")
-    parser.add_argument("--steps", nargs="+", metavar="NAME", help="run these alone, also those that went well before")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of this call (%(default)s)")
+    parser.add_argument("--steps", nargs="+", metavar="NAME", help="run only these, again if they are completed")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for this call (%(default)s)")
     args = parser.parse_args(argv)
     if not args.photos.is_dir():
         parser.error(f"{args.photos}: no such folder")
@@ -179,9 +180,9 @@ def main(argv: list[str] | None = None) -> int:
     check = Check(out, setting, args.seconds, again=bool(args.steps))
     left = check.run([step for step in every if step.name in (args.steps or names)])
     bad = gpu_report.failed(out)
-    print(f"{out / 'summary.json'}: {'every step went well' if not bad else 'not well: ' + ', '.join(bad)}")
+    print(f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}")
     if left:
-        print(f"Still to be run: {', '.join(left)}. Run the same command again.")
+        print(f"Not run yet: {', '.join(left)}. Repeat the command to continue.")
     return 1 if bad or left else 0
 
 

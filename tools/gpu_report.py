@@ -1,6 +1,6 @@
-"""What `tools/gpu_check.py` records: the machine, and of each step its figures, its last lines and how it ended.
+"""The records of `tools/gpu_check.py`: the machine, and of each step its exit code, figures and last lines of output.
 
-    python tools/gpu_report.py packages FILE cuda      # writes the machine and its packages, and says what is missing
+    python tools/gpu_report.py packages FILE cuda      # records machine and packages, and reports missing packages
 
 Needs only the standard library. Exit codes: 0; 1 where packages or the GPU are missing; 2 wrong arguments.
 """
@@ -23,7 +23,7 @@ PACKAGES = (
     *("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pyarrow", "pillow", "simplejpeg", "numba", "pytest"),
     *("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg"),
 )
-# What the steps import, and which distribution brings it.
+# Modules that the steps import, and their distributions.
 NEEDED = {
     "torch": "torch",
     "nvidia.dali": "nvidia-dali-cuda130",
@@ -37,16 +37,16 @@ NEEDED = {
     "pytest": "pytest",
 }
 NEEDED_ON = {"cuda": {"cupy": "cupy-cuda13x"}, "cpu": {"numba": "numba"}}
-TIMED_OUT = 124  # as timeout(1) has it
+TIMED_OUT = 124  # as of timeout(1)
 _QUERY = "name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current"
 _LAST_LINES = 40
-# Of nvImageCodec's log: the versions, the JPEG engines, the memory that is taken at the start.
+# The lines of nvImageCodec's log about versions, JPEG engines and preallocated memory.
 _CODEC = re.compile(r"nvJPEG version|HW |num_hw_engines|prealloc|hw_decoder", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 def environment() -> dict[str, Any]:
-    """Machine, GPU, driver and versions; a package that is not there is left out."""
+    """Machine, GPU, driver and versions of the installed packages."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -74,19 +74,19 @@ def environment() -> dict[str, Any]:
 
 
 def missing(device: str) -> list[str]:
-    """Distributions that the steps need on this device, and that this Python does not find."""
+    """The distributions that the steps need on this device and that are not installed."""
     return [name for module, name in (NEEDED | NEEDED_ON[device]).items() if not _finds(module)]
 
 
 def _finds(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """{"setting": that of the run, "steps": the record of each step}; of a new folder None and {}."""
+    """{"setting": device and amount of work, "steps": record by name}; None and {} for a new folder."""
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def record(
     folder: Path, name: str, command: list[str], code: int, seconds: float, setting: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Adds a step to summary.json: how it ended, its figures, and the end of its log."""
+    """Adds a step to summary.json and returns its record: exit code, figures, and the end of its log."""
     log = [_COLOUR.sub("", line) for line in _lines(folder / f"{name}.log")]
     figures = _figures(folder, name, log)
     fault = _fault(name, figures, command) if code == 0 else None
@@ -121,19 +121,19 @@ def record(
 
 def outcome(step: Mapping[str, Any]) -> str:
     if step["ok"]:
-        return "well"
-    return "too long" if step["timed_out"] else "faulty" if step["fault"] else f"exit {step['exit']}"
+        return "ok"
+    return "timed out" if step["timed_out"] else "failed" if step["fault"] else f"exit {step['exit']}"
 
 
 def failed(folder: Path) -> list[str]:
-    """The names of the steps that did not go well."""
+    """The names of the failed steps."""
     return [name for name, step in read_summary(folder)["steps"].items() if not step["ok"]]
 
 
 def _figures(folder: Path, name: str, log: list[str]) -> Any:
     try:
         figures = json.loads((folder / f"{name}.json").read_text())
-    except (OSError, ValueError):  # it has none, or was ended while it wrote them
+    except (OSError, ValueError):  # it has none, or was stopped while it wrote them
         figures = None
     if name == "codec":
         codec = dict.fromkeys(line for line in log if _CODEC.search(line))
@@ -144,9 +144,9 @@ def _figures(folder: Path, name: str, log: list[str]) -> Any:
 
 
 def _fault(name: str, figures: Any, command: list[str]) -> str | None:
-    """What is wrong with the figures of a step that ended well: no test ran, or a loader asked for was not measured."""
+    """Why a step failed in spite of exit code 0: no test ran, or a loader was not measured. None if it did not fail."""
     if name in ("codec", "tests"):
-        return None if figures and figures.get("passed") else "no test ran: each was skipped"
+        return None if figures and figures.get("passed") else "no test ran: all were skipped"
     if name != "bench":
         return None
     after = command[command.index("--loaders") + 1 :]
@@ -158,9 +158,9 @@ def _fault(name: str, figures: Any, command: list[str]) -> str | None:
 
 
 def _gpu_use(loaders: list[dict[str, Any]], lines: list[str]) -> dict[str, dict[str, float]]:
-    """For each loader the means of dmon's columns during its rounds, and how many lines they are of.
+    """For each loader the means of dmon's columns during its rounds, and the number of lines they are taken from.
 
-    lines: Unix time, then a line of `nvidia-smi dmon`. Its columns are in %, those of PCIe in MB/s.
+    lines: Unix time and a line of `nvidia-smi dmon`, whose columns are in %, those of PCIe in MB/s.
     """
     names: list[str] = []
     rows: list[tuple[float, dict[str, float]]] = []

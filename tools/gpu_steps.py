@@ -1,4 +1,4 @@
-"""The steps of `tools/gpu_check.py`: what each runs, and the seconds it may take."""
+"""The steps of `tools/gpu_check.py`: their commands and time limits."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _IMAGES, _FEW_IMAGES = 6000, 240
-# Options of each program, for the whole work and for little.
+# Options of each program: normally, and with --quick.
 _OPTIONS = {
     "bench": ("--rounds 3 --images 32768", "--rounds 1 --images 256"),
     "tune": ("--seconds 60", "--seconds 5 --size 64 --batch-size 16"),
@@ -20,7 +20,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: after which it is ended. makes: data, made again where they are missing. needs_data: pack's."""
+    """seconds: time limit. makes: data that is made again if missing. needs_data: whether it reads the shards."""
 
     name: str
     seconds: int
@@ -31,7 +31,7 @@ class Step:
 
 
 def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
-    """All steps, in their order."""
+    """All steps, in order."""
     return [*_first(out, device), *_data(photos, out, quick), *_measured(out, device, quick)]
 
 

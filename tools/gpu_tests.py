@@ -1,9 +1,9 @@
-"""Runs pytest and writes after each test what is known so far, so that a test that hangs or crashes leaves the others'.
+"""Runs pytest and writes the results after each test, so that they survive a test that hangs or crashes.
 
     python tools/gpu_tests.py FILE -m gpu tests/gpu
 
-FILE, JSON: how many passed, failed and were skipped; the messages of those that failed; what tests recorded with
-`record_property`; the test that is running, for the one that a run ended in. Exit codes are pytest's.
+FILE, in JSON: how many tests passed, failed and were skipped; the messages of failed tests; what tests recorded with
+`record_property`; the running test, which tells where a crash happened. Exit codes are those of pytest.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 
 
 class Recorder:
-    """A plug-in of pytest's."""
+    """A pytest plug-in that writes results to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class Recorder:
         self._note(running=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:  # what fails or is skipped may do so before or after the call
+        if report.when == "call" or not report.passed:  # failures and skips may come before or after the call
             self.found[report.outcome] += 1
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -50,7 +50,7 @@ class Recorder:
 
 
 def main(argv: list[str]) -> int:
-    # The project's own settings of pytest ask for plug-ins that the host may not have.
+    # The project's pytest settings need plug-ins that the host may not have.
     options = ["-q", "-o", "addopts=", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
     return int(pytest.main([*options, *argv[1:]], plugins=[Recorder(Path(argv[0]))]))
 

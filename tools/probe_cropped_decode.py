@@ -1,4 +1,4 @@
-"""Whether DALI decodes just a crop of a JPEG on this device, and whether that is faster than decoding whole images.
+"""Tests whether DALI can decode only a crop of a JPEG on this device, and whether that is faster than the whole image.
 
     python tools/probe_cropped_decode.py shards/train
     python tools/probe_cropped_decode.py shards/train --device cpu --images 512 --json figures.json
@@ -10,13 +10,13 @@ crash, on the same crops:
     slice       gpuload's: whole decode, slice, resize
     region      whole decode, then resize of a region; the filter looks beyond the crop's edge
     cropped     cropped decode, resize
-    unfiltered  as slice, on a GPU, but with chroma upsampled without a filter (jpeg_fancy_upsampling=False): what the
-                filter, which gpuload asks for, costs, and how far the pixels differ without it
+    unfiltered  as slice, but with chroma upsampled without a filter (jpeg_fancy_upsampling=False); on a GPU only. Shows
+                what the filter, which gpuload asks for, costs, and how much the pixels differ without it
 
-The decoder has gpuload's settings otherwise. On a GPU each way runs with three values of hw_decoder_load. Pixels are
-compared with those of the first slice; a row is printed, and written to --json, as soon as it is measured.
+Apart from that the decoder has gpuload's settings. On a GPU each way runs with three values of hw_decoder_load. Pixels
+are compared with those of the first `slice`. A row is printed, and written to --json, as soon as it is measured.
 
-Exit codes: 0 whether it crashes or not; 2 where the folder or DALI cannot be used at all.
+Exit codes: 0, also if some ways crash; 2 if the folder or DALI cannot be used at all.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def show(way: str, settings: dict[str, Any], encoded: Any, anchor: Any, shape: A
 
 
 def try_one(args: argparse.Namespace) -> dict[str, Any]:
-    """In its own process: decodes by one way, saves the first batch, and measures."""
+    """Decodes by one way, in this process: saves the first batch, and measures."""
     from nvidia.dali import fn, pipeline_def
 
     dataset = gpuload.Dataset(args.folder)
@@ -150,7 +150,7 @@ def try_in_process(args: argparse.Namespace, way: str, load: float, pixels: Path
 
 
 def compare(rows: list[dict[str, Any]], paths: list[Path]) -> None:
-    """Adds to the last row how far its pixels are from those of the first slice that works, in levels of 255."""
+    """Adds to the last row the difference of its pixels from the first `slice` that works, in levels of 255."""
     first = next((place for place, row in enumerate(rows) if row["way"] == "slice" and row["ended"] == "works"), None)
     if first is not None and rows[-1]["ended"] == "works":
         difference = np.abs(np.load(paths[-1]).astype(int) - np.load(paths[first]))
@@ -172,8 +172,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--images", type=int, default=2048)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of DALI (%(default)s)")
-    parser.add_argument("--time-limit", type=float, default=60, metavar="S", help="for one way (%(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of DALI (%(default)s)"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=60, metavar="S", help="time limit of each way (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     for hidden, kind in (("--way", str), ("--load", float), ("--pixels", Path)):
         parser.add_argument(hidden, type=kind, help=argparse.SUPPRESS)

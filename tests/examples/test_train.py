@@ -85,7 +85,7 @@ def test_a_dataloader_is_for_one_process(
     with pytest.raises(SystemExit) as caught:
         train.main([str(packed), "--loader", "torch"])
     assert caught.value.code == 2
-    assert "--loader torch: is for one process" in capsys.readouterr().err
+    assert "--loader torch: runs in one process only" in capsys.readouterr().err
 
 
 def test_a_dataloader_starts_the_epoch_again(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_resume_without_a_checkpoint(packed: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit) as caught:
         train.main([str(packed), "--checkpoint", str(tmp_path / "none.pt"), "--resume"])
     assert caught.value.code == 2
-    assert "leave --resume away to start afresh" in capsys.readouterr().err
+    assert "leave out --resume to start from the beginning" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

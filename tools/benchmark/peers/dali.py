@@ -1,8 +1,8 @@
 """A DALI pipeline written by hand, with DALI's own reader of WebDataset shards.
 
-As DALI's ResNet-50 example for PyTorch has it (docs/examples/use_cases/pytorch/resnet50): cropped decode on the CPU,
-whole decode and then a crop on the GPU (cropped GPU decode crashes in nvImageCodec 0.9, NVIDIA/nvImageCodec#55), index
-files beside the shards, the reader's own shuffle. The GPU's decoder gets the settings that gpuload gives it.
+After DALI's ResNet-50 example for PyTorch (docs/examples/use_cases/pytorch/resnet50): cropped decode on the CPU; on the
+GPU whole decode, then a crop, since cropped decode crashes there in nvImageCodec 0.9 (NVIDIA/nvImageCodec#55); index
+files beside the shards; the reader's own shuffle. On the GPU the decoder has the settings that gpuload gives it.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def graph(work: Work, device: str) -> tuple[Any, Any]:
             device="mixed",
             preallocate_width_hint=work.largest[0],
             preallocate_height_hint=work.largest[1],
-            jpeg_fancy_upsampling=True,  # as on the CPU; without it decoding is less work, and coloured edges differ
+            jpeg_fancy_upsampling=True,  # as on the CPU; without it decoding takes less work, and coloured edges differ
         )
         images = fn.random_resized_crop(whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize)
     normalised = fn.crop_mirror_normalize(
