@@ -182,9 +182,9 @@ def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceili
             f"{ceiling['disk_bytes_per_s'] / 1e9:.2f} GB/s{cached}",
             highlight=False,
         )
-    if any(row["resumes"] == "reads again" for row in rows):
+    if "resume" not in left_out and any(row["resumes"] == "reads again" for row in rows):
         console.print("† has no state to resume from: the time to read up to there again", highlight=False)
-    if any(row["cold_cached_share"] > STILL_CACHED for row in rows):
+    if "cold" not in left_out and any(row["cold_cached_share"] > STILL_CACHED for row in rows):
         console.print("* not cold: the page cache kept some of the data", highlight=False)
 
 
