@@ -1,10 +1,10 @@
-"""The same batches decoded on the CPU and on the GPU: how fast, at what cost in CPU, and how alike.
+"""Compares decoding on the CPU and on the GPU: images/s, CPU time, and pixels.
 
     python examples/cpu_vs_gpu.py shards/train --picture cpu_vs_gpu.png
 
-Both decode the same center crops in the same order, so that their pixels can be compared one by one. Where there is no
-GPU it says so, and compares DALI's decode on the CPU with Pillow's. The picture shows a few images of both, and the
-difference, magnified.
+Both decode the same center crops in the same order, so that their pixels can be compared one by one. Without a GPU,
+DALI's decode on the CPU is compared with Pillow's, with a message that says so. The picture shows a few images of both
+and their difference, magnified.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 import gpuload
 
-MAGNIFIED = 64  # times the difference is shown
+MAGNIFIED = 64  # factor by which the picture magnifies the difference
 SHOWN = 4
 _GAP_PX, _FONT_PX = 8, 14
 
 
 class Measured(NamedTuple):
-    """images: uint8 (N, 3, size, size) on the CPU, the first that it gave."""
+    """images: uint8 (N, 3, size, size) on the CPU, the first N that were decoded."""
 
     images: torch.Tensor
     images_per_s: float
@@ -55,8 +55,8 @@ def open_dali(args: argparse.Namespace, device: str) -> Iterator[Iterable[torch.
 
 @contextmanager
 def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
-    """Pillow in this thread alone, the same crops as torchvision would make them."""
-    torch.set_num_threads(1)  # idle OpenMP threads spin, and would be counted as a second core
+    """Pillow in this thread only, with torchvision's center crop."""
+    torch.set_num_threads(1)  # idle OpenMP threads spin, and would count as a second core
     images = pillow_loader.PackedImages(args.folder, partial(pillow_loader.center_crop, size=args.size))
     starts = range(0, len(images), args.batch_size)
     numbers = [range(start, min(start + args.batch_size, len(images))) for start in starts]
@@ -64,7 +64,7 @@ def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
 
 
 def measure(opened: AbstractContextManager[Iterable[torch.Tensor]], images: int) -> Measured:
-    """Keeps the first images, then takes as many again against the clock. The epochs follow one another without end."""
+    """Keeps the first images, then times as many again."""
     with opened as batches:
         kept = torch.cat([batch.cpu() for batch in first_batches(batches, images)])[:images]
         started, cpu = time.perf_counter(), time.process_time()
@@ -85,7 +85,7 @@ def first_batches(batches: Iterable[torch.Tensor], images: int) -> Iterator[torc
 
 
 def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image:
-    """A few images from all over the set, side by side, and by how much they differ."""
+    """A few images from all over the set, side by side, and their difference."""
     difference = (left.images.int() - right.images.int()).abs()
     chosen = torch.linspace(0, len(left.images) - 1, SHOWN).long().tolist()
     magnified = (difference * MAGNIFIED).clamp(max=255).to(torch.uint8)
@@ -107,7 +107,7 @@ def draw(left: Measured, right: Measured, names: tuple[str, str]) -> Image.Image
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
-    parser.add_argument("--images", type=int, default=512, help="how many to compare")
+    parser.add_argument("--images", type=int, default=512, help="number of images to compare")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of DALI")
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
 
     names = ("DALI, CPU", "DALI, GPU") if torch.cuda.is_available() else ("DALI, CPU", "Pillow")
     if not torch.cuda.is_available():
-        print("There is no GPU here, so this compares DALI's decode on the CPU with Pillow's.")
+        print("No GPU was found: this compares DALI's decode on the CPU with Pillow's.")
     try:
         left = measure(open_dali(args, "cpu"), args.images)
         right = measure(open_dali(args, "cuda") if torch.cuda.is_available() else open_pillow(args), args.images)
@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw(left, right, names).save(args.picture)
-    print(f"{args.picture}: {SHOWN} of them side by side")
+    print(f"{args.picture}: {SHOWN} images side by side")
     return 0
 
 

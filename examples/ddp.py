@@ -1,4 +1,4 @@
-"""The smallest loop with DistributedDataParallel, to copy: one process a GPU, resumed with any number of them.
+"""A minimal DistributedDataParallel loop to copy: one process per GPU, resumable with any number of processes.
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py shards run.pt           # on one machine
 torchrun --nnodes 4 --nproc-per-node 8 --rdzv-endpoint HOST:29500 examples/ddp.py shards run.pt
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from train import make_net  # yours
+from train import make_net  # your own model
 
 import gpuload
 
@@ -23,13 +23,13 @@ def main(shards: Path, checkpoint: Path, epochs: int = 2, batch_size: int = 64) 
         torch.cuda.set_device(device)
     distributed.init_process_group("gloo" if device == "cpu" else "nccl")
 
-    # Finds its rank by itself; batch_size is that of each process.
+    # The loader finds its rank by itself. batch_size is per process.
     loader = gpuload.DaliIterator(shards / "train", batch_size, augment=gpuload.Augment(96), device=device)
     net = make_net(len(loader.classes or ())).to(device)
     parallel = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters())
 
-    if checkpoint.is_file():  # all ranks load the same file
+    if checkpoint.is_file():  # every rank loads the same file
         saved = torch.load(checkpoint, map_location=device, weights_only=True)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])

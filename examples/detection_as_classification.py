@@ -1,14 +1,14 @@
-"""A detection set as a classification task: the class of the largest object, one-hot with a background class.
+"""Classification on a detection set: the class of the largest object, one-hot with a background class.
 
-    python examples/detection_as_classification.py                           # a small made-up set
+    python examples/detection_as_classification.py                           # a small generated set
     python examples/detection_as_classification.py ILSVRC --shards packed    # your own: Annotations/**.xml beside Data
     python examples/detection_as_classification.py ILSVRC --epochs 9 --checkpoint run.pt
-    python examples/detection_as_classification.py ILSVRC --epochs 9 --checkpoint run.pt --resume    # goes on
+    python examples/detection_as_classification.py ILSVRC --epochs 9 --checkpoint run.pt --resume
 
-Images are 482×415, cut or padded to that but never scaled: width 482 and height 415, since that is how pictures are
-told, and ILSVRC's are wider than high; `Augment` takes (height, width). They come as float16, each standardised by its
-own mean and deviation, two batches ahead of the one in use. A training and a validation loader are open side by side
-and used in turn: --validations times an epoch the training pauses between two batches.
+Images are 482×415 (width × height), cropped or padded to that size but never scaled; note that `Augment` takes (height,
+width). They are float16, each standardised by its own mean and standard deviation, and two batches are prefetched. A
+training and a validation loader are open at the same time and used in turn: --validations times per epoch, training
+pauses between two batches.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from gpuload.packing.options import parse_pixels
 
 
 def pack(folder: Path, shards: Path) -> None:
-    """Pairs of image and XML as shards, a tenth for validation; nothing is done where they are there already."""
+    """Packs the pairs of image and XML into shards, a tenth for validation, unless the shards exist."""
     if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack anew")
+        print(f"Reusing {shards}; delete it to pack again")
         return
     command = ["pack", str(folder), str(shards), "--from", "voc", "--val", "0.1", "--resume"]
     print("$ python -m gpuload", *command)
@@ -42,7 +42,7 @@ def pack(folder: Path, shards: Path) -> None:
 
 
 def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload.DaliIterator:
-    """Batches (images, labels): float16 (N, 3, 415, 482), and float32 (N, classes), whose column 0 is background."""
+    """Batches of images, float16 (N, 3, 415, 482), and labels, float32 (N, classes); column 0 is background."""
     width, height = parse_pixels(args.size)
     augment = gpuload.Augment(
         (height, width), crop="pad_or_crop", flip=0.5 if train else 0.0, dtype="float16", normalize="image"
@@ -54,7 +54,7 @@ def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload
 
 
 def make_net(classes: int) -> nn.Module:
-    """0.1 million weights; strides of 4 and 2 first, since the images are large."""
+    """A net with 0.1 million weights. The first strides are 4 and 2, since the images are large."""
     layers: list[nn.Module] = []
     channels = 3
     for width, kernel, stride in ((16, 7, 4), (32, 3, 2), (64, 3, 2), (128, 3, 2)):
@@ -64,7 +64,7 @@ def make_net(classes: int) -> nn.Module:
 
 
 class Trainer:
-    """Net, optimizer and the two loaders."""
+    """The net, its optimizer and the two loaders."""
 
     def __init__(self, shards: Path, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
@@ -81,7 +81,7 @@ class Trainer:
             return self.net(images.float() if self.device == "cpu" else images).float()
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One step. Gives the sum of the losses and how many were right, on the device."""
+        """One step. Returns the sum of the losses and the number of correct answers, on the device."""
         logits = self.logits(images)
         loss = F.cross_entropy(logits, labels)
         self.optimizer.zero_grad(set_to_none=True)
@@ -100,14 +100,14 @@ class Trainer:
         return loss, accuracy
 
     def save(self, path: Path) -> None:
-        """Net, optimizer and place in the epoch; under its final name only when it is whole."""
+        """Saves net, optimizer and position in the epoch. The file gets its final name when it is complete."""
         temporary = path.with_name(path.name + ".tmp")
         parts = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save({**parts, "loader": self.train.state_dict()}, temporary)
         temporary.replace(path)
 
     def load(self, path: Path) -> tuple[int, int]:
-        """What `save` wrote. Gives the epoch, and the batches of it that were trained on."""
+        """Loads what `save` wrote. Returns the epoch and the number of its batches that are done."""
         saved = torch.load(path, map_location=self.device, weights_only=True)
         self.net.load_state_dict(saved["net"])
         self.optimizer.load_state_dict(saved["optimizer"])
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
             for number, (images, labels) in enumerate(trainer.train, done + 1):
                 total += trainer.step(images, labels)
                 seen += len(labels)
-                if number % 10 == 0 or number == batches:  # to read a number is to wait for the GPU
+                if number % 10 == 0 or number == batches:  # reading a value waits for the GPU
                     loss, accuracy = (total / seen).tolist()
                     bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.1%}")
                 bar.update()
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
                 if args.stop_after == epoch * batches + number:
                     if args.checkpoint:
                         trainer.save(args.checkpoint)
-                    print(f"Stopped after {args.stop_after} batches, as --stop-after says; --resume goes on")
+                    print(f"Stopped after {args.stop_after} batches, as --stop-after says; --resume continues")
                     return 0
         done = 0
         if args.checkpoint:
@@ -174,23 +174,27 @@ def run(args: argparse.Namespace, folder: Path) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="holds Annotations and Data; without: made up")
-    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (FOLDER-packed)")
-    parser.add_argument("--size", help="WIDTHxHEIGHT in pixels (482x415; of the made-up set 160x138)")
+    parser.add_argument("folder", type=Path, nargs="?", help="holds Annotations and Data (default: a generated set)")
+    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (FOLDER-packed)")
+    parser.add_argument("--size", help="WIDTHxHEIGHT in pixels (482x415; for the generated set 160x138)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--validations", type=int, default=2, help="an epoch")
+    parser.add_argument("--validations", type=int, default=2, help="per epoch")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, help="file to save to")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
-    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    parser.add_argument("--stop-after", type=int, metavar="BATCHES", help="counted from the run's beginning")
+    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
+    parser.add_argument(
+        "--stop-after", type=int, metavar="BATCHES", help="stop after so many since the start of the run"
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
     args.size = args.size or ("482x415" if args.folder else "160x138")
     if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
-        parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
+        parser.error(
+            f"--resume: there is no file --checkpoint {args.checkpoint}; leave out --resume to start from the beginning"
+        )
     return args
 
 

@@ -1,17 +1,17 @@
-"""Conditional inpainting: images with a hole, what was in it as target, and captions; and how fast their batches come.
+"""Conditional inpainting: images with a hole, the hole's content as target, and captions. Times the batches.
 
-    python examples/inpainting.py                            # a small made-up set
+    python examples/inpainting.py                            # a small generated set
     python examples/inpainting.py coco64 --shards packed     # your own: coco64/1.jpg beside coco64/1.txt, …
 
-Packs 64×64 pixels as they are, 15,000 a shard, and leaves out images without colour. A batch is then (images, middles,
-captions): float32 (N, 3, 64, 64) in -1..1 with a hole of zeros, float32 (N, 3, 32, 32), and N str. For N of 1, 128 and
-10,000 it prints how long one takes:
+Packs 64×64 images as raw pixels, 15,000 per shard, without grayscale images. A batch is (images, middles, captions):
+float32 (N, 3, 64, 64) in -1..1 with a hole of zeros, float32 (N, 3, 32, 32), and N str. For N of 1, 128 and 10,000 it
+prints how long a batch takes:
 
-    files   before: the folder listed, files drawn from it, read with Pillow, gray ones left out, the same arithmetic
-    cold    gpuload with nothing in the page cache: from the construction of the loader to its first batch
+    files   without gpuload: list the folder, draw files, read them with Pillow, skip grayscale, the same arithmetic
+    cold    gpuload with an empty page cache: from the construction of the loader to its first batch
     warm    gpuload from batch to batch, in a loop that does nothing else
 
-Files and warm with everything in the page cache.
+`files` and `warm` run with everything in the page cache.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from gpuload.cli import main as gpuload_command
 
 SIDE_PX, HOLE_PX, SHARD_IMAGES = 64, 32, 15_000
 
-# Batches of each size that are timed: of files, from a cold start, and warm; and warm ones before, which fill queues.
+# Timed batches of each size: from files, from a cold start, warm; and warm ones before those, which fill the queues.
 ROUNDS = {1: (20, 3, 2000, 50), 128: (10, 3, 200, 20), 10_000: (2, 2, 10, 6)}
 
 
 def pack(images: Path, shards: Path) -> None:
-    """The folder as shards of raw pixels; nothing is done where they are there already."""
+    """Packs the folder into shards of raw pixels, unless they exist."""
     if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack anew")
+        print(f"Reusing {shards}; delete it to pack again")
         return
     form = ["--from", "sidecar", "--encode", "raw", "--size", str(SIDE_PX), "--fit", "center-crop", "--drop-gray"]
     command = ["pack", str(images), str(shards), *form, "--maxcount", str(SHARD_IMAGES), "--maxsize", "1GB", "--resume"]
@@ -55,7 +55,7 @@ def pack(images: Path, shards: Path) -> None:
 
 
 def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gpuload.DaliIterator:
-    """Epochs of so many batches, one pass over the set behind the other."""
+    """A loader with epochs of so many batches, which may span several passes over the set."""
     return gpuload.DaliIterator(
         shards / "train",
         batch_size,
@@ -68,7 +68,7 @@ def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gp
 
 
 def load_files(folder: Path, batch_size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """A batch as before: straight from the folder."""
+    """A batch without gpuload: read from the folder."""
     files = sorted(folder.glob("*.jpg"))
     random.Random(seed).shuffle(files)
     images = np.empty((batch_size, 3, SIDE_PX, SIDE_PX), np.float32)
@@ -92,7 +92,7 @@ def load_files(folder: Path, batch_size: int, seed: int) -> tuple[torch.Tensor, 
 
 
 def clock(action: Callable[[int], object], rounds: int) -> list[float]:
-    """Seconds of each round."""
+    """The seconds of each round."""
     times = []
     for number in range(rounds):
         begun = time.perf_counter()
@@ -102,7 +102,7 @@ def clock(action: Callable[[int], object], rounds: int) -> list[float]:
 
 
 def first_batches(shards: Path, batch_size: int, rounds: int, decoder: str) -> list[float]:
-    """Seconds from constructing a loader to its first batch, with the shards on the disk alone."""
+    """Seconds from constructing a loader to its first batch, with none of the shards in the page cache."""
 
     def first_batch(number: int) -> None:
         with open_loader(shards, batch_size, 1, decoder) as loader:
@@ -116,7 +116,7 @@ def first_batches(shards: Path, batch_size: int, rounds: int, decoder: str) -> l
 
 
 def warm_batches(shards: Path, batch_size: int, rounds: int, before: int, decoder: str) -> tuple[list[float], float]:
-    """Seconds from batch to batch, and processor seconds of one."""
+    """Seconds from batch to batch, and processor seconds per batch."""
     measure.read_through(shards)
     with open_loader(shards, batch_size, before + rounds, decoder) as loader:
         batches = iter(loader)
@@ -128,7 +128,7 @@ def warm_batches(shards: Path, batch_size: int, rounds: int, before: int, decode
 
 
 def compare(folder: Path, shards: Path, batch_size: int, decoder: str) -> dict[str, Any]:
-    """The seconds of a batch of this size, each way."""
+    """The seconds for a batch of this size, each way."""
     of_files, of_cold, of_warm, before = ROUNDS[batch_size]
     files = clock(lambda number: load_files(folder, batch_size, number), of_files)
     cold = first_batches(shards, batch_size, of_cold, decoder)
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     shards = args.shards or folder.with_name(folder.name + "-packed")
     pack(folder, shards)
     samples = len(gpuload.Dataset(shards / "train"))
-    with open_loader(shards, 1, 1, args.decoder) as loader:  # what is imported once a process is not timed
+    with open_loader(shards, 1, 1, args.decoder) as loader:  # imports, which happen once per process, are not timed
         print(next(iter(loader))[2], loader)
     rows = [compare(folder, shards, size, args.decoder) for size in ROUNDS if size <= samples]
     table = Table(box=box.SIMPLE_HEAD, title=f"Seconds a batch, medians; {samples:,} images", title_justify="left")
@@ -162,14 +162,16 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     Console(width=100).print(table)
     for size in ROUNDS:
         if size > samples:
-            print(f"A batch of {size:,} was not timed: the set has {samples:,} images with colour")
+            print(f"A batch of {size:,} was not timed: the set has {samples:,} colour images")
     measure.save_record(args.json, samples=samples, batches=rows)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", type=Path, nargs="?", help="folder of images, each with a .txt; without: made up")
-    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (IMAGES-packed)")
+    parser.add_argument(
+        "images", type=Path, nargs="?", help="folder of images, each with a .txt (default: a generated set)"
+    )
+    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (IMAGES-packed)")
     parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)

@@ -1,16 +1,17 @@
-"""PyTorch Lightning over packed images: nothing to adapt, and a checkpoint made in mid-epoch goes on behind its batch.
+"""PyTorch Lightning with packed images: no adapter is needed, and checkpoints resume in mid-epoch, at the next batch.
 
     python examples/lightning.py shards --epochs 5
     torchrun --standalone --nproc-per-node 8 examples/lightning.py shards --epochs 5     # 8 GPUs
     python examples/lightning.py shards --epochs 5 --resume runs/last.ckpt
 
-The loader is made in `train_dataloader`, after Lightning has joined the ranks: there it finds its own. The Trainer
-saves the loader's state_dict with its own and loads it again; `use_distributed_sampler=False`, since each rank's loader
-already hands out that rank's part. Start many GPUs with torchrun: it tells each rank its share of the CPU cores.
+The loader is made in `train_dataloader`, after Lightning has set up the process group, so that it finds its rank. The
+Trainer saves the loader's state_dict in its checkpoints and loads it again. `use_distributed_sampler=False`, since each
+rank's loader already returns that rank's part. Start several GPUs with torchrun, so that each rank knows its share of
+the CPU cores.
 
-Lightning counts the batches of an epoch beside the loader. So resume a run that was stopped in mid-epoch with as many
-processes and the same batch size; with others, the images that come are still the right ones, but Lightning ends that
-epoch by its own count, or leaves out its validation. Between epochs, resume with any.
+Lightning counts the batches of an epoch itself. So resume a run that was stopped in mid-epoch with the same number of
+processes and the same batch size. With others the images are still the right ones, but Lightning ends that epoch by its
+own count, or skips its validation. Between epochs, resume with any.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from train import make_net  # yours
+from train import make_net  # your own model
 
 import gpuload
 
@@ -85,14 +86,14 @@ def main(argv: list[str] | None = None, callbacks: list[Callback] | None = None)
     parser.add_argument("--accelerator", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for checkpoints")
     parser.add_argument("--save-every", type=int, default=100, metavar="BATCHES")
-    parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, help="checkpoint to continue from")
     args = parser.parse_args(argv)
 
     pl.seed_everything(0)
     saving = ModelCheckpoint(args.runs, save_last=True, every_n_train_steps=args.save_every)
     trainer = pl.Trainer(
         accelerator=args.accelerator,
-        # Under torchrun all that it started; else every GPU, or one process.
+        # Under torchrun the processes that it started; otherwise every GPU, or one process.
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or "auto",
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         max_epochs=args.epochs,

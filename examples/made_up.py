@@ -1,13 +1,13 @@
-"""Sets to try the other examples on, in the forms in which people keep theirs.
+"""Generates data sets to try the other examples on, in the formats in which people keep theirs.
 
     python examples/made_up.py captions OUT          # 000001.jpg beside 000001.txt
     python examples/made_up.py lmdb OUT              # LMDB of MessagePack maps
     python examples/made_up.py hdf5 OUT.h5           # images (N, side, side, 3), target and label (N)
     python examples/made_up.py detection OUT         # Data/DET/*.JPEG and Annotations/DET/*.xml, as ILSVRC's
-    python examples/made_up.py detection OUT --photos crops --count 4000   # out of your own crops/<class>/<image>
+    python examples/made_up.py detection OUT --photos crops --count 4000   # from your own crops/<class>/<image>
 
-Without --photos the pictures are the handwritten digits that come with scikit-learn, on noise; their class is their
-colour. The same arguments give the same files.
+Without --photos the pictures are the handwritten digits that come with scikit-learn, on noise; the class is the colour.
+The same arguments give the same files.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from PIL import Image
 COLOURS = {"red": (230, 50, 40), "green": (60, 200, 70), "blue": (70, 90, 240), "yellow": (230, 210, 50)}
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
-GRAY_EVERY = 20  # of the pictures with captions, one in so many has no colour
-EMPTY_EVERY = 10  # of the pictures with boxes, one in so many shows nothing
-_CHUNK = 64  # images of an HDF5 chunk
+GRAY_EVERY = 20  # one in so many pictures with captions is grayscale
+EMPTY_EVERY = 10  # one in so many pictures with boxes is empty
+_CHUNK = 64  # images per HDF5 chunk
 _JPEG_QUALITY = 90
 
 
 class Picture(NamedTuple):
-    """encoded: the JPEG file. box: left, top, right, bottom of what it shows in pixels, None where it shows nothing."""
+    """encoded: the JPEG file. box: left, top, right, bottom of the object in pixels, None without one."""
 
     encoded: bytes
     name: str
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
     box: tuple[int, int, int, int] | None
 
     def pixels(self, side: int | None = None) -> npt.NDArray[np.uint8]:
-        """uint8 (height, width, 3), resized where another side is wanted."""
+        """uint8 (height, width, 3), resized if `side` differs."""
         image = Image.open(io.BytesIO(self.encoded)).convert("RGB")
         if side is not None and image.size != (side, side):
             image = image.resize((side, side), Image.Resampling.BICUBIC)
@@ -49,9 +49,9 @@ class Picture(NamedTuple):
 
 
 def pictures(photos: Path | None, count: int, side: int, *, some_empty: bool = False) -> Iterator[Picture]:
-    """So many of them, of the digits or of a folder of class folders, which are gone through again where it is smaller.
+    """`count` pictures, of digits or of a folder of class folders; repeated if there are fewer.
 
-    some_empty: digits: every tenth is noise alone. Photos: those of the last class count as showing nothing.
+    some_empty: of digits, every tenth shows only noise; of photos, those of the last class count as empty.
     """
     if photos is None:
         return _digits(count, side, some_empty)
@@ -93,14 +93,14 @@ def _digits(count: int, side: int, some_empty: bool) -> Iterator[Picture]:
 
 
 def balance(pixels: npt.NDArray[np.uint8]) -> float:
-    """How much brighter the right half of an image is than its left one, -1..1: a target whose sign a flip turns."""
+    """How much brighter the right half of an image is than the left, -1..1: a target that a flip negates."""
     half = pixels.shape[1] // 2
     left, right = pixels[:, :half].mean(), pixels[:, -half:].mean()
     return float((right - left) / max(right + left, 1e-6))
 
 
 def write_captions(out: Path, found: Iterator[Picture]) -> int:
-    """`000001.jpg` beside `000001.txt`; one picture in 20 is gray. Gives their number."""
+    """`000001.jpg` beside `000001.txt`; one picture in 20 is grayscale. Returns their number."""
     out.mkdir(parents=True)
     number = 0
     for number, picture in enumerate(found, 1):
@@ -113,7 +113,7 @@ def write_captions(out: Path, found: Iterator[Picture]) -> int:
 
 
 def write_lmdb(out: Path, found: Iterator[Picture], map_bytes: int = 1 << 40) -> int:
-    """One MessagePack map a key: {"image": JPEG, "label": name}, sorted by class, as owners often have them."""
+    """One MessagePack map per key: {"image": JPEG, "label": name}, sorted by class, as is common."""
     import lmdb
     import msgpack
 
@@ -128,7 +128,7 @@ def write_lmdb(out: Path, found: Iterator[Picture], map_bytes: int = 1 << 40) ->
 
 def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
     """Arrays `images`, uint8 (N, side, side, 3) in chunks of 64, `target`, float32 (N): `balance` of each, and `label`,
-    int64 (N): classes, numbered as they come."""
+    int64 (N): classes, numbered in order of appearance."""
     import h5py
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -152,8 +152,8 @@ def write_hdf5(out: Path, found: Iterator[Picture], side: int) -> int:
 
 
 def write_detection(out: Path, found: Iterator[Picture]) -> int:
-    """ILSVRC's folders: an XML of boxes for each image; beside the large box every third has a small one of a class
-    of its own."""
+    """ILSVRC's folders, with an XML of boxes for each image. Every third image has a second, small box of another
+    class."""
     images, annotations = out / "Data" / "DET" / "train", out / "Annotations" / "DET" / "train"
     images.mkdir(parents=True)
     annotations.mkdir(parents=True)
@@ -182,7 +182,7 @@ def _encode(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-# What each form is written by, and the side of its digits in pixels.
+# For each format, the function that writes it, and the side of its digits in pixels.
 FORMS: dict[str, tuple[Callable[[Path, Iterator[Picture], int], int], int]] = {
     "captions": (lambda out, found, side: write_captions(out, found), 64),
     "lmdb": (lambda out, found, side: write_lmdb(out, found), 64),
@@ -192,18 +192,18 @@ FORMS: dict[str, tuple[Callable[[Path, Iterator[Picture], int], int], int]] = {
 
 
 def make(form: str, out: Path, count: int = 1200, side: int | None = None, photos: Path | None = None) -> Path:
-    """Writes a set of this form, unless it is there, and says so. Gives its path.
+    """Writes a set in this format, unless it exists, and says so. Returns its path.
 
-    side: of digits and of the images of an HDF5, in pixels; photos are else kept as they are.
+    side: of digits, and of the images in an HDF5 file, in pixels; other photos keep their size.
     """
     if not out.exists():
         write, usual = FORMS[form]
         begun = out.with_name(f".{out.name}.made-up")
-        _remove(begun)  # what an interrupted run left
+        _remove(begun)  # left by an interrupted run
         found = pictures(photos, count, side or usual, some_empty=form == "detection")
         written = write(begun, found, side or usual)
         begun.rename(out)
-        print(f"{out}: {written:,} made-up samples" if photos is None else f"{out}: {written:,} samples of {photos}")
+        print(f"{out}: {written:,} generated samples" if photos is None else f"{out}: {written:,} samples of {photos}")
     return out
 
 
@@ -219,13 +219,13 @@ def _remove(path: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("form", choices=FORMS)
-    parser.add_argument("out", type=Path, help="folder, or file, to write; nothing is done where it exists")
-    parser.add_argument("--photos", type=Path, help="folder of class folders with JPEGs; without, digits")
+    parser.add_argument("out", type=Path, help="folder or file to write; must not exist")
+    parser.add_argument("--photos", type=Path, help="folder of class folders with JPEGs (default: digits)")
     parser.add_argument("--count", type=int, default=1200)
-    parser.add_argument("--side", type=int, help="of digits, and of the images of an HDF5, in pixels")
+    parser.add_argument("--side", type=int, help="side of digits and of images in an HDF5 file, in pixels")
     args: Any = parser.parse_args(argv)
     if args.out.exists():
-        parser.error(f"{args.out}: exists. Give a new name, or delete it")
+        parser.error(f"{args.out}: exists already; choose another name, or delete it")
     make(args.form, args.out, args.count, args.side, args.photos)
     return 0
 

@@ -1,4 +1,4 @@
-"""What the examples measure beside the clock: memory of this process, the page cache, and the machine they ran on."""
+"""Helpers of the examples for measuring: memory of this process, the page cache, times, and the machine."""
 
 import importlib.metadata
 import json
@@ -15,8 +15,8 @@ _PACKAGES = ("gpuload", "torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "
 class Memory(NamedTuple):
     """Bytes of this process in memory now, from /proc/self/status (proc(5)).
 
-    own: its own, anonymous pages: what it would need if it were alone. mapped: pages of files, such as packed shards;
-    they are the kernel's page cache, which it takes back when memory is short.
+    own: anonymous pages. mapped: pages of mapped files, such as packed shards; they belong to the kernel's page cache,
+    which reclaims them when memory is short.
     """
 
     own: int
@@ -24,18 +24,18 @@ class Memory(NamedTuple):
 
 
 def memory() -> Memory:
-    """Of this process, now. It takes 30 µs."""
+    """The memory of this process now. Takes 30 µs."""
     with open("/proc/self/status") as status:
         kilobytes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Rss")}
     return Memory(1024 * int(kilobytes["RssAnon"]), 1024 * int(kilobytes["RssFile"]))
 
 
 def mapped_bytes(folder: Path) -> int:
-    """Of the files below a folder, what this process has in sight of its memory maps. It takes some ms."""
+    """Bytes of the files below a folder that are resident in this process's memory maps. Takes some ms."""
     inside, kilobytes, start = False, 0, str(folder.resolve()) + "/"
     with open("/proc/self/smaps") as maps:
         for line in maps:
-            if line[0] in "0123456789abcdef":  # the head of a map: its address
+            if line[0] in "0123456789abcdef":  # the first line of a mapping
                 inside = line.partition("/")[2] != "" and ("/" + line.partition("/")[2]).startswith(start)
             elif inside and line.startswith("Rss:"):
                 kilobytes += int(line.split()[1])
@@ -43,13 +43,13 @@ def mapped_bytes(folder: Path) -> int:
 
 
 class PeakMemory:
-    """The most that `look` has found since `start`, above what there was then."""
+    """The maximum that `look` has found, above the value at the start."""
 
     def __init__(self) -> None:
         self.start = self.most = memory()
 
     def look(self) -> Memory:
-        """Looks, and gives the present excess over the start."""
+        """Measures now; returns the excess over the start."""
         now = memory()
         self.most = Memory(max(now.own, self.most.own), max(now.mapped, self.most.mapped))
         return Memory(now.own - self.start.own, now.mapped - self.start.mapped)
@@ -60,18 +60,18 @@ class PeakMemory:
 
 
 def evict(folder: Path) -> None:
-    """Asks the kernel to forget the files below a folder, so that they are read from the disk again.
+    """Asks the kernel to evict the files below a folder from the page cache, so that they are read from the disk again.
 
-    Needs no root. It keeps pages that a process has mapped, so this comes before a loader is opened.
+    Needs no root. Pages that a process has mapped stay, so call it before a loader is opened.
     """
     for path in files_below(folder):
         with path.open("rb") as file:
-            os.fsync(file.fileno())  # pages that are still to be written are kept
+            os.fsync(file.fileno())  # pages not yet written would stay
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_through(folder: Path) -> None:
-    """Reads every file below a folder, so that all of it is in the page cache."""
+    """Reads every file below a folder into the page cache."""
     for path in files_below(folder):
         with path.open("rb") as file:
             while file.read(1 << 24):
@@ -87,7 +87,7 @@ def bytes_below(folder: Path) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What one must know to judge a figure."""
+    """The facts about the machine that are needed to judge a figure."""
     with open("/proc/cpuinfo") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     versions = {}
@@ -99,14 +99,14 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "load_1min": os.getloadavg()[0],  # above the number of cores, times are those of a machine that others use
+        "load_1min": os.getloadavg()[0],  # more than the number of cores: other programs were using the machine
         "python": platform.python_version(),
         "packages": versions,
     }
 
 
 def save_record(path: Path | None, **figures: Any) -> None:
-    """Writes figures with the machine as JSON, where a path is given."""
+    """Writes the figures and the machine as JSON, if a path is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": machine(), **figures}, indent=1) + "\n")
@@ -114,22 +114,22 @@ def save_record(path: Path | None, **figures: Any) -> None:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process, all threads."""
+    """User and system time of all threads of this process."""
     times = os.times()
     return times.user + times.system
 
 
 def spread(seconds: Iterable[float]) -> dict[str, float]:
-    """Median, least and most."""
+    """Median, minimum and maximum."""
     found = sorted(seconds)
     return {"median": median(found), "min": found[0], "max": found[-1]}
 
 
 def in_bytes(count: float) -> str:
-    """A count of bytes as people read it: 812 MB, 4.0 GB."""
+    """A count of bytes for people: 812 MB, 4.0 GB."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def in_seconds(seconds: float) -> str:
-    """Four digits after the point, as far as they tell something: 0.0004 s, 0.38 s, 21.1 s."""
+    """A time for people, with as many digits as matter: 0.0004 s, 0.38 s, 21.1 s."""
     return f"{seconds:.4f} s" if seconds < 0.01 else f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,8 +1,8 @@
-"""The usual way, for comparison: torch's DataLoader and Pillow over the same packed images.
+"""The usual way, for comparison: torch's DataLoader with Pillow, on the same packed images.
 
-What `torchvision.datasets.ImageFolder` with torchvision's usual transforms does, without torchvision, which has no
-build for every torch: open with Pillow, RandomResizedCrop and a flip for training, Resize and CenterCrop for
-evaluation, normalise. The images come from the packed shards, so that all loaders see the same bytes on the same disk.
+Does what `torchvision.datasets.ImageFolder` with the usual transforms does, without torchvision, which has no build for
+every torch: open with Pillow, RandomResizedCrop and a flip for training, Resize and CenterCrop for evaluation,
+normalise. The images come from the packed shards, so that all loaders read the same bytes from the same disk.
 """
 
 import io
@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader, Dataset
 
 import gpuload
 
-# Of ImageNet, for pixels in 0..1: those of torchvision's pretrained weights, and `gpuload.Augment`'s defaults.
+# ImageNet's, for pixels in 0..1: those of torchvision's pretrained weights, and the defaults of `gpuload.Augment`.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Transform = Callable[[Image.Image], Image.Image]
 
 
 class PackedImages(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a packed folder by number: normalised float32 (3, height, width), and the label."""
+    """The samples of a packed folder by index: normalised float32 (3, height, width), and the label."""
 
     def __init__(self, folder: str | Path, transform: Transform) -> None:
         packed = gpuload.Dataset(folder)
@@ -55,7 +55,7 @@ class PackedImages(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(np.array(self._transform(image))).permute(2, 0, 1).contiguous()
 
     def read(self, number: int) -> bytes:
-        """The encoded image. Each process opens the shards anew, when it first reads from them."""
+        """The encoded image. Each process opens a shard when it first reads from it."""
         shard = int(self._shards[number])
         if shard not in self._files:
             self._files[shard] = os.open(self._shard_paths[shard], os.O_RDONLY)
@@ -76,7 +76,7 @@ def random_crop(
 
 
 def random_window(width: int, height: int, scale: tuple[float, float]) -> tuple[int, int, int, int]:
-    """(left, top, width, height): ten attempts at an area and a ratio, else the largest window in the middle."""
+    """(left, top, width, height): ten attempts at an area and a ratio, then the largest window in the center."""
     low, high = 3 / 4, 4 / 3
     for _ in range(10):
         area = width * height * torch.empty(1).uniform_(*scale).item()
@@ -92,7 +92,7 @@ def random_window(width: int, height: int, scale: tuple[float, float]) -> tuple[
 
 
 def center_crop(image: Image.Image, size: int) -> Image.Image:
-    """torchvision's Resize(size * 256 / 224), which is of the shorter side, and CenterCrop(size)."""
+    """torchvision's Resize(size * 256 / 224), by the shorter side, and CenterCrop(size)."""
     shorter = round(size * 256 / 224)
     side = min(image.size)
     width, height = (int(shorter * length / side) for length in image.size)
@@ -112,7 +112,7 @@ def train_loader(
     workers: int = 2,
     pin_memory: bool = False,
 ) -> DataLoader[tuple[torch.Tensor, int]]:
-    """Shuffled, randomly cropped and flipped; leaves out a last, smaller batch."""
+    """A loader for training: shuffled, randomly cropped and flipped, without a last, smaller batch."""
     return DataLoader(
         PackedImages(folder, partial(random_crop, size=size, scale=scale, flip=flip)),
         batch_size,
@@ -128,7 +128,7 @@ def train_loader(
 def val_loader(
     folder: str | Path, batch_size: int, *, size: int, workers: int = 2
 ) -> DataLoader[tuple[torch.Tensor, int]]:
-    """In stored order, each image once, the center of it."""
+    """A loader for evaluation: each image once, in stored order, center-cropped."""
     return DataLoader(
         PackedImages(folder, partial(center_crop, size=size)),
         batch_size,

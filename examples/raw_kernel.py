@@ -1,11 +1,11 @@
-"""A CUDA kernel of one's own on each batch, while it is on the GPU: `cupy.RawKernel` as a batch transform.
+"""A custom CUDA kernel on each batch on the GPU: `cupy.RawKernel` as a batch transform.
 
     python examples/raw_kernel.py shards/train --picture faded.png
 
-The kernel fades each image towards its corners, by a strength drawn for the sample. A batch transform is any function
-that changes a `FieldBatch`: on a GPU its arrays are CuPy's, views of the same memory as the tensors of the loop, and
-what it starts is in the order of torch's stream, so that nothing has to wait. Where there is no GPU the arrays are
-NumPy's, and this example does the same with NumPy.
+The kernel darkens each image towards its corners, by a strength drawn per sample. A batch transform is any function
+that modifies a `FieldBatch`. On a GPU the batch's arrays are CuPy arrays, views of the memory of the tensors that the
+loop gets, and kernels run on torch's current stream, so that nothing has to wait. Without a GPU the arrays are NumPy
+arrays, and this example does the same with NumPy.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from PIL import Image
 import gpuload
 from gpuload.batchwise import FieldBatch
 
-# One thread a pixel of a plane (height, width); planes are (N * 3). Images must be contiguous, (N, 3, height, width).
+# One thread per pixel of a plane (height, width); there are N * 3 planes. Images: contiguous (N, 3, height, width).
 SOURCE = r"""
 extern "C" __global__
 void fade(float* images, const float* strength, int planes, int height, int width)
@@ -33,13 +33,13 @@ void fade(float* images, const float* strength, int planes, int height, int widt
     images[place] *= 1.0f - strength[plane / 3] * 2.0f * (down * down + across * across);
 }
 """
-THREADS = 256  # of a block
+THREADS = 256  # per block
 
 
 class Fade:
-    """Multiplies float32 images by 1 in their middle and down to 1 - strength in their corners, strength in [0, most).
+    """Multiplies float32 images by 1 in the center, down to 1 - strength in the corners; strength is in [0, most).
 
-    The units are those of the batch: normalised images fade to their mean.
+    The units are those of the batch: normalised images fade to the mean.
     """
 
     def __init__(self, most: float = 1.0) -> None:
@@ -49,8 +49,10 @@ class Fade:
     def __call__(self, batch: FieldBatch) -> None:
         images = batch.fields["image"]
         if images.dtype != np.float32 or not images.flags.c_contiguous:
-            raise gpuload.ArgumentError("Fade: is for Augment(dtype='float32', layout='NCHW')")
-        # A pure function of (seed, epoch, sample), wherever it runs and whichever batch the sample is in.
+            raise gpuload.ArgumentError(
+                "Fade: images must be contiguous float32; use Augment(dtype='float32', layout='NCHW')"
+            )
+        # A pure function of (seed, epoch, sample), whatever the device and the batch.
         strength = (self.most * batch.draws(0)).astype(np.float32)
         if isinstance(images, np.ndarray):
             fade_on_cpu(images, strength)
@@ -61,7 +63,7 @@ class Fade:
         import cupy
 
         if self._kernel is None:
-            self._kernel = cupy.RawKernel(SOURCE, "fade")  # compiled at its first call, then from CuPy's cache
+            self._kernel = cupy.RawKernel(SOURCE, "fade")  # compiled on the first call, then taken from CuPy's cache
         count, channels, height, width = images.shape
         blocks = (images.size + THREADS - 1) // THREADS
         sizes = (np.int32(count * channels), np.int32(height), np.int32(width))
@@ -69,15 +71,15 @@ class Fade:
 
 
 def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
-    """What the kernel does."""
+    """The same in NumPy."""
     down, across = (((np.arange(side) + 0.5) / side - 0.5) ** 2 for side in images.shape[-2:])
     distance = (2 * (down[:, None] + across)).astype(np.float32)
-    for image, most in zip(images, strength, strict=True):  # one at a time: they stay in the CPU's caches
+    for image, most in zip(images, strength, strict=True):  # one at a time, so that they stay in the CPU's caches
         image *= 1 - most * distance
 
 
 def draw(batches: list[torch.Tensor], augment: gpuload.Augment) -> Image.Image:
-    """The first images of each batch, one batch a row."""
+    """The first images of each batch, one batch per row."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.mean, augment.std))
     rows = [torch.cat(list(batch[:8].cpu() * std + mean), dim=2) for batch in batches]
     pixels = (torch.cat(rows, dim=1).clamp(0, 1) * 255).round().to(torch.uint8)
@@ -104,10 +106,10 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     device = shown[0].device
-    what = "a CUDA kernel faded them" if device.type == "cuda" else "there is no GPU, so NumPy did what the kernel does"
+    what = "faded by a CUDA kernel" if device.type == "cuda" else "faded by NumPy, since there is no GPU"
     corners, middle = ((shown[1] / shown[0])[..., place, place].nanmedian().item() for place in (0, args.size // 2))
     print(f"{len(shown[0])} images on {device}: {what}")
-    print(f"their middles are {middle:.3f} of what they were, their corners {corners:.3f} (medians)")
+    print(f"centers multiplied by {middle:.3f}, corners by {corners:.3f} (medians)")
     args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw(shown, augment).save(args.picture)
     print(f"{args.picture}: before and after")

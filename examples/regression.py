@@ -1,21 +1,21 @@
-"""Numbers predicted from images that lie in an HDF5 file, such as a steering angle: a net trained, and what takes time.
+"""Regression from images in an HDF5 file, such as a steering angle: trains a net, and times loader and net.
 
-    python examples/regression.py                                     # a small made-up set
+    python examples/regression.py                                     # a small generated set
     python examples/regression.py road.h5 --shards packed             # your own: arrays of images and targets
-    python examples/regression.py road.h5 --shards raw --encode raw   # pixels as they are, not JPEG
+    python examples/regression.py road.h5 --shards raw --encode raw   # raw pixels instead of JPEGs
 
-Packs the file once, shuffled, in shards of 32 MB; the loader mixes eight of them at a time and has the next eight read
-ahead, so that memory does not grow with the set. Then it times --epochs epochs each way and prints the medians, and the
-largest memory:
+Packs the file once, shuffled, into shards of 32 MB. The loader mixes eight of them at a time and reads the next eight
+ahead, so memory does not grow with the set. Then it times --epochs epochs in each of these ways, and prints the medians
+and the peak memory:
 
     loader alone    a loop over the batches that does nothing
-    net alone       training steps, all on one batch that is there already: some after every hundred of those below,
-                    since the speed of a machine that others share comes and goes within seconds
-    both            training: as long as the slower of the two alone, where each has its own GPU or cores
+    net alone       training steps on one resident batch: a few after every hundred of the steps below, since the speed
+                    of a shared machine changes within seconds
+    both            training; takes as long as the slower of the two alone, if each has its own GPU or cores
 
-On a CPU the net and the loader share the cores. Start it with OMP_NUM_THREADS=1 in the environment, for torch's threads
-wait for one another in a loop, and with `--threads` for the cores that the net leaves free. Every flip from left to
-right turns the sign of the targets. `--dtype uint8` leaves normalisation to the net's device.
+On a CPU the net and the loader share the cores. Set OMP_NUM_THREADS=1 in the environment, since idle threads of torch
+spin, and give `--threads` the number of cores that the net leaves free. A horizontal flip negates the targets. With
+`--dtype uint8` the images are normalised on the net's device.
 """
 
 import argparse
@@ -41,13 +41,13 @@ from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 
 MAX_SHARD = "32MB"
-STEPS, RESIDENT_STEPS = 100, 50  # of training, then of the net alone, in turn
+STEPS, RESIDENT_STEPS = 100, 50  # steps of training, then of the net alone, in turn
 
 
 def pack(store: Path, shards: Path, encode: str, size: int) -> None:
-    """The file as shards, shuffled; nothing is done where they are there already."""
+    """Packs the file into shards, shuffled, unless they exist."""
     if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack anew")
+        print(f"Reusing {shards}; delete it to pack again")
         return
     form = ["--encode", encode, "--size", str(size), "--fit", "center-crop"]
     command = ["pack", str(store), str(shards), *form, "--maxsize", MAX_SHARD, "--resume"]
@@ -57,7 +57,7 @@ def pack(store: Path, shards: Path, encode: str, size: int) -> None:
 
 
 def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.DaliIterator:
-    """Batches (images, targets): (N, 3, size, size) in -1..1 (uint8: 0..255), and float32 (N,)."""
+    """A loader of batches (images, targets): (N, 3, size, size) in -1..1 (uint8: 0..255) and float32 (N,)."""
     half = (0.5, 0.5, 0.5)
     return gpuload.DaliIterator(
         data,
@@ -83,7 +83,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One step. Gives the mean squared error, on the device."""
+        """One step. Returns the mean squared error, on the device."""
         inputs = images.float().div_(127.5).sub_(1) if images.dtype == torch.uint8 else images.float()
         loss = F.mse_loss(self.net(inputs).squeeze(1), targets)
         self.optimizer.zero_grad(set_to_none=True)
@@ -93,7 +93,7 @@ class Trainer:
 
 
 class Clock:
-    """Seconds, by the wall and of the processor, inside `with`, added up; waits for a GPU at both ends."""
+    """Adds up wall-clock and processor seconds inside `with`; synchronises the GPU at both ends."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -110,7 +110,7 @@ class Clock:
         self._cpu += measure.cpu_seconds()
 
     def times(self, share: float = 1.0) -> dict[str, float]:
-        """share: what part of an epoch was timed; the seconds are those of a whole one."""
+        """share: the part of an epoch that was timed; the result is scaled to a whole one."""
         return {"seconds": self._wall / share, "cpu_seconds": self._cpu / share}
 
     def _wait(self) -> None:
@@ -126,7 +126,7 @@ def time_loader(loader: gpuload.DaliIterator) -> dict[str, float]:
 
 
 class Epoch(NamedTuple):
-    """Seconds of training, and of as many steps of the net alone. error: mean squared error of the training."""
+    """Seconds of training, and of as many steps of the net alone. error: mean squared error in training."""
 
     both: dict[str, float]
     net: dict[str, float]
@@ -134,7 +134,7 @@ class Epoch(NamedTuple):
 
 
 def train(loader: gpuload.DaliIterator, trainer: Trainer, other: Trainer, peak: measure.PeakMemory) -> Epoch:
-    """One epoch. other: takes the steps of the net alone."""
+    """Trains one epoch. other: the trainer for the steps of the net alone."""
     total = torch.zeros((), device=loader.device)
     both, net, resident = Clock(loader.device), Clock(loader.device), 0
     batches = iter(loader)
@@ -148,12 +148,12 @@ def train(loader: gpuload.DaliIterator, trainer: Trainer, other: Trainer, peak: 
             for _ in range(steps):
                 other.step(*batch)
         resident += steps
-    next(batches, None)  # ends the epoch
+    next(batches, None)  # finishes the epoch
     return Epoch(both.times(), net.times(resident / len(loader)), total.item() / len(loader))
 
 
 def variance(data: gpuload.Dataset, target: str) -> float:
-    """Mean square of the targets, with either sign as flips make them: the error of an answer that is always 0."""
+    """Mean square of the targets: the error of always predicting 0. Flips make both signs equally likely."""
     rows = [data.rows(shard).column(target).to_numpy() for shard in range(len(data.shard_paths))]
     return float(np.mean(np.concatenate(rows).astype(np.float64) ** 2))
 
@@ -161,13 +161,13 @@ def variance(data: gpuload.Dataset, target: str) -> float:
 def run(args: argparse.Namespace, store: Path) -> None:
     shards = args.shards or store.with_name(f"{store.stem}-packed")
     pack(store, shards, args.encode, args.size)
-    peak = measure.PeakMemory()  # what it has now is the interpreter's and the libraries'; DALI is still to come
+    peak = measure.PeakMemory()  # so far the interpreter and the libraries, without DALI
     data = gpuload.Dataset(shards / "train")
     measure.read_through(shards)
     with open_loader(data, args) as loader:
         print(f"{len(data):,} images; {loader}")
         base = variance(data, args.target)
-        for _ in zip(range(64), loader, strict=False):  # what happens once a process is not timed
+        for _ in zip(range(64), loader, strict=False):  # what happens once per process is not timed
             pass
         trainer, other = Trainer(loader.device), Trainer(loader.device)
         alone, net, both = [], [], []
@@ -178,18 +178,18 @@ def run(args: argparse.Namespace, store: Path) -> None:
             both.append({**epoch.both, "explained": 1 - epoch.error / base})
             print(
                 f"epoch {number + 1}: {epoch.both['seconds']:.2f} s, {1 - epoch.error / base:.1%} of the targets' "
-                f"variance told; net alone {epoch.net['seconds']:.2f} s, loader alone {alone[-1]['seconds']:.2f} s"
+                f"variance explained; net alone {epoch.net['seconds']:.2f} s, loader alone {alone[-1]['seconds']:.2f} s"
             )
         excess = peak.excess
     for what, times in {"loader alone": alone, "net alone": net, "both": both}.items():
         wall, cpu = (median(one[name] for one in times) for name in ("seconds", "cpu_seconds"))
         rate = len(data) / wall
-        print(f"{what:13} {wall:7.2f} s an epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s")
+        print(f"{what:13} {wall:7.2f} s per epoch, {cpu:7.2f} s of processor time, {rate:8,.0f} images/s")
     print(
         f"both takes {ratio(both, alone, net, max):.2f} times the slower of the two alone, and "
         f"{ratio(both, alone, net, add):.2f} times their sum\n"
-        f"memory beside the interpreter and its libraries: at most {measure.in_bytes(excess.own)}; and "
-        f"{measure.in_bytes(excess.mapped)} of files, which the kernel takes back when it likes"
+        f"memory beyond the interpreter and its libraries: at most {measure.in_bytes(excess.own)}, plus "
+        f"{measure.in_bytes(excess.mapped)} of mapped files, which the kernel can reclaim"
     )
     measure.save_record(
         args.json,
@@ -207,21 +207,21 @@ def run(args: argparse.Namespace, store: Path) -> None:
 
 
 def ratio(both: list[Any], alone: list[Any], net: list[Any], of_two: Callable[[float, float], float]) -> float:
-    """The median over the epochs: how long both took, to what `of_two` makes of each alone in the same epoch."""
+    """Median over the epochs of the time of both, divided by `of_two` of the times of each alone in that epoch."""
     epochs = zip(both, alone, net, strict=True)
     return median(b["seconds"] / of_two(a["seconds"], n["seconds"]) for b, a, n in epochs)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, nargs="?", help="HDF5 file; without: made up")
-    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (STORE-packed)")
-    parser.add_argument("--target", default="target", help="array of the numbers to be predicted")
-    parser.add_argument("--encode", choices=["jpeg", "raw"], default="jpeg", help="how images are packed")
+    parser.add_argument("store", type=Path, nargs="?", help="HDF5 file (default: a generated set)")
+    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (STORE-packed)")
+    parser.add_argument("--target", default="target", help="array of the values to predict")
+    parser.add_argument("--encode", choices=["jpeg", "raw"], default="jpeg", help="encoding of the packed images")
     parser.add_argument("--size", type=int, default=128, help="side of the images in pixels")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--dtype", choices=["float32", "float16", "uint8"], default="float32", help="of the batches")
-    parser.add_argument("--threads", type=int, help="threads that decode (one for each core)")
+    parser.add_argument("--threads", type=int, help="decoding threads (default: one per core)")
     parser.add_argument("--decoder", choices=["auto", "dali", "native"], default="auto")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the figures")

@@ -1,18 +1,18 @@
-"""Single images that their owner keeps in an LMDB or HDF5, more than fit into memory: packed once, read in sequence.
+"""Images in an LMDB or HDF5 file that is larger than memory: packed once, then read sequentially.
 
-    python examples/single_images.py                                    # a small made-up LMDB
+    python examples/single_images.py                                    # a small generated LMDB
     python examples/single_images.py pictures.lmdb --shards packed      # your own; or pictures.h5
     python examples/single_images.py pictures.h5 --encode raw --size 128 --memory 1GB
 
-Reading single images out of such a file in a new order every epoch is one seek each. So the packer reads it once from
-end to end and shuffles the samples over all shards before they are stored; the loader then reads shards from end to
-end, some at a time. The training loop prints for each batch how long it took to read (to find it in shards that are
-read ahead), to decode, and to be waited for, and the memory that the process has come to.
+Reading single images from such a file in a new order every epoch takes one seek per image. So the packer reads the file
+once, sequentially, and shuffles the samples over all shards; the loader then reads whole shards, some at a time. The
+training loop prints for each batch the time to read (from shards that are read ahead), to decode and to wait, and the
+memory of the process.
 
---memory limits what this process and the packer's may each have of their own (RLIMIT_DATA, see setrlimit(2)): with less
-than it needs it fails. Pages of the shards do not count: they are the kernel's cache, given back whenever memory is
-short; the last line of an epoch tells the most that was in sight of them. Before each epoch the shards are put out of
-that cache, so that they come from the disk.
+--memory limits the anonymous memory of this process and of the packer (RLIMIT_DATA, see setrlimit(2)); with less than
+they need, they fail. Pages of the shards do not count: they are in the kernel's page cache and reclaimed when memory is
+short. The last line of an epoch shows how much of them was mapped at most. Before each epoch the shards are evicted
+from the page cache, so that they are read from the disk.
 """
 
 import argparse
@@ -34,16 +34,16 @@ from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
 from gpuload.packing.options import parse_size
 
-SHARD_BYTES = 32_000_000  # small, since the loader has two windows of them in sight at a time
+SHARD_BYTES = 32_000_000  # small, since the loader maps two windows of them at a time
 
 
 def pack(store: Path, shards: Path, encode: str, size: int | None) -> None:
-    """The store as shards, shuffled; nothing is done where they are there already."""
+    """Packs the store into shards, shuffled, unless they exist."""
     if (shards / "train" / "manifest.json").exists():
-        print(f"Reusing {shards}; delete it to pack anew")
+        print(f"Reusing {shards}; delete it to pack again")
         return
     form = ["--encode", encode, *(["--size", str(size), "--fit", "center-crop"] if size else [])]
-    # --maxsize counts images as they lie in the store; pixels take many times the bytes of a JPEG.
+    # --maxsize counts the bytes in the store; raw pixels take many times the bytes of a JPEG.
     largest = ["--maxcount", str(max(1, SHARD_BYTES // (3 * size**2)))] if size and encode == "raw" else []
     command = ["pack", str(store), str(shards), "--val", "0.1", *form, "--maxsize", str(SHARD_BYTES), *largest]
     command.append("--resume")
@@ -65,7 +65,7 @@ def make_net(outputs: int) -> nn.Module:
 
 
 def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dict[str, Any]:
-    """One epoch; prints every so many batches. Gives its figures."""
+    """Trains one epoch, prints a line every --every batches, and returns the figures."""
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
     peak, seen, loss_sum = measure.PeakMemory(), 0, torch.zeros(())
     read, decode, wait, of_shards = [], [], [], 0
@@ -79,7 +79,7 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
         seen += len(labels)
         loss_sum += loss.detach() * len(labels)
         timing = loader.timing
-        assert timing is not None  # there was a batch
+        assert timing is not None  # at least one batch
         for times, seconds in ((read, timing.read_s), (decode, timing.decode_s), (wait, timing.wait_s)):
             times.append(seconds)
         peak.look()
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, store: Path) -> None:
     packed = gpuload.Dataset(shards / "train")
     augment = gpuload.Augment(args.crop, scale=(0.5, 1.0))
     with gpuload.DaliIterator(packed, args.batch_size, augment=augment) as loader:
-        limited = f"; this process may have {args.memory} of its own" if args.memory else ""
+        limited = f"; this process may have {args.memory} of anonymous memory" if args.memory else ""
         print(f"{len(packed):,} images in {measure.in_bytes(stored)} of shards{limited}")
         net = make_net(len(packed.classes or ()) or int(packed.labels.max()) + 1)
         epochs = []
@@ -123,23 +123,27 @@ def run(args: argparse.Namespace, store: Path) -> None:
             own, shown = (measure.in_bytes(figures[name]) for name in ("peak_own_bytes", "peak_shard_bytes"))
             print(
                 f"{figures['images']:,} images in {figures['seconds']:.1f} s, {figures['waited_s']:.1f} s of it waited "
-                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {own} of own memory, and {shown} of the "
-                f"{measure.in_bytes(stored)} of shards in sight"
+                f"for batches; mean loss {figures['mean_loss']:.3f}\nat most {own} of anonymous memory, and {shown} of "
+                f"the {measure.in_bytes(stored)} of shards mapped"
             )
     measure.save_record(args.json, samples=len(packed), shard_bytes=stored, limit=args.memory, epochs=epochs)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, nargs="?", help="LMDB folder or HDF5 file with labels; without: made up")
-    parser.add_argument("--shards", type=Path, help="folder to pack to, or one that is packed (STORE-packed)")
-    parser.add_argument("--encode", choices=["keep", "jpeg", "raw"], default="keep", help="how images are packed")
-    parser.add_argument("--size", type=int, help="packed images are cut to squares of this side")
-    parser.add_argument("--memory", help="limit of this process's own memory, such as 1GB")
+    parser.add_argument(
+        "store", type=Path, nargs="?", help="LMDB folder or HDF5 file with labels (default: a generated set)"
+    )
+    parser.add_argument("--shards", type=Path, help="folder to pack into, or a packed one (STORE-packed)")
+    parser.add_argument(
+        "--encode", choices=["keep", "jpeg", "raw"], default="keep", help="encoding of the packed images"
+    )
+    parser.add_argument("--size", type=int, help="side of the squares that packed images are cropped to")
+    parser.add_argument("--memory", help="limit of the process's anonymous memory, such as 1GB")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--crop", type=int, default=64, help="side of the crops in pixels")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--every", type=int, default=1, help="print one batch in so many")
+    parser.add_argument("--every", type=int, default=1, help="print every so many batches")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args(argv)
     try:

@@ -1,14 +1,14 @@
-"""Trains a small residual net on packed images; one file, to read and to copy from.
+"""Trains a small residual net on packed images. One file, to read and to copy from.
 
     python -m gpuload pack photos shards --val 0.1
     python examples/train.py shards --epochs 5
     python examples/train.py shards --epochs 5 --loader torch                       # the same with a DataLoader
     python examples/train.py shards --epochs 5 --checkpoint run.pt --max-batches 70 # stops in mid-epoch
-    python examples/train.py shards --epochs 5 --checkpoint run.pt --resume         # and goes on behind that batch
+    python examples/train.py shards --epochs 5 --checkpoint run.pt --resume         # continues with the next batch
     torchrun --standalone --nproc-per-node 8 examples/train.py shards --epochs 5    # the same with 8 GPUs, or processes
 
-The folder holds train/ and val/, as the packer leaves them. Runs on a GPU where there is one. A stopped run can be
-resumed with any number of processes; --batch-size is that of each.
+The folder holds train/ and val/, as the packer writes them. Uses a GPU if there is one. A run that was stopped can be
+resumed with any number of processes; --batch-size is per process.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LOADERS = {"dali": "DaliIterator", "torch": "DataLoader"}
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; halves the image where stride is 2."""
+    """Two 3x3 convolutions and a shortcut; a stride of 2 halves the image."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 def make_net(classes: int) -> nn.Module:
-    """0.7 million weights. Group norm, so that a batch's size and the last, smaller one do not matter."""
+    """A net with 0.7 million weights. With group norm the size of a batch does not matter."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, 2, 1, bias=False),
         nn.GroupNorm(8, 32),
@@ -65,7 +65,7 @@ def make_net(classes: int) -> nn.Module:
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Rises for the first tenth of the run, then falls along a cosine to zero."""
+    """Linear warm-up over the first tenth of the run, then cosine decay to zero."""
     warm_up = max(1, steps // 10)
     if step < warm_up:
         return peak * (step + 1) / warm_up
@@ -75,7 +75,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 def train_batch(
     net: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor, lr: float
 ) -> torch.Tensor:
-    """One step; gives the sum of the losses and the number of right answers, on the device."""
+    """One step. Returns the sum of the losses and the number of correct answers, on the device."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     logits = net(images)
@@ -88,7 +88,7 @@ def train_batch(
 
 
 def evaluate(net: nn.Module, batches: Iterable[Any], device: str) -> tuple[int, int]:
-    """(right, all): exact counts over every image of the split, and over all processes."""
+    """(correct, all): exact counts over every image of the split and all processes."""
     net.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     with torch.inference_mode():
@@ -104,14 +104,14 @@ def evaluate(net: nn.Module, batches: Iterable[Any], device: str) -> tuple[int, 
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Under its final name only when it is whole, so that an interruption leaves the one before."""
+    """Writes a temporary file first, so that an interruption leaves the previous checkpoint intact."""
     temporary = path.with_name(path.name + ".tmp")
     torch.save(content, temporary)
     temporary.replace(path)
 
 
 def make_loaders(args: argparse.Namespace, device: str) -> tuple[Any, Any]:
-    """Batches to train on and to evaluate with. Between a DataLoader and gpuload, these two lines are the change."""
+    """Loaders for training and validation: all that differs between a DataLoader and gpuload."""
     train, val, batch_size, size, scale = args.data / "train", args.data / "val", args.batch_size, args.size, args.scale
     if args.loader == "torch":
         return (
@@ -126,7 +126,7 @@ def make_loaders(args: argparse.Namespace, device: str) -> tuple[Any, Any]:
 
 
 def join_ranks(device: str) -> str:
-    """This process's device; under torchrun it joins the others first."""
+    """This process's device; under torchrun, also joins the process group."""
     device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if "LOCAL_RANK" in os.environ:
         if device == "cuda":
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> None:
     classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
     loader, val_loader = make_loaders(args, device)
     if args.loader == "dali":
-        loader.check_ranks()  # says which rank differs or is late, before training hangs or goes wrong
+        loader.check_ranks()  # names a rank that differs or is late, before training hangs or goes wrong
     net = make_net(classes).to(device)
     parallel = DistributedDataParallel(net) if distributed.is_initialized() else net
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05)
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> None:
 
     def checkpoint(epoch: int) -> None:
         if args.checkpoint and first_rank:
-            # The loader's own state is a few integers; a DataLoader has none.
+            # The loader's state is a few integers; a DataLoader has none.
             place = loader.state_dict() if args.loader == "dali" else None
             content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "step": step}
             save(args.checkpoint, {**content, "loader": place})
@@ -166,17 +166,17 @@ def run(args: argparse.Namespace) -> None:
         first_epoch, step = saved["epoch"], saved["step"]
         if args.loader == "dali" and saved["loader"]:
             loader.load_state_dict(saved["loader"])
-            # With other processes or another batch size, the rest of the epoch is another number of batches.
+            # With another number of processes or batch size, the rest of the epoch has another number of batches.
             rest = (len(loader.dataset) - saved["loader"]["samples"]) // (args.batch_size * loader.ranks.world_size)
             step = (first_epoch + 1) * len(loader) - rest
-        else:  # a DataLoader cannot go on in mid-epoch: it starts this one again
+        else:  # a DataLoader cannot resume in mid-epoch: it starts the epoch again
             step = first_epoch * len(loader)
             if args.loader == "dali":  # a DataLoader made the checkpoint
                 loader.set_epoch(first_epoch)
         say(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
 
     say(f"{len(packed):,} images of {classes} classes, {args.size} px, with {LOADERS[args.loader]} on {device}")
-    # A finished run that is resumed has no epoch left to evaluate after.
+    # A finished run that is resumed trains no epoch, and would not be evaluated.
     right, val_images = evaluate(net, val_loader, device) if first_epoch >= args.epochs else (0, 0)
     started = time.perf_counter()
     for epoch in range(first_epoch, args.epochs):
@@ -189,7 +189,7 @@ def run(args: argparse.Namespace) -> None:
                 sums += train_batch(parallel, optimizer, images, labels, learning_rate(step, steps, args.lr))
                 step += 1
                 seen += len(labels)
-                if step % 10 == 0 or step % len(loader) == 0:  # reading a number makes the CPU wait for the GPU
+                if step % 10 == 0 or step % len(loader) == 0:  # reading a value makes the CPU wait for the GPU
                     loss, accuracy = (sums / seen).tolist()
                     rate = seen / (time.perf_counter() - epoch_started)
                     progress.update(task, figures=f"loss {loss:.3f}  accuracy {accuracy:.1%}  {rate:,.0f} images/s")
@@ -200,7 +200,7 @@ def run(args: argparse.Namespace) -> None:
                     checkpoint(epoch)
         if step == args.max_batches:
             checkpoint(epoch)
-            say(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume goes on behind them")
+            say(f"Stopped after {step} of {steps} batches, as --max-batches says; --resume continues from there")
             return
         right, val_images = evaluate(net, val_loader, device)
         say(f"    validation accuracy {right / val_images:.1%} ({right} of {val_images})")
@@ -239,14 +239,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, help="file to save to")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
-    parser.add_argument("--resume", action="store_true", help="go on from --checkpoint")
-    parser.add_argument("--max-batches", type=int, help="stop after so many, counted from the run's beginning")
+    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
+    parser.add_argument("--max-batches", type=int, help="stop after so many since the start of the run")
     args = parser.parse_args(argv)
     args.scale = (args.min_scale, 1.0)
     if args.loader == "torch" and "LOCAL_RANK" in os.environ:
-        parser.error("--loader torch: is for one process, to compare with; start it with python, not torchrun")
+        parser.error("--loader torch: runs in one process only, for comparison; start it with python, not torchrun")
     if args.resume and not (args.checkpoint and args.checkpoint.is_file()):
-        parser.error(f"--resume: there is no file --checkpoint {args.checkpoint}; leave --resume away to start afresh")
+        parser.error(
+            f"--resume: there is no file --checkpoint {args.checkpoint}; leave out --resume to start from the beginning"
+        )
     try:
         run(args)
     except gpuload.GpuloadError as error:

@@ -1,12 +1,11 @@
-"""How fast ResNet-50 trains, by loader: gpuload, torch's DataLoader with Pillow, and one batch that lies on the device.
+"""Training speed of ResNet-50 by loader: gpuload, torch's DataLoader with Pillow, and one batch resident on the device.
 
     python examples/train_resnet50.py shards/train
     python examples/train_resnet50.py shards/train --batch-size 128 --json figures.json
 
-The resident batch is what the device could do if data were free; the share of it that a loader reaches is what the
-loader costs. Mixed precision (on a GPU) and channels_last; the net is ResNet-50 v1.5 (the stride in the 3×3
-convolution), of plain torch modules. Loaders are opened one after the other, since one that fills its queue would
-disturb the next.
+The resident batch shows what the device could do if data were free; what a loader falls short of that is its cost.
+Mixed precision (on a GPU) and channels_last; the net is ResNet-50 v1.5 (stride in the 3×3 convolution) of plain torch
+modules. Only one loader is open at a time, since a loader that fills its queue would disturb the others.
 """
 
 import argparse
@@ -16,7 +15,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -34,7 +33,7 @@ DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)  # He et al., arXiv 1512.0338
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions beside a shortcut; four times `width` channels leave it."""
+    """1×1, 3×3 and 1×1 convolutions and a shortcut, with 4 * width output channels."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ def resnet50(classes: int) -> nn.Module:
 
 
 class Trainer:
-    """The net and what a step needs: float16 and scaled gradients on a GPU, float32 on a CPU, which is slow at less."""
+    """The net and its optimizer: float16 with scaled gradients on a GPU, float32 on a CPU, where float16 is slow."""
 
     def __init__(self, classes: int, device: str) -> None:
         self.device = torch.device(device)
@@ -93,7 +92,7 @@ class Trainer:
 
 
 class Turn(NamedTuple):
-    """Of the counted steps. waited_s: that the loop waited for batches. cores: that this process, alone, kept busy."""
+    """Figures of the counted steps. waited_s: time waited for batches. cores: CPU cores that this process kept busy."""
 
     images_per_s: float
     waited_s: float
@@ -106,7 +105,7 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 @contextmanager
 def open_loader(name: str, args: argparse.Namespace, trainer: Trainer, classes: int) -> Iterator[Batches]:
-    """Batches without end."""
+    """Endless batches."""
     if name == "synthetic":
         shape = (args.batch_size, 3, args.size, args.size)
         images = torch.randn(shape, device=trainer.device).to(trainer.dtype, memory_format=torch.channels_last)
@@ -123,7 +122,7 @@ def open_loader(name: str, args: argparse.Namespace, trainer: Trainer, classes: 
 
 
 def run(batches: Batches, trainer: Trainer, warm_up: int, steps: int) -> Turn:
-    """Trains: `warm_up` steps that empty the loader's queues, then those that count."""
+    """Trains `warm_up` steps, which empty the loader's queues, then the steps that count."""
     source = iter(batches)
     for images, labels in islice(source, warm_up):
         trainer.step(images, labels)
@@ -141,22 +140,18 @@ def run(batches: Batches, trainer: Trainer, warm_up: int, steps: int) -> Turn:
     return Turn(seen / elapsed, waited, (time.process_time() - cpu) / elapsed, loss.item())
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures, as they go to JSON."""
+def measure(args: argparse.Namespace, after_turn: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """All figures, as they go into the JSON; `after_turn` receives those measured so far."""
     packed = gpuload.Dataset(args.folder)
     classes = len(packed.classes or ()) or int(packed.labels.max()) + 1
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     trainer = Trainer(classes, args.device)
-    with open_loader("synthetic", args, trainer, classes) as batches:  # chooses cuDNN's algorithms, fills its memory
+    with open_loader(
+        "synthetic", args, trainer, classes
+    ) as batches:  # lets cuDNN choose algorithms and allocate memory
         run(batches, trainer, 0, max(1, args.warm_up))
-    turns: dict[str, list[Turn]] = {name: [] for name in args.loaders}
-    for _ in range(args.rounds):
-        for name in args.loaders:
-            with open_loader(name, args, trainer, classes) as batches:
-                turns[name].append(run(batches, trainer, args.warm_up, args.steps))
-    rates = {name: statistics.median(turn.images_per_s for turn in own) for name, own in turns.items()}
-    return {
+    record: dict[str, Any] = {
         "machine": {
             "device": torch.cuda.get_device_name() if trainer.device.type == "cuda" else platform.machine(),
             "cores": len(os.sched_getaffinity(0)),
@@ -166,16 +161,29 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "data": {"folder": str(args.folder), "samples": len(packed), "classes": classes},
         "setting": {name: getattr(args, name) for name in ("size", "batch_size", "steps", "warm_up", "workers")},
         "precision": str(trainer.dtype).removeprefix("torch."),
-        "loaders": [
-            {
-                "name": name,
-                "images_per_s": rates[name],
-                "share_of_resident": rates[name] / rates["synthetic"] if "synthetic" in rates else None,
-                "turns": [turn._asdict() for turn in own],
-            }
-            for name, own in turns.items()
-        ],
     }
+    turns: dict[str, list[Turn]] = {}
+    for _ in range(args.rounds):
+        for name in args.loaders:
+            with open_loader(name, args, trainer, classes) as batches:
+                turns.setdefault(name, []).append(run(batches, trainer, args.warm_up, args.steps))
+            record["loaders"] = summarise(turns)
+            after_turn(record)
+    return record
+
+
+def summarise(turns: dict[str, list[Turn]]) -> list[dict[str, Any]]:
+    """A row per loader: the medians and every turn."""
+    rates = {name: statistics.median(turn.images_per_s for turn in own) for name, own in turns.items()}
+    return [
+        {
+            "name": name,
+            "images_per_s": rates[name],
+            "share_of_resident": rates[name] / rates["synthetic"] if "synthetic" in rates else None,
+            "turns": [turn._asdict() for turn in own],
+        }
+        for name, own in turns.items()
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -186,19 +194,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--loaders", nargs="+", choices=list(LOADERS), default=list(LOADERS), metavar="NAME")
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=100, help="that count, of each loader and round")
-    parser.add_argument("--warm-up", type=int, default=20, help="steps before them; more than a loader's queue holds")
+    parser.add_argument("--steps", type=int, default=100, help="counted steps per loader and round")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps before those; more than a loader's queue holds")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=cores, help="of the DataLoader (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
+    parser.add_argument("--workers", type=int, default=cores, help="workers of the DataLoader (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it, after each loader's turn")
     args = parser.parse_args(argv)
     for name in ("size", "batch_size", "steps", "rounds", "workers"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: expected at least 1")
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here; use --device cpu")
+
+    def write(record: dict[str, Any]) -> None:
+        if args.json:
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
+
     try:
-        figures = measure(args)
+        figures = measure(args, write)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
@@ -206,8 +219,6 @@ def main(argv: list[str] | None = None) -> int:
         share = f"{row['share_of_resident']:>7.1%} of it" if row["share_of_resident"] is not None else ""
         waited = statistics.median(turn["waited_s"] for turn in row["turns"])
         print(f"{LOADERS[row['name']]:<20} {row['images_per_s']:>9,.1f} images/s  {share}  waited {waited:.2f} s")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Measures loaders against each other on your machine and your images.
+"""Compares loaders on your machine and your images.
 
     python tools/bench.py shards/train
     python tools/bench.py shards/train --loaders torch gpuload --size 128 --threads 8
@@ -7,17 +7,18 @@
     python tools/bench.py shards/train --profile
     python tools/bench.py shards/train --read-only
 
-Every loader runs in a process of its own, in the configuration that its documentation advises, and makes the same
-batches of the same stored images: random resized crop, horizontal flip, normalised. Peers with a format of their own
-get the images once, byte for byte, into --cache. One that is not installed is left out, with a line that says so;
-`pip install 'gpuload[bench]'` brings those that go into one environment with gpuload, --python names the others' own.
+Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
+same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
+images are converted once, byte for byte, into --cache. A loader that is not installed is skipped with a message;
+`pip install 'gpuload[bench]'` installs those that can share an environment with gpuload, --python names the interpreter
+of the others.
 
-They take turns, so that whatever else the machine does falls on all of them; figures are medians over the rounds. Warm
-rounds have all data in the page cache and a loader that stays open. A cold round is the first epoch of a new loader,
-from its first batch on, after its data were put out of the page cache. CPU seconds count all processes and threads of a
-loader, memory is the most that they had. The ceiling is what the machine decodes and does nothing else.
+The loaders take turns, so that other load on the machine affects all of them alike; figures are medians over the
+rounds. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
+loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
+and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone.
 
-Exit codes: 0, or 2 for a folder or an argument that cannot be used, or where no loader could run.
+Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pillow_loader
 
@@ -37,8 +39,8 @@ from benchmark.work import Work
 
 import gpuload
 
-_BATCHES = 16  # in a round, at least
-# Of a sample in its shard: 64×64 and 128×128 images have less, and loaders make thousands of them a second.
+_BATCHES = 16  # minimum per round
+# Mean size of a stored sample below which images count as small: loaders make tens of thousands of them per second.
 _SMALL_BYTES = 20_000
 
 
@@ -47,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.cold is None:
         args.cold = 0 if args.read_only else args.rounds
+    _check_device(parser, args)
     _check_counts(parser, args)
     pythons = _interpreters(parser, args)
     try:
@@ -56,7 +59,10 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _check_images(parser, args, dataset)
     if len(dataset) < args.batch_size:
-        parser.error(f"--batch-size {args.batch_size}: is larger than {args.folder}; use a smaller one")
+        parser.error(
+            f"--batch-size {args.batch_size}: is larger than {args.folder}, which has {len(dataset):,} samples; "
+            "use a smaller one"
+        )
     work = Work(
         args.folder.resolve(),
         args.batch_size,
@@ -67,12 +73,35 @@ def main(argv: list[str] | None = None) -> int:
         cache=(args.cache or default_cache(args.folder)).resolve(),
         raw=dataset.fields["image"].kind == "raw",
         samples=len(dataset),
+        largest=(dataset.manifest.width, dataset.manifest.height),
     )
     if args.profile:
         print_profile(profile(work), describe(work, args.folder))
         return 0
 
-    course = Course(work, pythons, count_labels(dataset))
+    kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
+    title = (
+        f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
+        f"{args.rounds} rounds of {args.images:,} images"
+    )
+    lines = describe(work, args.folder)
+
+    def write(limits: dict[str, Any] | None = None, complete: bool = False) -> None:
+        """Writes what has been measured so far: an interrupted run keeps its complete rounds."""
+        if args.json and any(result.warm for result in course.results.values()):
+            record = {
+                "machine": lines,
+                "setting": title,
+                "complete": complete,
+                "ceiling": limits,
+                "left_out": course.left_out,
+                "loaders": summarise(course.results, limits),
+            }
+            temporary = args.json.with_name(args.json.name + ".tmp")
+            temporary.write_text(json.dumps(record, indent=1) + "\n")
+            temporary.replace(args.json)
+
+    course = Course(work, pythons, count_labels(dataset), write)
     names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
     if args.read_only:
         course.take(names)
@@ -81,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     ceiling = None if args.read_only or not course.results else Ceiling(work)
     course.run_warm(args.rounds, ceiling)
     if not any(result.warm for result in course.results.values()):
-        print("no loader could run; the lines above say why", file=sys.stderr)
+        print("no loader could run, for the reasons above", file=sys.stderr)
         return 2
     course.run_cold(args.cold)
 
@@ -89,23 +118,9 @@ def main(argv: list[str] | None = None) -> int:
     if ceiling is not None:
         rate, cached = disk_rate(work.folder, work.threads)
         limits = describe_ceiling(ceiling, copy_rate(work.threads), rate, cached)
-    kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
-    title = (
-        f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
-        f"{args.rounds} rounds of {args.images:,} images"
-    )
     rows = summarise(course.results, limits)
-    lines = describe(work, args.folder)
     print_report(rows, title, lines, limits)
-    if args.json:
-        record = {
-            "machine": lines,
-            "setting": title,
-            "ceiling": limits,
-            "left_out": course.left_out,
-            "loaders": rows,
-        }
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    write(limits, complete=True)
     if args.plot:
         from benchmark.plot import plot
 
@@ -115,28 +130,45 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train; of JPEGs or of raw pixels")
+    parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of JPEGs or of raw pixels")
     parser.add_argument("--loaders", nargs="+", choices=list(CONTENDERS), metavar="NAME", help=", ".join(CONTENDERS))
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all that there is")
-    parser.add_argument("--read-only", action="store_true", help="reading alone, without decoding")
-    parser.add_argument("--profile", action="store_true", help="only where the time of gpuload's batches goes")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cold", type=int, metavar="ROUNDS", help="with a cold page cache (as --rounds; 0: none)")
     parser.add_argument(
-        "--images", type=int, help="of one loader in one round (2048, of small ones 32768; with --read-only 200000)"
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CPU and, if there is one, GPU"
+    )
+    parser.add_argument("--read-only", action="store_true", help="measure reading alone, without decoding")
+    parser.add_argument("--profile", action="store_true", help="instead: show where gpuload spends its time")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--cold", type=int, metavar="ROUNDS", help="rounds with a cold page cache (default: as --rounds; 0: none)"
     )
     parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="workers, or threads that decode"
+        "--images", type=int, help="images per loader and round (2048; small ones 32768; --read-only 200000)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="worker processes or decoding threads (%(default)s)",
     )
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="for the peers' own formats (FOLDER.peers)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for the peers' formats (FOLDER.peers)")
     parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a loader with this Python")
     parser.add_argument("--ffcv-python", metavar="PATH", help="the same as --python ffcv=PATH")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
     return parser
+
+
+def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
+    if contrary:
+        where, end = ("on the GPU", "do not end") if args.device == "cpu" else ("in host memory", "end")
+        parser.error(
+            f"--device {args.device}: contradicts --loaders {' '.join(contrary)}, whose batches are {where}; leave "
+            f"--device out, or name loaders that {end} in -gpu"
+        )
 
 
 def _check_counts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -148,7 +180,7 @@ def _check_counts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
 
 
 def _check_images(parser: argparse.ArgumentParser, args: argparse.Namespace, dataset: gpuload.Dataset) -> None:
-    """A round has to last some seconds, also of a fast loader on small images."""
+    """Sets --images so that a round lasts some seconds even for a fast loader on small images, and checks it."""
     if args.images is None:
         small = dataset.manifest.bytes / len(dataset) < _SMALL_BYTES
         wanted = 200_000 if args.read_only else 32_768 if small else 2048
@@ -156,7 +188,7 @@ def _check_images(parser: argparse.ArgumentParser, args: argparse.Namespace, dat
     if args.images < _BATCHES * args.batch_size:
         parser.error(
             f"--images {args.images}: expected at least {_BATCHES} batches ({_BATCHES * args.batch_size:,} images), "
-            "or what lies ready in the loaders' queues would count too much"
+            "or the batches that wait in the loaders' queues would count too much"
         )
 
 
@@ -182,7 +214,7 @@ def _asked(args: argparse.Namespace) -> list[str]:
 
 
 def _can_run(name: str, work: Work, pythons: dict[str, str], course: Course, asked: bool) -> bool:
-    """Says why not; but not of each loader that nobody asked for and that is not for such data or such a machine."""
+    """Reports why not, except for loaders that nobody asked for and that do not suit this data or this machine."""
     contender = CONTENDERS[name]
     reason = why_not(contender, work.raw, name.removesuffix("-gpu") in pythons)
     if reason is None:
@@ -194,7 +226,7 @@ def _can_run(name: str, work: Work, pythons: dict[str, str], course: Course, ask
 
 
 def count_labels(dataset: gpuload.Dataset) -> dict[str, int]:
-    """How often each label is in the set."""
+    """The number of samples of each label."""
     counts: dict[str, int] = {}
     for shard in range(len(dataset.shard_paths)):
         for label in dataset.rows(shard).column("label").to_pylist():

@@ -1,15 +1,15 @@
-"""How fast the packer is, beside others on the same files, in interleaved rounds with a warm cache.
+"""Measures the packer against other programs on the same files, in interleaved rounds with a warm page cache.
 
     python tools/bench_pack.py photos            # a folder of class folders, such as ImageNet's
     python tools/bench_pack.py photos more --rounds 5 --json pack.json
-    python tools/bench_pack.py photos --memory   # instead: the most memory of packer, server and workers together
+    python tools/bench_pack.py photos --memory   # instead: the peak memory of packer, server and workers together
 
-Prints images/s and images per second of processor time (which other work on the machine does not change), medians over
-the rounds, and ratios: `keep` with header checks against GNU tar; `keep` with full checks against libjpeg-turbo
-(simplejpeg) decoding in as many processes; `jpeg --size 256`, per worker, against a loop of Pillow and webdataset's
-ShardWriter in one process (with the resizer that `pack` chooses here: torch where it is installed; the JSON names it);
-two workers against one. The packer is timed from the start of Python to its end, some 0.4 s
-of which do not depend on the images: 4,096 of 110 kB are the smallest set that says something, 16,384 say more.
+Prints images/s and images per second of processor time, which other load on the machine does not change, as medians
+over the rounds, and these ratios: `keep` with header checks against GNU tar; `keep` with full checks against
+libjpeg-turbo (simplejpeg) decoding in as many processes; `jpeg --size 256`, per worker, against a loop of Pillow and
+webdataset's ShardWriter in one process (the JSON names the resizer that `pack` chose: torch where it is installed); two
+workers against one. The packer is timed from the start of Python to its end, of which some 0.4 s do not depend on the
+images: use at least 4,096 images of 110 kB, better 16,384.
 """
 
 import argparse
@@ -35,12 +35,12 @@ sys.path.insert(0, str(ROOT))
 
 PACKAGES = ("numpy", "pillow", "pyarrow", "simplejpeg", "webdataset")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# With compiled modules kept, as they are wherever nobody forbade it.
+# Python may cache compiled modules, as it does by default.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def children_s() -> float:
-    """Seconds of processor time of all processes that this one has started and that have ended, and of theirs."""
+    """Processor seconds of all child processes that have ended, and of their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -55,7 +55,7 @@ def children_of(process: int | str) -> set[int]:
 
 
 def packer(folder: Path, *arguments: str) -> Callable[[Path], float]:
-    """The packer as a user starts it: its own process, from the start of Python to the last byte."""
+    """Times the packer as a user starts it: a process, from the start of Python to the last byte."""
     command = [sys.executable, "-m", "gpuload", "pack", str(folder)]
 
     def run(out: Path) -> float:
@@ -63,7 +63,7 @@ def packer(folder: Path, *arguments: str) -> Callable[[Path], float]:
         subprocess.run(
             [*command, str(out / "set"), *arguments], cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL
         )
-        # The server of its workers ends after it, and falls to this process, which has asked for it.
+        # The server of its workers outlives it and becomes a child of this process, which has asked for that.
         while left := children_of("self") - others:
             for pid in left:
                 os.waitpid(pid, 0)
@@ -73,7 +73,7 @@ def packer(folder: Path, *arguments: str) -> Callable[[Path], float]:
 
 
 def most_memory(folder: Path, *arguments: str) -> float:
-    """MiB of a run: the most of all its processes together, by PSS (shared pages count once), at 4 looks a second."""
+    """Peak memory of a run in MiB: the PSS of all its processes (shared pages count once), sampled 4 times a second."""
     out = Path(tempfile.mkdtemp(dir=folder.parent))
     command = [sys.executable, "-m", "gpuload", "pack", str(folder), str(out / "set"), *arguments]
     most = 0
@@ -102,7 +102,7 @@ def gnu_tar(folder: Path) -> Callable[[Path], float]:
         before = children_s()
         subprocess.run(["tar", "cf", out / "all.tar", "-C", folder.parent, folder.name], check=True)
         with (out / "all.tar").open("rb") as file:
-            os.fsync(file.fileno())  # as the packer does, or it would win by leaving its work undone
+            os.fsync(file.fileno())  # as the packer does; without it, writes would be left unfinished
         return children_s() - before
 
     return run
@@ -118,7 +118,7 @@ def decode_part(paths: list[Path]) -> float:
 
 
 def turbo(paths: list[Path], workers: int) -> Callable[[Path], float]:
-    """Decodes to RGB in processes that are running already: libjpeg-turbo's own rate."""
+    """Decodes to RGB in processes that are already running: the rate of libjpeg-turbo alone."""
     pool = multiprocessing.get_context("spawn").Pool(workers)
     pool.map(decode_part, [[]] * workers)
 
@@ -194,7 +194,7 @@ def measure(folder: Path, paths: list[Path], rounds: int, workers: int) -> dict[
     size = sum(path.stat().st_size for path in paths)
     print(f"{folder.name}: {len(paths):,} images, {size / 1e6:,.0f} MB, {rounds} rounds")
     for name, value in rate.items():
-        print(f"{name:<44}{value:>10,.0f} images/s{cpu[name]:>10,.0f} a processor second")
+        print(f"{name:<44}{value:>10,.0f} images/s{cpu[name]:>10,.0f} per processor second")
     for name, values in ratios.items():
         print(f"{name:<44}{values['time']:>10.2f} in time {values['processor time']:>10.2f} in processor time")
     return {"images": len(paths), "bytes": size, "rates": rates, "per_processor_second": per_cpu, "ratios": ratios}
@@ -205,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--memory", action="store_true", help="measure memory, not speed")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     args = parser.parse_args(argv)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

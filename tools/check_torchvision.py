@@ -1,6 +1,6 @@
-"""Says so where the installed torch and torchvision do not belong together. Imports neither, since that may fail.
+"""Checks that the installed torch and torchvision are compatible. Imports neither, since that may fail.
 
-Exit codes: 0 they do, or one is missing; 1 they do not.
+Exit codes: 0 compatible, or one is missing; 1 not compatible.
 """
 
 import importlib.metadata
@@ -12,8 +12,8 @@ from pathlib import Path
 def mismatch(torch: str, torchvision: str, requirements: list[str]) -> str | None:
     """What is wrong with two versions such as "2.13.0+cu130" and "0.28.0+cu130", or None.
 
-    requirements: of torchvision, as its metadata have them. A CPU build of torch is fine beside a torchvision for CUDA,
-    which PyPI has alone: the tests import it by way of tests/torchvision_anywhere.py.
+    requirements: those of torchvision's metadata. A CPU build of torch with torchvision's CUDA build, the only one on
+    PyPI, is accepted: the tests import it by means of tests/torchvision_anywhere.py.
     """
     for requirement in requirements:
         found = re.match(r"torch\s*\(?==\s*([\w.]+)", requirement)
@@ -26,7 +26,7 @@ def mismatch(torch: str, torchvision: str, requirements: list[str]) -> str | Non
 
 
 def build(package: str) -> str:
-    """Its version with the suffix of its build, which the metadata on PyPI leave out."""
+    """Version with the suffix of the build, which metadata on PyPI leaves out."""
     distribution = importlib.metadata.distribution(package)
     text = Path(str(distribution.locate_file(f"{package}/version.py"))).read_text()
     found = re.search(r"^__version__ = ['\"](.*)['\"]", text, re.MULTILINE)
@@ -41,7 +41,7 @@ def main() -> int:
     if problem is None:
         return 0
     print(
-        f"{problem}. Delete .venv and run the same command again, or install the torchvision that belongs to this "
+        f"{problem}. Delete .venv and run the same command again, or install the torchvision that goes with this "
         "torch (https://pytorch.org/get-started)",
         file=sys.stderr,
     )

@@ -1,8 +1,8 @@
-"""Shows one augmented batch, as a training loop sees it, as a picture with the class under each image.
+"""Draws one augmented batch, as a training loop gets it, with the class under each image.
 
     python tools/contact_sheet.py shards/train sheet.png
 
-Worth a look before a long training: are the crops sensible, do the labels fit?
+Worth a look before a long training run: are the crops sensible, are the labels right?
 """
 
 import argparse
@@ -18,7 +18,7 @@ _COLUMNS, _GAP_PX, _FONT_PX = 8, 6, 13
 
 
 def draw_sheet(images: np.ndarray, names: list[str]) -> Image.Image:
-    """images: uint8 (N, height, width, 3). Rows of eight."""
+    """The picture, eight images in a row. images: uint8 (N, height, width, 3)."""
     count, height, width, _ = images.shape
     font = ImageFont.load_default(_FONT_PX)
     cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX

@@ -1,8 +1,8 @@
-"""Writes the handwritten digits that scikit-learn ships as 64×64 JPEGs in class folders: a set without a download.
+"""Writes the handwritten digits that come with scikit-learn as 64×64 JPEGs in class folders: images without a download.
 
     python tools/digits.py digits
 
-1,797 images of 10 classes, 8×8 in the original (UCI Optical Recognition of Handwritten Digits), enlarged.
+1,797 images of 10 classes, enlarged from 8×8 pixels (UCI Optical Recognition of Handwritten Digits).
 """
 
 import argparse

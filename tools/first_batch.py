@@ -1,14 +1,9 @@
-"""Measures how long a training waits for its first batch.
+"""Measures how long a training run waits for its first batch.
 
     python tools/first_batch.py shards/train
 
-Starts a process for each of --runs, which imports torch and gpuload; from there on the clock runs, over opening the
-data, constructing the loader and decoding the first batch. Prints each, and their median.
-
-    python tools/first_batch.py shards/train --cold
-
-gives each process an empty folder for compiled code, so that it compiles the CPU decoder as the first process on a
-machine does, and runs the clock from the start of the process. The files themselves come from the page cache.
+def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dict[str, float]:
+    """The times in seconds. started: of the process, by the monotonic clock. To be called once per process."""
 """
 
 import argparse
@@ -39,7 +34,7 @@ def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dic
             torch.cuda.synchronize()
         ended = time.perf_counter()
     if len(images) != min(batch_size, len(data)):
-        raise SystemExit(f"a batch of {len(images)} for {batch_size}")
+        raise SystemExit(f"the first batch has {len(images)} images, expected {min(batch_size, len(data))}")
     return {
         "samples": len(data),
         "import_s": import_s,
@@ -57,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--json", type=Path, help="also write the figures to it")
     parser.add_argument("--cold", action="store_true", help="compile the decoder each time; default: load it")
     parser.add_argument("--once", type=float, metavar="STARTED", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -84,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     kind = "a cold process" if args.cold else "opening the data"
     print(f"{runs[0]['samples']:,} samples: first batch {median:.2f} s after {kind}, the median of {len(runs)}")
     if args.json:
-        from benchmark.report import describe_machine  # not above: the processes that are timed would import it, too
+        from benchmark.report import describe_machine  # not at the top: the timed processes would import it, too
 
         record = {"machine": describe_machine(), "cold": args.cold, "runs": runs, "median_s": median}
         args.json.write_text(json.dumps(record, indent=1) + "\n")

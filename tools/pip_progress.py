@@ -1,8 +1,8 @@
-"""Shortens the output of pip: a line for each large file and, on a terminal, what pip is doing, with a clock.
+"""Shortens pip's output: a line for each large file and, on a terminal, what pip is doing and for how long.
 
     python -m pip install … | python tools/pip_progress.py
 
-Errors and warnings of pip go to standard error, which this leaves alone. Needs only the standard library.
+pip's errors and warnings go to standard error, directly. Needs only the standard library.
 """
 
 import re
@@ -20,7 +20,7 @@ _INSTALLING = re.compile(r"Installing collected packages: (.*)")
 
 
 def shorten(line: str) -> tuple[str | None, bool]:
-    """(what to show for a line of pip's, whether it is to stay); None for a line that says nothing new."""
+    """(text to show for a line of pip's output, whether it stays on screen); None if the line is of no interest."""
     if found := _FETCHED.match(line):
         return _file(found[1], float(found[2]) * _UNITS.get(found[3], 1))
     if found := _LOCAL.match(line):
@@ -39,7 +39,7 @@ def _file(name: str, size: float) -> tuple[str, bool]:
 
 
 class _Terminal:
-    """The last line, with the seconds since the start; redrawn every second."""
+    """The status line, with the seconds since the start; redrawn every second."""
 
     def __init__(self) -> None:
         self._started, self._doing, self._end = time.monotonic(), "starting", threading.Event()
@@ -76,7 +76,7 @@ def main() -> int:
                 terminal.show(text, stays)
             elif text and stays:
                 print(f"  {text}", flush=True)
-    except KeyboardInterrupt:  # pip, which got it too, says so
+    except KeyboardInterrupt:  # pip got it, too, and reports it
         return 130
     finally:
         if terminal:

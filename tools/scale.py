@@ -3,11 +3,11 @@
     python tools/scale.py FOLDER                                    # needs about 8 GB there for the index
     python tools/scale.py FOLDER --samples 1000000 --shards 100
 
-Makes FOLDER/scale-<samples>: shards that are sparse files, with a true index, and leaves it for the next run. Prints
-time and memory of each step, each in a process of its own, and what the targets are. The order's time for a batch is
-set against --decode-ms, milliseconds to decode one image on one core (1.05 for 110 KB of 500×375).
+Makes FOLDER/scale-<samples>-<shards>, sparse files as shards with a real index, and keeps it for the next run. Prints
+time and memory of each step, each measured in a separate process, and the targets. The time that the order takes for a
+batch is compared with --decode-ms, the milliseconds to decode one image on one core (1.05 for 110 KB at 500×375).
 
-Exit codes: 0 all targets met, 1 not, 2 wrong arguments.
+Exit codes: 0 all targets met; 1 a target missed; 2 wrong arguments.
 """
 
 import argparse
@@ -34,7 +34,7 @@ IMAGE_BYTES, BATCH, CORES = 110_000, 256, 2
 
 
 def make(folder: Path, samples: int, shards: int) -> None:
-    """Shards of zeros that take no space, and the index of images of 110 kB in them."""
+    """Writes shards of zeros, which take no space, and an index of 110 kB images in them."""
     folder.mkdir(parents=True)
     each = samples // shards
     span = member_span(IMAGE_BYTES) + member_span(3)
@@ -62,12 +62,12 @@ def make(folder: Path, samples: int, shards: int) -> None:
 
 
 def memory_mib() -> float:
-    """The most this process has used. Not ru_maxrss: in that the process that started it counts, too."""
+    """Peak memory of this process. Not ru_maxrss, which starts with that of the parent process."""
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 def step_open(folder: Path) -> dict[str, float]:
-    """Time, and memory beyond the interpreter and its libraries."""
+    """Seconds to open the set, and the memory it takes beyond the interpreter and its libraries."""
     before, start = memory_mib(), time.perf_counter()
     dataset = gpuload.Dataset(folder)
     dataset.rows(len(dataset.shard_paths) - 1)
@@ -75,7 +75,7 @@ def step_open(folder: Path) -> dict[str, float]:
 
 
 def walk(dataset: gpuload.Dataset, epoch: int, start: int, batches: int) -> float:
-    """Seconds for the order of some batches; the first one's window among them."""
+    """Seconds to compute the order of some batches, including the window of the first."""
     begin = time.perf_counter()
     order = EpochOrder(dataset.shard_sizes, seed=0, epoch=epoch, window=8)
     for number in range(batches):
@@ -84,7 +84,7 @@ def walk(dataset: gpuload.Dataset, epoch: int, start: int, batches: int) -> floa
 
 
 def step_order(folder: Path) -> dict[str, float]:
-    """Seconds a batch, over whole windows, and memory after the first epoch's part and after 20."""
+    """Seconds per batch over whole windows; memory after part of the first epoch, and after part of 20 epochs."""
     dataset = gpuload.Dataset(folder)
     batches = max(1, min(len(dataset) // BATCH, 4 * int(dataset.shard_sizes[:8].sum()) // BATCH))
     seconds = [walk(dataset, 0, 0, batches) / batches]
@@ -94,7 +94,7 @@ def step_order(folder: Path) -> dict[str, float]:
 
 
 def step_resume(folder: Path) -> dict[str, float]:
-    """Seconds to the first batch of an epoch, and to one in its middle."""
+    """Seconds to the first batch of an epoch, and to one in the middle of it."""
     dataset = gpuload.Dataset(folder)
     middle = len(dataset) // 2
     fresh, resumed = [], []
@@ -113,14 +113,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=10_000)
     parser.add_argument("--decode-ms", type=float, default=1.05)
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--json", type=Path, help="also write the figures to it")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.step:
         print(json.dumps(STEPS[args.step](args.folder)))
         return 0
     if args.shards < 1 or args.samples < args.shards * BATCH:
-        parser.error(f"expected at least {BATCH} samples a shard")
+        parser.error(f"--samples {args.samples}: expected at least {BATCH} samples per shard")
     folder = args.folder / f"scale-{args.samples}-{args.shards}"
     if not (folder / "manifest.json").exists():
         print(f"making {folder}")

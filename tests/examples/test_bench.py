@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import bench
@@ -10,6 +11,7 @@ import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
+from benchmark.process import ContenderProcess, Round
 from benchmark.work import Work
 
 import gpuload
@@ -25,6 +27,7 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
     options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "512"]
     options += ["--size", "32", "--batch-size", "32", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
+    started = time.time()
     done = run_bench(packed / "train", *options)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no notice of what was left behind, of semaphores or memory
@@ -32,10 +35,12 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
         assert text in done.stdout
     assert "The ceiling: whole JPEGs decoded by simplejpeg" in done.stdout
     record = json.loads(figures.read_text())
+    assert record["complete"]
     assert record["ceiling"]["images_per_s"] > 0
     assert [row["name"] for row in record["loaders"]] == ["torch", "gpuload"]
     for row in record["loaders"]:
         assert [turn["images"] for turn in row["rounds"]] == [512, 512]
+        assert started < row["rounds"][0]["began"] < row["rounds"][1]["began"] < time.time()
         assert row["images_per_s_min"] <= row["images_per_s"] <= row["images_per_s_max"]
         assert row["share_of_ceiling"] == row["images_per_s"] / record["ceiling"]["images_per_s"]
         assert row["cold_images_per_s"] > 0
@@ -47,19 +52,41 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_reading_alone(packed: Path) -> None:
-    done = run_bench(packed / "train", "--read-only", "--rounds", "1", "--images", "1024")
-    assert done.returncode == 0, done.stderr
-    assert "fn.readers.webdataset" in done.stdout
-    assert "gpuload's reader " in done.stdout
-    assert "gpuload's reader, into DALI" in done.stdout
+def test_reading_alone(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([str(packed / "train"), "--read-only", "--rounds", "1", "--images", "1024"]) == 0
+    said = capsys.readouterr().out
+    assert "fn.readers.webdataset" in said
+    assert "gpuload's reader " in said
+    assert "gpuload's reader, into DALI" in said
 
 
-def test_profile(packed: Path) -> None:
-    done = run_bench(packed / "train", "--profile", "--size", "32", "--batch-size", "32", "--images", "2048")
-    assert done.returncode == 0, done.stderr
-    assert "gpuload, a batch every" in done.stdout
-    assert "ms an image" in done.stdout
+def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--profile", "--size", "32", "--batch-size", "32", "--images", "2048"]
+    assert bench.main([str(packed / "train"), *options]) == 0
+    said = capsys.readouterr().out
+    assert "gpuload, a batch every" in said
+    assert "ms an image" in said
+
+
+def test_a_run_that_is_ended_leaves_its_rounds(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, rounds = tmp_path / "figures.json", []
+
+    def interrupted(self: ContenderProcess) -> Round:
+        rounds.append(self.name)
+        if len(rounds) == 4:  # the second of the second round
+            raise KeyboardInterrupt
+        return Round(1024, 2.0, 1.0, 10**6)
+
+    monkeypatch.setattr(ContenderProcess, "round", interrupted)
+    options = ["--read-only", "--rounds", "3", "--images", "1024", "--loaders", "read-gpuload", "read-dali"]
+    with pytest.raises(KeyboardInterrupt):
+        bench.main([str(packed / "train"), *options, "--json", str(figures)])
+    record = json.loads(figures.read_text())
+    assert not record["complete"]
+    assert [(row["name"], len(row["rounds"]), row["images_per_s"]) for row in record["loaders"]] == [
+        ("read-gpuload", 1, 512),
+        ("read-dali", 1, 512),
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
@@ -82,6 +109,11 @@ def test_a_python_that_lacks_the_package_is_named(packed: Path, capsys: pytest.C
         (["--batch-size", "5000", "--images", "80000"], "--batch-size 5000: is larger than"),
         (["--images", "640"], r"--images 640: expected at least 16 batches (1,024 images)"),
         (["--loaders", "fast"], "invalid choice: 'fast'"),
+        (
+            ["--device", "cuda", "--loaders", "torch-gpu", "dali", "gpuload"],
+            "--device cuda: contradicts --loaders dali gpuload, whose batches are in host memory",
+        ),
+        (["--device", "cpu", "--loaders", "gpuload-gpu"], "--device cpu: contradicts --loaders gpuload-gpu, whose"),
         (["--python", "fast=python3"], "--python fast=python3: expected LOADER=PATH"),
     ],
 )

@@ -55,10 +55,13 @@ def test_state_is_taken_in_the_middle() -> None:
 @pytest.mark.parametrize(
     ("loader", "fault"),
     [
-        (Loader(batches=5), "its epoch has 160 images of 256"),
-        (Loader(batches=9), "label 0 came 144 times in an epoch, of 128 that are stored"),
-        (Loader(labels=3), "of 0 that are stored"),
-        (Loader(channels=(2, 1, 0)), r"its images are others: mean -0\.\d+, .* in red, green, blue"),
+        (Loader(batches=5), "its epoch has 160 of 256 images"),
+        (Loader(batches=9), "label 0 occurs 144 times in an epoch, but 128 times in the set"),
+        (Loader(labels=3), "but 0 times in the set"),
+        (
+            Loader(channels=(2, 1, 0)),
+            r"its images differ from the first loader's: mean -0\.\d+, .* in red, green, blue",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(loader: Loader, fault: str) -> None:
@@ -75,7 +78,7 @@ def test_a_last_batch_of_each_worker_may_be_missing() -> None:
     ("images", "labels", "message"),
     [
         (torch.zeros(32, 3, 16, 8), torch.zeros(32), r"its batches are \(32, 3, 16, 8\), torch.float32 on cpu"),
-        (torch.zeros(32, 3, 16, 16, dtype=torch.uint8), torch.zeros(32), "torch.uint8 on cpu; asked were"),
+        (torch.zeros(32, 3, 16, 16, dtype=torch.uint8), torch.zeros(32), "torch.uint8 on cpu; expected"),
         (torch.full((32, 3, 16, 16), torch.nan), torch.zeros(32), "a pixel is not finite"),
         (torch.zeros(32, 3, 16, 16), torch.zeros(31), "a label is missing"),
     ],

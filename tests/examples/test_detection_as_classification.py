@@ -77,4 +77,4 @@ def test_resumed_equals_undisturbed(
 def test_resume_without_a_checkpoint(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(shards, "--resume", "--checkpoint", str(tmp_path / "none.pt"))
-    assert "leave --resume away to start afresh" in capsys.readouterr().err
+    assert "leave out --resume to start from the beginning" in capsys.readouterr().err

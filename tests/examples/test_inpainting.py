@@ -59,7 +59,7 @@ def test_times_every_size_that_the_set_has(
     assert inpainting.main([str(folder), "--shards", str(shards), "--json", str(record)]) == 0
     said = capsys.readouterr().out
     assert f"Reusing {shards}" in said
-    assert "A batch of 57 was not timed: the set has 56 images with colour" in said
+    assert "A batch of 57 was not timed: the set has 56 colour images" in said
     found = json.loads(record.read_text())
     assert found["samples"] == SAMPLES - GRAY
     assert [row["batch_size"] for row in found["batches"]] == [1, 16]

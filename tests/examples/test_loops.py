@@ -1,11 +1,13 @@
 """examples/lightning.py and examples/ddp.py, as they are started: by python and by torchrun."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import ddp
+import pytest
 import torch
 
 import gpuload
@@ -35,10 +37,23 @@ def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
     assert accuracy.findall(run([*command, "--resume", str(tmp_path / "last.ckpt")])) == found
 
 
-def test_ddp_resumes(packed: Path, tmp_path: Path) -> None:
+def test_ddp_resumes(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "train").symlink_to(packed / "val")  # 180 images: enough here
     command = [*TORCHRUN, ddp.__file__, str(tmp_path), str(tmp_path / "run.pt")]
     assert run(command).splitlines() == ["epoch 1 of 2 done", "epoch 2 of 2 done"]
     state = torch.load(tmp_path / "run.pt", weights_only=True)["loader"]
     assert (state["epoch"], state["samples"]) == (2, 0)
-    assert run(command) == ""  # nothing is left to do
+
+    # One process resumes what two have saved: nothing is left to do.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(value))
+    ddp.main(tmp_path, tmp_path / "run.pt")
+    assert capsys.readouterr().out == ""
+    # And one epoch more, where it is asked for: whole, by one process.
+    ddp.main(tmp_path, tmp_path / "run.pt", epochs=3)
+    assert capsys.readouterr().out == "epoch 3 of 3 done\n"

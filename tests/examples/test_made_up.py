@@ -89,7 +89,7 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "set").mkdir()
     with pytest.raises(SystemExit):
         made_up.main(["lmdb", str(tmp_path / "set")])
-    assert "exists. Give a new name" in capsys.readouterr().err
+    assert "exists already; choose another name" in capsys.readouterr().err
     assert list((tmp_path / "set").iterdir()) == []
 
 

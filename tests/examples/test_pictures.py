@@ -16,7 +16,7 @@ def test_cpu_vs_gpu(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     picture = tmp_path / "new" / "picture.png"
     assert cpu_vs_gpu.main([str(packed / "val"), "--size", "48", "--images", "100", "--picture", str(picture)]) == 0
     output = capsys.readouterr().out
-    assert ("There is no GPU here" in output) == (not torch.cuda.is_available())
+    assert ("No GPU was found" in output) == (not torch.cuda.is_available())
     assert len(re.findall(r"[\d,]+ images/s +[\d.]+ CPU cores", output)) == 2
     found = re.search(r"100 images, 48×48: .* differ by ([\d.]+) on average, by (\d+) at most", output)
     assert found, output

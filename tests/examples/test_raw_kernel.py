@@ -74,7 +74,7 @@ def test_other_images_are_refused(packed: Path, wrong: dict[str, str]) -> None:
     augment = gpuload.Augment(16, **wrong)  # type: ignore[arg-type]
     options = {"augment": augment, "device": "cpu", "batch_transforms": [raw_kernel.Fade()]}
     loader = gpuload.DaliIterator(packed / "val", 8, **options)
-    with loader, pytest.raises(gpuload.ArgumentError, match="Fade: is for Augment"):
+    with loader, pytest.raises(gpuload.ArgumentError, match="Fade: images must be contiguous float32"):
         next(iter(loader))
 
 
@@ -83,7 +83,7 @@ def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.
     options = ["--device", "cpu", "--size", "32", "--batch-size", "16", "--picture", str(picture)]
     assert raw_kernel.main([str(packed / "val"), *options]) == 0
     said = capsys.readouterr().out
-    assert "16 images on cpu: there is no GPU, so NumPy did what the kernel does" in said
+    assert "16 images on cpu: faded by NumPy, since there is no GPU" in said
     pixels = np.asarray(Image.open(picture)).astype(int)
     assert pixels.shape == (64, 8 * 32, 3)
     assert np.abs(pixels[:32] - pixels[32:]).max() > 20  # faded

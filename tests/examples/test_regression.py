@@ -33,7 +33,7 @@ def test_learns(store: Path, encode: str, dtype: str, tmp_path: Path, capsys: py
     assert len(found["loader_alone"]) == len(found["net_alone"]) == 4
     assert found["own_bytes"] > 0
     for what, times in (("loader alone", found["loader_alone"]), ("both", found["both"])):
-        assert f"{what:13} {median(one['seconds'] for one in times):7.2f} s an epoch" in said
+        assert f"{what:13} {median(one['seconds'] for one in times):7.2f} s per epoch" in said
 
 
 def test_its_ratio_is_that_of_the_same_epoch() -> None:

@@ -1,4 +1,5 @@
-"""What `tools/bench.py` runs: contenders, each in a process of its own, clocks and the table.
+"""The parts of `tools/bench.py`: the contenders, their processes, the measurements and the table.
 
-A new contender is a function in a file of its own, that opens a loader for a `Work`, and a line in `contenders.py`.
+To add a contender, write a function in a file in `peers/` that opens a loader for a `Work`, and name it in
+`contenders.py`.
 """

@@ -1,4 +1,4 @@
-"""What this machine could do at most: decoding, copying and reading, and nothing else."""
+"""Upper limits of this machine: the rates of decoding, copying and reading alone."""
 
 import itertools
 import threading
@@ -15,15 +15,15 @@ from benchmark.page_cache import cached_share, data_files, evict
 from benchmark.stored import stored_arrays, stored_samples
 from benchmark.work import MEAN, STD, Work
 
-_SAMPLES = 512  # decoded in a turn, from all over the set's beginning
-_COPY_BYTES = 64 << 20  # larger than caches
+_SAMPLES = 512  # decoded in a turn: the first of the set
+_COPY_BYTES = 64 << 20  # larger than the CPU's caches
 
 
 class Ceiling:
-    """The stored images, ready in memory, and what decoding alone makes of them; to be measured in turn with loaders.
+    """The rate of decoding alone, from images in memory. Measured in turn with the loaders.
 
-    Of JPEGs: libjpeg-turbo's decoding of whole images, into memory that is used again, in as many threads as loaders
-    have. Of raw pixels: NumPy gathering a batch and normalising it, in one thread each.
+    JPEGs: libjpeg-turbo decodes whole images into reused memory, in as many threads as the loaders have. Raw pixels:
+    NumPy gathers and normalises batches, one per thread.
     """
 
     def __init__(self, work: Work) -> None:
@@ -36,7 +36,7 @@ class Ceiling:
             self._encoded = [image for image, _ in itertools.islice(stored_samples(work.folder), _SAMPLES)]
 
     def measure(self) -> None:
-        """One turn."""
+        """Measures one turn."""
         share = self._gather if self._work.raw else self._decode
         self._rates.append(_in_threads(self._work.threads, share))
 
@@ -71,7 +71,7 @@ class Ceiling:
 
 
 def copy_rate(threads: int) -> float:
-    """Bytes/s that all threads together copy from memory to memory."""
+    """Bytes/s that all threads together copy in memory."""
     sources = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
     targets = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
 
@@ -90,7 +90,7 @@ def copy_rate(threads: int) -> float:
 
 
 def disk_rate(folder: Path, threads: int) -> tuple[float, float]:
-    """(bytes/s of the folder's files read from disk by all threads, the share of them that was cached even so)."""
+    """(bytes/s that all threads read of the folder's files after evicting them, the share that stayed cached)."""
     files = data_files(folder)
     evict(files)
     cached = cached_share(files)
@@ -109,7 +109,7 @@ def disk_rate(folder: Path, threads: int) -> tuple[float, float]:
 
 
 def _in_threads(threads: int, share: Callable[[Iterable[int]], int]) -> float:
-    """Units a second, of `share` run in each thread; they draw numbers from one counter."""
+    """Units per second of `share`, run in each thread; the threads take numbers from one counter."""
     places: Any = itertools.count()
     start = threading.Barrier(threads + 1)
 

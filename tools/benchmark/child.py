@@ -1,10 +1,10 @@
-"""The process of one contender: takes orders from standard input, answers in JSON lines.
+"""The process of one contender: reads orders from standard input and answers in JSON lines.
 
     python -m benchmark.child NAME FILE_DESCRIPTOR
 
-A process of its own, so that none uses the memory, threads or caches of another, and so that a peer may have a Python
-environment of its own: nothing that is imported here needs gpuload. Answers go to the file descriptor, since libraries
-print to standard output as they like.
+Contenders run in separate processes so that none uses the memory, threads or caches of another, and so that a peer may
+have its own Python environment: nothing imported here needs gpuload. Answers go to the file descriptor, since libraries
+may print to standard output.
 """
 
 import gc
@@ -24,12 +24,12 @@ from benchmark.examine import Examined, describe, examine
 from benchmark.usage import cpu_seconds, memory_bytes
 from benchmark.work import Batches, Contender, Work
 
-# A loader fills its queues while the others have their turn; these batches empty them before the clock starts.
+# A loader fills its queues during the others' turns; these batches empty them before the clock starts.
 WARM_UP_BATCHES = 8
 
 
 def serve(name: str, orders: Any, answers: Any) -> None:
-    """Carries out one order a line: {"order": "prepare" | "examine" | "cold" | "warm", …}; "warm" is the last one."""
+    """Executes one order per line: {"order": "prepare" | "examine" | "cold" | "warm", …}; "warm" comes last."""
     contender = CONTENDERS[name]
 
     def answer(**values: Any) -> None:
@@ -59,7 +59,7 @@ def serve(name: str, orders: Any, answers: Any) -> None:
 
 
 def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any) -> None:
-    """One open loader; answers with its first batch, then with a round for each further order."""
+    """Opens a loader; answers with the time to its first batch, then with a round for each further order."""
     started = time.perf_counter()
     with contender.open(work) as loader:
         batches = _endless(loader)
@@ -72,25 +72,25 @@ def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any
                 answer(**_round(batches, contender, work))
         finally:
             batches.close()
-            del batches, loader  # a DataLoader's workers end with the last reference to it
+            del batches, loader  # the workers of a DataLoader exit when the last reference to it is gone
 
 
 def _round(batches: Iterator[Any], contender: Contender, work: Work) -> dict[str, Any]:
     for _ in range(WARM_UP_BATCHES):
         next(batches)
     _synchronise(contender)
-    cpu, started, images = cpu_seconds(os.getpid()), time.perf_counter(), 0
+    cpu, began, started, images = cpu_seconds(os.getpid()), time.time(), time.perf_counter(), 0
     while images < work.images:
         images += _count(next(batches), work)
     _synchronise(contender)
     elapsed, cpu = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
     memory = memory_bytes(os.getpid())
     _settle()
-    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
+    return {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory, "began": began}
 
 
 def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
-    """The first epoch of a loader, from its first batch on: what was read before that is a gift to it."""
+    """The first epoch of a loader, timed from its first batch: what it has read by then is not charged."""
     cpu = cpu_seconds(os.getpid())
     opened = time.perf_counter()
     with contender.open(work) as loader:
@@ -107,21 +107,21 @@ def _first_epoch(contender: Contender, work: Work) -> dict[str, Any]:
         memory = memory_bytes(os.getpid())
         del batches, loader
     if not images:
-        raise ValueError("its epoch has one batch only; a cold round needs two")
+        raise ValueError("its epoch has only one batch; a cold round needs two")
     result = {"images": images, "elapsed_s": elapsed, "cpu_s": cpu, "memory_bytes": memory}
     return {**result, "first_batch_s": started - opened}
 
 
 def _examine(contender: Contender, work: Work) -> Examined:
-    """One epoch, looked at; then the time to the batch after its middle, by the loader's state where it has one."""
+    """Examines one epoch; then times resuming after its middle, from the loader's state where it has one."""
     with contender.open(work, **contender.with_state) as loader:
         result, state = examine(loader, contender, work)
         del loader
-    gc.collect()  # LitData's loader is a cycle, and waits 10 s for its workers when it is found
+    gc.collect()  # LitData's loader is part of a reference cycle; when collected, it waits 10 s for its workers
     started = time.perf_counter()
     if state is not None:
         with contender.open(work, state=state) as loader:
-            next(iter(loader), None)  # None: the state was of the end
+            next(iter(loader), None)  # None: the state was taken at the end of the epoch
             return result._replace(resume_s=time.perf_counter() - started, resumes="state_dict")
     with contender.open(work) as loader:
         batches = iter(loader)
@@ -135,7 +135,7 @@ def _examine(contender: Contender, work: Work) -> Examined:
 def _count(batch: tuple[Any, Any], work: Work) -> int:
     pixels, labels = batch
     if len(pixels) != work.batch_size or len(labels) != work.batch_size:
-        raise ValueError(f"a batch has {len(pixels)} images and {len(labels)} labels, asked were {work.batch_size}")
+        raise ValueError(f"a batch has {len(pixels)} images and {len(labels)} labels, expected {work.batch_size}")
     return len(pixels)
 
 
@@ -145,7 +145,7 @@ def _endless(loader: Batches) -> Generator[Any, None, None]:
 
 
 def _import(contender: Contender) -> None:
-    """What a user imports anyway, before the clock for the first batch starts."""
+    """Imports what any user of the loader imports, before the first batch is timed."""
     import torch  # noqa: F401
 
     if contender.distribution == "mosaicml-streaming":
@@ -153,7 +153,7 @@ def _import(contender: Contender) -> None:
             import torchvision  # noqa: F401
         except (
             RuntimeError
-        ):  # PyPI's build beside a CPU-only torch; streaming imports it, but uses none of its operators
+        ):  # PyPI's CUDA build beside a CPU build of torch; streaming imports it, but uses none of its operators
             import torchvision_anywhere  # noqa: F401
     if contender.package:
         importlib.import_module(contender.package)
@@ -191,7 +191,7 @@ def _synchronise(contender: Contender) -> None:
 
 
 def _settle() -> None:
-    """Waits until this contender's queues are full and it uses no more CPU, so that it does not slow the next one."""
+    """Waits until this contender has filled its queues and uses no CPU, so that it does not slow the next one down."""
     for _ in range(50):
         before = cpu_seconds(os.getpid())
         time.sleep(0.1)

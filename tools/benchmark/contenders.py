@@ -1,4 +1,4 @@
-"""The contenders. A new one is a file in `peers/` and a line here."""
+"""The list of contenders. A new one is a file in `peers/` and a line here."""
 
 import importlib.util
 from functools import partial
@@ -76,7 +76,7 @@ _READING = [
 
 
 def _on_gpu(contender: Contender) -> Contender:
-    """The same with batches on the GPU: decoded there where it can, else moved."""
+    """The same contender with batches on the GPU: decoded there if it can, otherwise copied."""
     from dataclasses import replace
 
     decodes = contender.name in ("dali", "gpuload")
@@ -103,7 +103,7 @@ CONTENDERS = {
 def why_not(contender: Contender, raw: bool = False, elsewhere: bool = False) -> str | None:
     """Why a contender cannot run here, or None if it can.
 
-    raw: the set is of pixels. elsewhere: it has a Python of its own, whose packages its process will find or not.
+    raw: the set stores pixels. elsewhere: the contender has its own Python, so packages are not checked here.
     """
     if not (contender.raw if raw else contender.jpeg):
         return f"it does not load sets of {'raw pixels' if raw else 'JPEGs'}"

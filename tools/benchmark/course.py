@@ -1,7 +1,7 @@
-"""The course of a benchmark: every contender examined once, then warm rounds in turn, then cold ones."""
+"""The course of a benchmark: each contender is examined once, then come warm rounds in turn, then cold ones."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.usage import PeakMemory
 from benchmark.work import Work
 
-# A page that some process has mapped, or that is still to be written, stays; more than this was not emptied.
+# Pages that a process has mapped, or that are not yet written, stay cached. Above this share the cache was not cold.
 STILL_CACHED = 0.05
 
 
 @dataclass
 class Result:
-    """All that was measured of one contender. memory_bytes: the most during an epoch, or at the end of a round."""
+    """All measurements of one contender. memory_bytes: the largest during an epoch or at the end of a round."""
 
     versions: dict[str, str]
     examined: Examined | None = None
@@ -32,27 +32,34 @@ class Result:
 
 
 class Course:
-    """Runs contenders against each other on one work.
+    """Compares contenders on one work.
 
-    pythons: the interpreter of those that have one of their own. labels: how often each is in the set.
+    pythons: interpreters of contenders that have their own. labels: the number of samples of each label. after_round:
+        called whenever every contender has completed the same number of rounds.
     """
 
-    def __init__(self, work: Work, pythons: dict[str, str], labels: dict[str, int]) -> None:
-        self._work, self._pythons, self._labels = work, pythons, labels
+    def __init__(
+        self,
+        work: Work,
+        pythons: dict[str, str],
+        labels: dict[str, int],
+        after_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work, self._pythons, self._labels, self._after_round = work, pythons, labels, after_round
         self.results: dict[str, Result] = {}
         self.left_out: dict[str, str] = {}
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Says at once that a contender does not take part, and why."""
+        """Excludes a contender and reports the reason at once."""
         show("")
         self.left_out[name] = reason
         self.results.pop(name, None)
         print(f"left out: {name}: {reason}", file=sys.stderr)
 
     def examine(self, names: list[str]) -> None:
-        """Makes each one's data, and looks whether it delivers what the first one does."""
+        """Prepares the data of each contender, and checks that it delivers what the first one does."""
         for name in names:
-            show(f"looking at what {name} delivers")
+            show(f"examining {name}")
             try:
                 with self._start(name) as process:
                     process.prepare()
@@ -69,12 +76,12 @@ class Course:
                 self.results[name] = result
 
     def take(self, names: list[str]) -> None:
-        """Takes contenders without a look at what they deliver, which is no images."""
+        """Accepts contenders without examining them: those that only read deliver no images."""
         for name in names:
             self.results[name] = Result({})
 
     def run_warm(self, rounds: int, ceiling: Ceiling | None) -> None:
-        """Rounds in turn, each contender with one loader that stays open; with everything in the page cache."""
+        """Rounds in turn, with everything in the page cache and one open loader per contender."""
         for name in self.results:
             page_cache.warm(page_cache.data_files(CONTENDERS[name].folder(self._work)))
         open_ones: dict[str, ContenderProcess] = {}
@@ -89,11 +96,13 @@ class Course:
                     open_ones.pop(name, None)
             for number, name in _turns(rounds, open_ones):
                 if name is None:
+                    if number:
+                        self._after_round()
                     if ceiling is not None:
                         show(f"round {number + 1} of {rounds}: the ceiling")
                         ceiling.measure()
                     continue
-                if name not in self.results:  # it failed in a round before
+                if name not in self.results:  # it failed in an earlier round
                     continue
                 show(f"round {number + 1} of {rounds}: {name}")
                 try:
@@ -103,15 +112,16 @@ class Course:
                     continue
                 self.results[name].warm.append(turn)
                 self.results[name].memory_bytes = max(self.results[name].memory_bytes, turn.memory_bytes)
+            self._after_round()
         finally:
             show("")
             for process in open_ones.values():
                 process.close()
 
     def run_cold(self, rounds: int) -> None:
-        """The first epoch of a new loader in a new process, after its data were put out of the page cache.
+        """The first epoch of a new loader in a new process, after its data was evicted from the page cache.
 
-        Who fails here keeps the warm figures, and has no cold ones.
+        A contender that fails here keeps its warm figures and has no cold ones.
         """
         failed = set()
         for number, name in _turns(rounds, self.results):
@@ -135,8 +145,8 @@ class Course:
         if kept:
             print(
                 f"the page cache kept up to {max(self.results[name].cached_share for name in kept):.0%} of the data "
-                f"of {', '.join(kept)}: their cold figures are not of the disk. On a file system that lives in memory, "
-                "or where another process has the files mapped, they cannot be put out",
+                f"of {', '.join(kept)}: their cold figures are not those of the disk. On a file system in memory, "
+                "or where another process has the files mapped, pages cannot be evicted",
                 file=sys.stderr,
             )
 
@@ -145,7 +155,7 @@ class Course:
 
 
 def _turns(rounds: int, names: Any) -> Iterator[tuple[int, str | None]]:
-    """(round, name): each round begins with another contender, after None for what is no contender."""
+    """(round, name): each round starts with a different contender. A name of None comes first, for the ceiling."""
     order = list(names)
     for number in range(rounds if order else 0):
         yield number, None
@@ -154,11 +164,11 @@ def _turns(rounds: int, names: Any) -> Iterator[tuple[int, str | None]]:
 
 
 def show(progress: str) -> None:
-    """One line that the next call overwrites; nothing where nobody watches."""
+    """Shows a line that the next call overwrites, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r{progress:<50}\r", end="", file=sys.stderr, flush=True)
 
 
 def default_cache(folder: Path) -> Path:
-    """Beside the set: it is as large again for each peer."""
+    """Beside the set. It takes the size of the set for each peer."""
     return folder.with_name(folder.name + ".peers")

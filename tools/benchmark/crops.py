@@ -10,10 +10,10 @@ from benchmark.work import MEAN, STD, Work
 
 
 class TorchvisionCrop:
-    """What torchvision's RandomResizedCrop, RandomHorizontalFlip, ToDtype and Normalize do: the same calls to Pillow
-    and torch, on uint8 as long as possible, antialiased. Without torchvision, which has no build for every torch.
+    """torchvision's RandomResizedCrop, RandomHorizontalFlip, ToDtype and Normalize, by the same calls to Pillow and
+    torch: antialiased, and on uint8 as long as possible. Without torchvision, which has no build for every torch.
 
-    Takes a Pillow image or a uint8 tensor (3, height, width); gives (3, size, size) of `work.dtype`.
+    Takes a Pillow image or a uint8 tensor (3, height, width); returns (3, size, size) of `work.dtype`.
     """
 
     def __init__(self, work: Work) -> None:
@@ -44,9 +44,9 @@ class TorchvisionCrop:
 
 
 class OpenCVCrop:
-    """uint8 (height, width, 3) to a tensor (3, size, size) of `work.dtype`.
+    """Makes uint8 (height, width, 3) a tensor (3, size, size) of `work.dtype`.
 
-    INTER_AREA where it shrinks, since OpenCV's bilinear does not antialias, INTER_LINEAR where it enlarges.
+    Downscales with INTER_AREA, since OpenCV's bilinear filter does not antialias, and upscales with INTER_LINEAR.
     """
 
     def __init__(self, work: Work) -> None:
@@ -75,7 +75,7 @@ class OpenCVCrop:
 
 
 def random_window(height: int, width: int) -> tuple[int, int, int, int]:
-    """(top, left, height, width) as torchvision's RandomResizedCrop draws it, with its default scale and ratio."""
+    """(top, left, height, width) as torchvision's RandomResizedCrop draws it with its default scale and ratio."""
     low, high = 3 / 4, 4 / 3
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1.0)

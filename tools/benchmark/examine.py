@@ -1,4 +1,4 @@
-"""Whether a contender delivers what was asked: form, number, labels and pixels."""
+"""Checks that a contender delivers what was asked: shape, number of images, labels and pixels."""
 
 from collections import Counter
 from itertools import islice
@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 from benchmark.work import Batches, Contender, Work
 
-# Batches whose pixels are compared; the rest of an epoch is counted only.
+# Number of batches whose pixels are compared; the rest of the epoch is only counted.
 _COMPARED = 64
 
 
 class Examined(NamedTuple):
-    """One epoch, or the first `work.images` of it.
+    """One epoch, or its first `work.images`.
 
-    whole: it was a whole epoch. labels: how often each came, by its number. mean, std: of the normalised pixels, a
-    value a channel, over `compared` images. middle: batches before the place where its state was taken.
+    whole: whether it was a whole epoch. labels: number of images by label. mean, std: of the normalised pixels, per
+    channel, over `compared` images. middle: number of batches before the state was taken.
     """
 
     images: int
@@ -29,7 +29,7 @@ class Examined(NamedTuple):
 
 
 def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[str, Any]:
-    """Checks a batch: form, dtype, device, no NaN; and of encoded samples that they are JPEG."""
+    """Checks a batch: shape, dtype, device, no NaN; of encoded samples, that they are JPEGs."""
     images, labels = batch
     if contender.reads_only:
         samples = images if isinstance(images, list) else [images.at(place) for place in range(len(images))]
@@ -40,9 +40,9 @@ def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[s
     if tuple(images.shape) != expected or str(images.dtype) != dtype or images.device.type != contender.device:
         raise ValueError(
             f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "
-            f"asked were {expected}, {dtype} on {contender.device}"
+            f"expected {expected}, {dtype} on {contender.device}"
         )
-    # Of all pixels at once it would take one and a half times the batch's memory, which is not the loader's.
+    # isfinite of all pixels would take one and a half times the batch's memory, and count as the loader's.
     is_finite = all(bool(extreme.isfinite()) for extreme in images.aminmax())
     if len(labels) != work.batch_size or not is_finite:
         raise ValueError("a label is missing or a pixel is not finite")
@@ -50,7 +50,7 @@ def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[s
 
 
 def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined, Any]:
-    """Goes through an epoch; also gives the loader's state in the middle of it, or None."""
+    """Examines an epoch; also returns the loader's state in the middle of it, or None."""
     import torch
 
     counts: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined
         counts.update(str(int(label)) for label in labels)
         images += len(labels)
         if number <= _COMPARED:
-            # No copies of the batch: they would be taken for memory of the loader.
+            # No copies of the batch: they would count as memory of the loader.
             total += pixels.mean((2, 3), dtype=torch.float32).sum(0).cpu()
             norms = torch.linalg.vector_norm(pixels, dim=(2, 3), dtype=torch.float32)
             squares += norms.square().sum(0).cpu() / pixels[0, 0].numel()
@@ -73,7 +73,7 @@ def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined
         if number == middle and hasattr(loader, "state_dict"):
             state = loader.state_dict()
     if not images:
-        raise ValueError("it has no batch at all")
+        raise ValueError("it delivers no batch")
     mean = total / compared
     result = Examined(
         images=images,
@@ -88,25 +88,25 @@ def examine(loader: Batches, contender: Contender, work: Work) -> tuple[Examined
 
 
 def _epoch_batches(work: Work) -> int:
-    """Batches to the end of an epoch, or of what is looked at."""
+    """Number of batches in an epoch, or in the examined part of it."""
     return -(-min(work.images, work.samples) // work.batch_size)
 
 
 def faults(found: Examined, truth: dict[str, int], first: Examined | None, work: Work) -> str | None:
     """What is wrong with a contender's epoch, or None.
 
-    truth: how often each label is in the set. first: the contender whose pixels the others' have to resemble. Random
-    crops of the same images differ by chance: an image's mean by about 0.4 from crop to crop and by 1 from image to
-    image, in units of the normalisation; four standard errors of that are allowed, and 0.05 for how they resize.
+    truth: the number of samples of each label. first: the contender whose pixels are the reference. Random crops of the
+    same images differ by chance: the mean by about 0.4 from crop to crop and by 1 from image to image, in units of the
+    normalisation. Four standard errors of that are allowed, plus 0.05 for the way they resize.
     """
     stray = {label: count for label, count in found.labels.items() if count > truth.get(label, 0)}
     if stray:
         label, count = next(iter(stray.items()))
-        return f"label {label} came {count} times in an epoch, of {truth.get(label, 0)} that are stored"
-    # An epoch may leave out what does not fill a batch, of each worker.
+        return f"label {label} occurs {count} times in an epoch, but {truth.get(label, 0)} times in the set"
+    # Each worker may drop what does not fill a batch.
     least = sum(truth.values()) - work.batch_size * max(1, work.threads)
     if found.whole and found.images < least:
-        return f"its epoch has {found.images:,} images of {sum(truth.values()):,}"
+        return f"its epoch has {found.images:,} of {sum(truth.values()):,} images"
     if first is None:
         return None
     spread = 0.4 if found.whole and found.images == found.compared else 1.0
@@ -114,8 +114,8 @@ def faults(found: Examined, truth: dict[str, int], first: Examined | None, work:
     for what, own, other in (("mean", found.mean, first.mean), ("deviation", found.std, first.std)):
         if max(abs(a - b) for a, b in zip(own, other, strict=True)) > allowed:
             return (
-                f"its images are others: {what} {_show(own)} in red, green, blue, where the first loader's is "
-                f"{_show(other)}; {allowed:.2f} could be chance"
+                f"its images differ from the first loader's: {what} {_show(own)} in red, green, blue instead of "
+                f"{_show(other)}; up to {allowed:.2f} could be chance"
             )
     return None
 

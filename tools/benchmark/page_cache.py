@@ -1,4 +1,4 @@
-"""The page cache: filling it, emptying it for some files, and looking what is in it."""
+"""The page cache: filling it, evicting files from it, and asking what it holds."""
 
 import ctypes
 import mmap
@@ -23,15 +23,15 @@ def warm(files: Iterable[Path]) -> None:
 
 
 def evict(files: Iterable[Path]) -> None:
-    """Asks the kernel to forget these files; needs no root. It keeps what some process has mapped."""
+    """Asks the kernel to evict these files; needs no root. Pages that a process has mapped stay."""
     for path in files:
         with path.open("rb") as file:
-            os.fsync(file.fileno())  # pages still to be written are kept
+            os.fsync(file.fileno())  # pages not yet written would stay
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def cached_share(files: Iterable[Path]) -> float:
-    """What part of the files' pages is in memory, 0 to 1."""
+    """The share of the files' pages that is in memory, 0 to 1."""
     cached = pages = 0
     for path in files:
         size = path.stat().st_size
@@ -43,7 +43,7 @@ def cached_share(files: Iterable[Path]) -> float:
             start = ctypes.c_char.from_buffer(view)
             if _libc.mincore(ctypes.addressof(start), size, ctypes.addressof(found)):
                 raise OSError(ctypes.get_errno(), f"mincore: {path}")
-            del start  # or the map could not be closed
+            del start  # otherwise the map could not be closed
             cached += sum(page & 1 for page in found)
             pages += count
     return cached / pages if pages else 0.0

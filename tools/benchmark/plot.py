@@ -1,4 +1,4 @@
-"""A picture of the table: images/s of each loader, warm and cold, below the ceiling."""
+"""The table as a bar chart: images/s of each loader, warm and cold, and the ceiling."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from benchmark.contenders import CONTENDERS
 
 
 def plot(rows: list[dict[str, Any]], ceiling: dict[str, Any] | None, title: str, path: Path) -> None:
-    """Bars from the fastest down, with the least and the most of their rounds."""
+    """Writes a PNG: bars, the fastest on top, with the minimum and maximum of their rounds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,7 +28,7 @@ def plot(rows: list[dict[str, Any]], ceiling: dict[str, Any] | None, title: str,
             [row[f"{prefix}images_per_s_max"] - row[f"{prefix}images_per_s"] for row in own],
         ]
         bars = axes.barh(places, values, height, xerr=errors, label=label, color=f"C{number}", ecolor="0.4")
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the line of the ceiling may pass there
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the line of the ceiling may cross the label
         axes.bar_label(bars, labels=[f"{value:,.0f}" for value in values], padding=12, fontsize=8, bbox=behind)
     if ceiling:
         axes.axvline(ceiling["images_per_s"], color="0.3", linestyle="--", label=f"ceiling: {ceiling['what']}")

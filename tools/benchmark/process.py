@@ -1,4 +1,4 @@
-"""A contender's process, seen from the benchmark: starting it, asking it, ending it."""
+"""The benchmark's side of a contender's process: starting it, sending orders, ending it."""
 
 import contextlib
 import json
@@ -17,14 +17,14 @@ from benchmark.contenders import CONTENDERS
 from benchmark.work import Work
 
 _PATIENCE_S = 300.0
-# Writing a set in a peer's format takes as long as it takes.
+# Converting a large set into a peer's format may take hours.
 _PATIENCE_TO_PREPARE_S = 7200.0
 _TOOLS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class First:
-    """The first batch: seconds from constructing the loader, after imports, and what it looks like."""
+    """The first batch: seconds since the construction of the loader, after imports; its shape and dtype."""
 
     first_batch_s: float
     shape: Sequence[int] = ()
@@ -33,12 +33,13 @@ class First:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn. memory_bytes: of the whole process tree, without the page cache of files."""
+    """One turn. memory_bytes: of the whole process tree, without the page cache of files. began: Unix time."""
 
     images: int
     elapsed_s: float
     cpu_s: float
     memory_bytes: int
+    began: float = field(default=0.0, compare=False)
     first_batch_s: float | None = field(default=None, compare=False)
 
     @property
@@ -47,16 +48,16 @@ class Round:
 
 
 class ContenderError(Exception):
-    """A contender's process raised or vanished; the message says how."""
+    """A contender's process raised an exception or ended; the message says which."""
 
 
 class ContenderProcess:
-    """Runs one contender. Started with `python`, in whose environment its package is."""
+    """Runs one contender, with the interpreter of the environment that has its package."""
 
     def __init__(self, name: str, work: Work, python: str = sys.executable) -> None:
         self.name, self._work = name, work
         ours, theirs = os.pipe()
-        # What its libraries print, shown only if it fails.
+        # Output of its libraries, shown only if it fails.
         self._notes = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         try:
             self._process = subprocess.Popen(
@@ -84,7 +85,7 @@ class ContenderProcess:
         return self._process.pid
 
     def prepare(self) -> None:
-        """Writes the set in its own format, once: a folder that is there is whole."""
+        """Converts the set into the contender's format, once: a folder that exists is complete."""
         contender = CONTENDERS[self.name]
         folder = contender.folder(self._work)
         if contender.prepare is None or folder.exists():
@@ -100,7 +101,7 @@ class ContenderProcess:
         return self._ask("examine")
 
     def open(self) -> First:
-        """Constructs the loader that `round` then asks."""
+        """Constructs the loader whose rounds `round` then measures."""
         return First(**self._ask("warm"))
 
     def round(self) -> Round:
@@ -115,7 +116,7 @@ class ContenderProcess:
             return
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # the process sees the end of its orders, and ends
+            self._process.stdin.close()  # at the end of its orders the process exits
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -138,14 +139,14 @@ class ContenderProcess:
     def _ask(self, order: str, patience_s: float = _PATIENCE_S, **values: Any) -> dict[str, Any]:
         work = {**self._work._asdict(), "folder": str(self._work.folder), "cache": str(self._work.cache)}
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `_receive` finds out why
+        with contextlib.suppress(BrokenPipeError):  # `_receive` reports why
             self._process.stdin.write(json.dumps({"order": order, "work": work, **values}) + "\n")
             self._process.stdin.flush()
         return self._receive(patience_s)
 
     def _receive(self, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
         if not self._selector.select(patience_s):
-            problem = f"said nothing for {patience_s:.0f} s"
+            problem = f"did not answer for {patience_s:.0f} s"
             self._process.kill()
         elif line := self._answers.readline():
             answer: dict[str, Any] = json.loads(line)
@@ -162,7 +163,7 @@ class ContenderProcess:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process; the contender imports the same gpuload and the same benchmark."""
+    """This process's environment, with a PYTHONPATH to the same gpuload and the same benchmark."""
     import gpuload
 
     top = _TOOLS.parent

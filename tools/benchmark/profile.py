@@ -1,7 +1,7 @@
-"""Where the time of gpuload's batches goes: the loader's threads, looked at some hundred times a second.
+"""A sampling profiler of the loader's threads: where gpuload spends its time, sampled some hundred times a second.
 
-Each look notes the line of Python that each thread is at; what the line calls tells the kind of work. So it needs
-nothing of the loader, but sees only threads that Python knows: of DALI's own it sees none.
+Each sample notes the line of Python that each thread executes; the functions called in that line tell the kind of work.
+The loader needs no instrumentation, but only Python's threads are seen, and none of DALI's.
 """
 
 import linecache
@@ -16,7 +16,7 @@ from types import FrameType
 from benchmark.work import Work
 
 _INTERVAL_S = 0.002
-# What a line of code, or the function it stands in, says it does; the first that fits.
+# Kind of work by the text of a line, or the name of its function; the first match counts.
 _KINDS = {
     "decode": r"decode_jpeg|decoder\.decode|get_sub_code_stream|Image\.open|\.convert\(|decompress",
     "resize": r"interpolate|resize\(",
@@ -28,9 +28,9 @@ _WAITING = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/thre
 
 @dataclass(frozen=True)
 class Profile:
-    """Milliseconds of all threads for each image, by kind of work and by line ("file:line function").
+    """Milliseconds of all threads per image, by kind of work and by line ("file:line function").
 
-    batch_s: from one batch to the next, on average; waited_s: of that, what the training loop waited.
+    batch_s: mean time from one batch to the next. waited_s: the part of it that the training loop waited.
     """
 
     images: int
@@ -41,14 +41,14 @@ class Profile:
 
 
 def profile(work: Work, device: str = "cpu") -> Profile:
-    """Looks at a loader for about `work.images` images, after a warm-up."""
+    """Profiles a loader over about `work.images` images, after a warm-up."""
     from benchmark.peers import own
 
     with own.open_loader(work, device=device) as loader:
         batches = _endless(loader)
         for _ in range(8):
             next(batches)
-        with _Looks() as looks:
+        with _Samples() as samples:
             started, waited, images, count = time.perf_counter(), 0.0, 0, 0
             while images < work.images:
                 asked = time.perf_counter()
@@ -58,19 +58,19 @@ def profile(work: Work, device: str = "cpu") -> Profile:
                 count += 1
             elapsed = time.perf_counter() - started
         batches.close()
-    # A look that came late stands for all the time since the last one.
-    milliseconds = 1000 * elapsed / max(1, looks.number) / images
+    # A sample that came late stands for all the time since the one before.
+    milliseconds = 1000 * elapsed / max(1, samples.number) / images
     return Profile(
         images=images,
         batch_s=elapsed / count,
         waited_s=waited / count,
-        kinds_ms={kind: found * milliseconds for kind, found in looks.kinds.most_common()},
-        lines_ms={line: found * milliseconds for line, found in looks.lines.most_common(12)},
+        kinds_ms={kind: found * milliseconds for kind, found in samples.kinds.most_common()},
+        lines_ms={line: found * milliseconds for line, found in samples.lines.most_common(12)},
     )
 
 
 def kind_of(file: str, function: str, code: str) -> str:
-    """What a line of code is for: "decode", "resize", "normalise", "read", "wait" or "other Python"."""
+    """The kind of work of a line: "decode", "resize", "normalise", "read", "wait" or "other Python"."""
     if file.endswith(_WAITING) or ".wait(" in code or ".acquire(" in code:
         return "wait"
     for kind, pattern in _KINDS.items():
@@ -79,17 +79,17 @@ def kind_of(file: str, function: str, code: str) -> str:
     return "other Python"
 
 
-class _Looks:
-    """Counts, for every other thread, where it is."""
+class _Samples:
+    """Counts the lines that all threads but the caller's and the sampler's execute."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.lines: Counter[str] = Counter()
         self.number = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._sample)
 
-    def __enter__(self) -> "_Looks":
+    def __enter__(self) -> "_Samples":
         self._main = threading.get_ident()
         self._thread.start()
         return self
@@ -98,7 +98,7 @@ class _Looks:
         self._stop.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         own = threading.get_ident()
         while not self._stop.wait(_INTERVAL_S):
             self.number += 1

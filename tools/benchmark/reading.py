@@ -1,7 +1,8 @@
-"""Reading alone: encoded samples, every byte copied once into memory of the batch, and nothing decoded.
+"""Reading alone: encoded samples, every byte copied once into a batch's memory, nothing decoded.
 
-DALI's reader copies when a batch leaves its pipeline. gpuload's hands out views of the page cache; here as many threads
-as DALI has copy them, or, for "into DALI", a pipeline that is fed as `gpuload.decode.dali.decoder` feeds one for a GPU.
+DALI's reader copies when a batch leaves its pipeline. gpuload's reader returns views of the page cache; they are copied
+by as many threads as DALI has or, for "into DALI", by a pipeline that is fed as `gpuload.decode.dali.decoder` feeds one
+for a GPU.
 """
 
 from collections import deque
@@ -57,7 +58,7 @@ def open_gpuload(work: Work) -> Iterator[Batches]:
 
 
 def _copy(images: list[np.ndarray], buffer: np.ndarray) -> list[np.ndarray]:
-    """The same images in one buffer. NumPy lets go of Python's lock while it copies."""
+    """The same images in one buffer. NumPy releases the GIL while it copies."""
     ends = np.cumsum([len(image) for image in images])
     np.concatenate(images, out=buffer[: ends[-1]])
     return [buffer[end - len(image) : end] for image, end in zip(images, ends.tolist(), strict=True)]
@@ -85,7 +86,7 @@ def _open_reader(work: Work) -> Iterator[Iterator[Any]]:
 
 @contextmanager
 def open_gpuload_into_dali(work: Work) -> Iterator[Batches]:
-    """The same, handed to DALI. Labels come from the index and never enter DALI, as in `DaliIterator`."""
+    """The same, passed to DALI. Labels come from the index and bypass DALI, as in `DaliIterator`."""
     from nvidia.dali import fn, pipeline_def, tensors
 
     labels: deque[Any] = deque()
@@ -104,7 +105,7 @@ def open_gpuload_into_dali(work: Work) -> Iterator[Batches]:
 
 
 class _Outputs:
-    """A pipeline's outputs, batch by batch, without end."""
+    """A pipeline's outputs, batch by batch, endlessly."""
 
     def __init__(self, pipeline: Any) -> None:
         pipeline.build()

@@ -1,4 +1,4 @@
-"""The table, and what one must know to judge it."""
+"""The table, and the facts about data and machine that are needed to judge it."""
 
 import importlib.metadata
 import importlib.util
@@ -22,7 +22,7 @@ from benchmark.process import Round
 from benchmark.profile import Profile
 from benchmark.work import Work
 
-# Columns that a narrow terminal does without, the least important first.
+# Columns to leave out on a narrow terminal, the least important first.
 _LEAST_FIRST = (
     "cores",
     "cold min–max",
@@ -34,12 +34,12 @@ _LEAST_FIRST = (
     "memory",
     "CPU s per 1,000",
 )
-_WIDE = 180  # columns of a table that is not for a terminal
+_WIDE = 180  # width of a table that is not printed on a terminal
 PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
 
 
 def describe(work: Work, named: Path) -> list[str]:
-    """The data set, the machine, the versions: a line each."""
+    """A line each about the data set, the machine and the versions."""
     dataset = gpuload.Dataset(work.folder)
     image_bytes = pixels = 0
     for shard in range(len(dataset.shard_paths)):
@@ -56,7 +56,7 @@ def describe(work: Work, named: Path) -> list[str]:
 
 
 def describe_machine() -> list[str]:
-    """The machine, and the versions: a line each."""
+    """A line each about the machine and the versions."""
     return [
         f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}{_gpu_name()}",
         f"gpuload {gpuload.__version__}, Python {platform.python_version()}, "
@@ -67,7 +67,7 @@ def describe_machine() -> list[str]:
 def describe_ceiling(
     ceiling: Ceiling, copy_bytes_per_s: float, disk_bytes_per_s: float, cached: float
 ) -> dict[str, Any]:
-    """cached: the share of the files that was still in the page cache when the disk was measured."""
+    """The ceiling as it goes into the record. cached: the share of the files that was in the page cache when read."""
     return {
         "what": ceiling.what,
         "images_per_s": ceiling.images_per_s,
@@ -78,7 +78,7 @@ def describe_ceiling(
 
 
 def summarise(results: dict[str, Result], ceiling: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """A row a contender: medians over its rounds; the ratio is taken round by round, against the first contender's."""
+    """A row per contender: medians over its rounds. Ratios to the first contender are taken round by round."""
     base = next(iter(results.values())).warm
     rows = []
     for name, own in results.items():
@@ -124,7 +124,7 @@ def _cold(rounds: list[Round], cached_share: float) -> dict[str, Any]:
 
 
 def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] = ()) -> Table:
-    """Columns that no loader has a figure for, and those of `without`, are left out."""
+    """The table, without columns that have no figure for any loader, and without those in `without`."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("loader")
     columns = {
@@ -154,7 +154,7 @@ def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] 
 
 
 def fit_table(rows: list[dict[str, Any]], title: str, console: Console) -> tuple[Table, list[str]]:
-    """The table with as many columns as fit the width of a terminal, and the heads of those left out for it."""
+    """The table with as many columns as fit the console, and the heads of the columns left out for that."""
     whole = make_table(rows, title)
     for count in range(len(_LEAST_FIRST) + 1):
         table = make_table(rows, title, _LEAST_FIRST[:count])
@@ -171,9 +171,7 @@ def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceili
     table, left_out = fit_table(rows, title, console)
     console.print(table)
     if left_out:
-        console.print(
-            f"left out, to fit this terminal: {', '.join(left_out)}; --json keeps all figures", highlight=False
-        )
+        console.print(f"Left out to fit the terminal: {', '.join(left_out)}. --json has all figures.", highlight=False)
     if ceiling:
         cached = f", of which {ceiling['disk_cached_share']:.0%} came from the cache" * (
             ceiling["disk_cached_share"] > STILL_CACHED
@@ -184,9 +182,9 @@ def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceili
             f"{ceiling['disk_bytes_per_s'] / 1e9:.2f} GB/s{cached}",
             highlight=False,
         )
-    if any(row["resumes"] == "reads again" for row in rows):
-        console.print("† it has no state to go on from: the time to read again up to there", highlight=False)
-    if any(row["cold_cached_share"] > STILL_CACHED for row in rows):
+    if "resume" not in left_out and any(row["resumes"] == "reads again" for row in rows):
+        console.print("† has no state to resume from: the time to read up to there again", highlight=False)
+    if "cold" not in left_out and any(row["cold_cached_share"] > STILL_CACHED for row in rows):
         console.print("* not cold: the page cache kept some of the data", highlight=False)
 
 
@@ -211,11 +209,11 @@ def print_profile(found: Profile, lines: list[str]) -> None:
         table.add_row(line, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
     console.print(table)
     if set(found.kinds_ms) <= {"wait"}:
-        console.print("The decoding threads are DALI's, which Python does not see", highlight=False)
+        console.print("The decoding threads are DALI's, which this profiler does not see", highlight=False)
 
 
 def _console() -> Console:
-    # A table that is piped into a file must not be folded at 80 columns.
+    # A table that goes into a file must not be wrapped at 80 columns.
     return Console(soft_wrap=True) if Console().is_terminal else Console(width=_WIDE, soft_wrap=True)
 
 

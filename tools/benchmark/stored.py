@@ -1,4 +1,4 @@
-"""The stored samples of a packed folder, read as any WebDataset reader does, so that a peer needs no gpuload."""
+"""The samples of a packed folder, read as any WebDataset reader does, so that peers can be measured without gpuload."""
 
 import io
 import tarfile
@@ -27,6 +27,6 @@ def stored_samples(folder: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def stored_arrays(folder: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """The same of a set of raw pixels: uint8 (height, width, 3) and its label."""
+    """The same for a set of raw pixels: uint8 (height, width, 3) and its label."""
     for file, label in stored_samples(folder):
         yield np.load(io.BytesIO(file)), label

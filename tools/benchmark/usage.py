@@ -23,7 +23,7 @@ def process_tree(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """User and system time of the tree, also of its processes that have ended since."""
+    """User and system time of the tree, including processes of it that have ended."""
     ticks = 0
     for pid in process_tree(root):
         try:
@@ -36,10 +36,10 @@ def cpu_seconds(root: int) -> float:
 
 
 def memory_bytes(root: int) -> int:
-    """Anonymous and shared memory of the tree, shared pages divided among those who share them.
+    """Anonymous and shared memory of the tree; shared pages are divided among the processes that share them.
 
-    Not the page cache of mapped files, which the kernel takes back when it likes. `ru_maxrss` will not do: a new
-    process begins with that of the one which started it.
+    Without mapped files, whose pages the kernel can reclaim at any time. `ru_maxrss` is of no use: a new process starts
+    with its parent's.
     """
     kilobytes = 0
     for pid in process_tree(root):
@@ -52,9 +52,9 @@ def memory_bytes(root: int) -> int:
 
 
 class PeakMemory:
-    """The most that `memory_bytes` finds while this context lasts.
+    """The maximum of `memory_bytes` while this context is open.
 
-    It looks every 0.1 s, which costs processor time: not to be used around what is timed.
+    Samples every 0.1 s, which costs processor time: do not use it while something is timed.
     """
 
     def __init__(self, root: int) -> None:

@@ -1,15 +1,15 @@
-"""What every contender is asked to do."""
+"""The task that every contender gets, and what a contender is."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What passes for one batch: images (or encoded samples) and labels, both with a length.
+# Batches: images (or encoded samples) and labels, both with a length.
 Batches = Iterable[tuple[Any, Any]]
 
-# Of ImageNet, for pixels in 0..1 (torchvision's pretrained weights). Here, since a peer may run where gpuload is not.
+# ImageNet's, for pixels in 0..1 (torchvision's pretrained weights). Defined here, since a peer may run without gpuload.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -17,9 +17,9 @@ STD = (0.229, 0.224, 0.225)
 class Work(NamedTuple):
     """Batches of randomly cropped, flipped, normalised images from a packed folder.
 
-    folder: one split. threads: worker processes or threads that decode. images: of one round, without the warm-up.
-    dtype: "float32" or "float16". cache: where peers keep the set in their own formats. raw: it is stored as pixels.
-    samples: in the set.
+    folder: one split. threads: worker processes or decoding threads. images: per round, without the warm-up.
+    dtype: "float32" or "float16". cache: folder for the set in the peers' formats. raw: the set stores pixels.
+    samples: number of samples in the set. largest: largest width and height in the set, in pixels; 0 if unknown.
     """
 
     folder: Path
@@ -31,6 +31,7 @@ class Work(NamedTuple):
     cache: Path = Path("cache")
     raw: bool = False
     samples: int = 0
+    largest: Sequence[int] = (0, 0)
 
     @property
     def shards(self) -> list[Path]:
@@ -42,14 +43,14 @@ Open = Callable[..., AbstractContextManager[Batches]]
 
 @dataclass(frozen=True)
 class Contender:
-    """A loader that the benchmark knows.
+    """A loader that takes part in the benchmark.
 
-    open: `open(work)` gives an iterable of batches; each pass over it is an epoch, as short as drop_last makes it.
-        Where the iterable has `state_dict`, `open(work, state=…)` goes on where that was taken.
-    package: the one to import, and to be named where it is missing. distribution: the name that pip knows it by.
-    prepare: writes the set in the peer's format, into a folder that is still empty.
+    open: `open(work)` gives an iterable of batches; each pass over it is an epoch, without a last, smaller batch.
+        If the iterable has `state_dict`, `open(work, state=…)` resumes from that state.
+    package: the package to import, named in the message if it is missing. distribution: its name for pip.
+    prepare: writes the set in the peer's format into an empty folder.
     jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
-    with_state: what `open` is told besides where a state is to be taken, if that is not free of cost.
+    with_state: further arguments of `open` when a state will be taken, if that has a cost.
     """
 
     name: str
@@ -65,5 +66,5 @@ class Contender:
     with_state: Mapping[str, Any] = field(default_factory=dict)
 
     def folder(self, work: Work) -> Path:
-        """Where its data lie: its own format in the cache, or the shards."""
+        """The folder of its data: its own format in the cache, or the shards."""
         return work.cache / self.name.removesuffix("-gpu") if self.prepare else work.folder

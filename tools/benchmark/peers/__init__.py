@@ -1,1 +1,1 @@
-"""The loaders that gpuload is measured against, a file each, in the configuration that its documentation advises."""
+"""The loaders that gpuload is compared with, one file each, configured as their documentation recommends."""

@@ -1,4 +1,4 @@
-"""torch's DataLoader: with Pillow as most use it, with simplejpeg and OpenCV, and over an array of raw pixels."""
+"""torch's DataLoader: with Pillow, as is most common; with simplejpeg and OpenCV; and over an array of raw pixels."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from benchmark.work import Batches, Work
 
 @contextmanager
 def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
-    """Workers that stay, whole batches collated there; pinned memory for a GPU."""
+    """Persistent workers, which collate whole batches; pinned memory for a GPU."""
     import pillow_loader
 
     loader = pillow_loader.train_loader(
@@ -29,7 +29,7 @@ def open_pillow(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
 @contextmanager
 def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
-    """The same dataset and loader, but libjpeg-turbo by simplejpeg and OpenCV's resize."""
+    """The same dataset and loader, with libjpeg-turbo (by simplejpeg) and OpenCV's resize."""
     import cv2
     import pillow_loader
     import simplejpeg
@@ -40,7 +40,7 @@ def open_opencv(work: Work, device: str = "cpu") -> Iterator[Batches]:
         def __getitem__(self, number: int) -> tuple[Any, int]:
             return crop(simplejpeg.decode_jpeg(self.read(number))), int(self._labels[number])
 
-    cv2.setNumThreads(0)  # each worker is one thread of many
+    cv2.setNumThreads(0)  # the workers already use all cores
     yield from _load(Images(work.folder, None), work, device)
 
 
@@ -50,14 +50,14 @@ def prepare_array(work: Work, folder: Path) -> None:
     first, _ = next(stored_arrays(work.folder))
     images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(labels), *first.shape))
     for number, (image, _) in enumerate(stored_arrays(work.folder)):
-        images[number] = image  # one size: NumPy says so where it is not
+        images[number] = image  # raises ValueError unless all have the same size
     images.flush()
     np.save(folder / "labels.npy", np.array(labels))
 
 
 @contextmanager
 def open_array(work: Work, device: str = "cpu") -> Iterator[Batches]:
-    """A memory map of the pixels; torchvision's transforms on uint8 tensors."""
+    """A memory map of the pixels, with torchvision's transforms on uint8 tensors."""
     import torch
 
     images = np.load(work.cache / "torch-raw" / "images.npy", mmap_mode="r")
@@ -92,7 +92,7 @@ def _load(dataset: Any, work: Work, device: str) -> Iterator[Batches]:
 
 
 def seed_worker(_: int) -> None:
-    """Python's random numbers differ from worker to worker; torch does that for its own only."""
+    """Seeds Python's random numbers differently in each worker; torch does so only for its own."""
     import torch
 
     random.seed(torch.initial_seed())

@@ -1,7 +1,7 @@
-"""FFCV: its own file with the stored JPEGs as they are, decoded and cropped in threads by compiled pipelines.
+"""FFCV: its own file format with the stored JPEGs unchanged, decoded and cropped in threads by compiled pipelines.
 
-The pipeline is that of FFCV's ImageNet example, with NormalizeImage where it must stand for the CPU: before the pixels
-are a tensor. JPEGs are stored byte for byte, by a field of our own: `write_mode="jpg"` would encode them again.
+The pipeline is that of FFCV's ImageNet example, with NormalizeImage where a CPU needs it: before the pixels become a
+tensor. A custom field stores JPEGs byte for byte; `write_mode="jpg"` would encode them again.
 """
 
 import sys
@@ -22,7 +22,7 @@ def _stored_jpeg_field() -> Any:
     from PIL import Image
 
     class StoredJPEGField(RGBImageField):
-        """Takes a JPEG file and writes it as it is."""
+        """Stores a JPEG file unchanged."""
 
         def encode(self, destination: Any, image: bytes, malloc: Any) -> None:
             import io
@@ -44,10 +44,10 @@ def prepare(work: Work, folder: Path) -> None:
     from ffcv.writer import DatasetWriter
 
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-        raise RuntimeError("ffcv 1.0.2's writer hangs with NumPy 2: make its environment with 'numpy<2' 'numba<0.61'")
+        raise RuntimeError("ffcv 1.0.2's writer hangs with NumPy 2: install it with 'numpy<2' 'numba<0.61'")
     samples = list(stored_arrays(work.folder) if work.raw else stored_samples(work.folder))
     field = RGBImageField(write_mode="raw") if work.raw else _stored_jpeg_field()()
-    # A page holds whole images; 8 MB is its default.
+    # A page holds whole images; the default is 8 MB.
     largest = max(image.nbytes if work.raw else len(image) for image, _ in samples)
     page = max(8 << 20, 1 << (2 * largest - 1).bit_length())
     writer = DatasetWriter(
@@ -83,7 +83,7 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
         str(work.cache / "ffcv" / "set.beton"),
         batch_size=work.batch_size,
         num_workers=work.threads,
-        order=OrderOption.RANDOM,  # with os_cache: what its guide advises where the set fits into memory
+        order=OrderOption.RANDOM,  # with os_cache: as its guide recommends for a set that fits into memory
         os_cache=True,
         drop_last=True,
         pipelines={"image": images, "label": labels},
@@ -94,7 +94,7 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
 
 class _Epochs:
-    """Its batches, float16 as such: on the CPU FFCV hands it out as int16."""
+    """Its batches, with int16 reinterpreted: on the CPU FFCV returns float16 as int16."""
 
     def __init__(self, loader: Any, work: Work) -> None:
         self._loader, self._half = loader, work.dtype == "float16"

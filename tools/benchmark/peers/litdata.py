@@ -1,7 +1,7 @@
-"""LitData: chunks that `optimize` writes, StreamingDataset and StreamingDataLoader, tensors decoded by libjpeg-turbo.
+"""LitData: chunks written by `optimize`, StreamingDataset and StreamingDataLoader, JPEGs decoded by libjpeg-turbo.
 
-Its `Image` field would be decoded by torchvision's libjpeg-turbo, which does not load beside every torch; the bytes of
-the same file are decoded by simplejpeg's, which is as fast.
+Its `Image` field needs torchvision's libjpeg-turbo, which does not load beside every torch. So bytes are stored, and
+decoded by simplejpeg's libjpeg-turbo, which is as fast.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from benchmark.work import Batches, Work
 
 
 def prepare(work: Work, folder: Path) -> None:
-    """Chunks of 64 MB, as its README has them."""
+    """Writes chunks of 64 MB, as in its README."""
     import litdata
 
     litdata.optimize(

@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards, read from the local disk, StreamingDataset and StreamingDataLoader."""
+"""MosaicML Streaming: MDS shards on the local disk, StreamingDataset and StreamingDataLoader."""
 
 import tempfile
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def prepare(work: Work, folder: Path) -> None:
         with tempfile.NamedTemporaryFile(suffix=".jpg") as file:
             for encoded, label in stored_samples(work.folder):
                 Path(file.name).write_bytes(encoded)
-                # Of an image that has a file name, it stores the file as it is; others it would encode again.
+                # An image with a file name is stored as that file; others would be encoded again.
                 with Image.open(file.name) as image:
                     writer.write({"image": image, "label": label})
 
@@ -35,7 +35,7 @@ def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = 
     from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
-    clean_stale_shared_memory()  # what a process that was ended has left
+    clean_stale_shared_memory()  # left by a process that was killed
     transform = TorchvisionCrop(work)
 
     class Images(StreamingDataset):
@@ -48,7 +48,7 @@ def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = 
                 image = torch.from_numpy(image).permute(2, 0, 1)
             return transform(image), sample["label"]
 
-    # Workers share nothing but what its own processes set up: forked, as it expects.
+    # It expects forked workers: they share what the parent process has set up.
     dataset = Images(
         local=str(work.cache / "mosaic"), shuffle=True, batch_size=work.batch_size, shuffle_seed=0, predownload=None
     )

@@ -1,4 +1,4 @@
-"""gpuload."""
+"""gpuload itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
-"""SPDL: its thread pipeline, once with its own decoder (FFmpeg), once with simplejpeg and OpenCV in its threads.
+"""SPDL: its pipeline of threads, with its own decoder (FFmpeg) and with simplejpeg and OpenCV.
 
-SPDL leaves decoding to whoever writes the pipeline's functions. spdl.io's filters crop, scale, flip and hand out RGB of
-one image in one call; the second variant does what its guide calls bringing one's own functions that release the GIL.
+SPDL leaves decoding to the functions that the user puts into the pipeline. spdl.io's filters decode, crop, scale and
+flip one image in one call. The second variant uses functions that release the GIL, as its guide recommends.
 """
 
 import random
@@ -28,7 +28,7 @@ def open_ffmpeg(work: Work, device: str = "cpu") -> Iterator[Batches]:
         packets = spdl.io.demux_image(encoded)
         top, left, height, width = random_window(packets.height, packets.width)
         flip = ",hflip" if random.random() < 0.5 else ""
-        # `area` averages where it shrinks, as antialiasing does.
+        # `area` averages when it downscales, which antialiases.
         scaled = f"scale={work.size}:{work.size}:flags={'area' if min(height, width) > work.size else 'bilinear'}"
         frames = spdl.io.decode_packets(packets, f"crop={width}:{height}:{left}:{top},{scaled}{flip},format=rgb24")
         pixels = torch.from_numpy(np.asarray(spdl.io.to_numpy(spdl.io.convert_frames(frames))))
@@ -57,7 +57,7 @@ def _run(decode: Callable[[bytes], Any], work: Work, device: str) -> Iterator[Ba
     from spdl.pipeline import PipelineBuilder
 
     images = pillow_loader.PackedImages(work.folder, None)
-    torch.set_num_threads(1)  # its threads are those that compute
+    torch.set_num_threads(1)  # the pipeline's threads do the work
 
     def load(number: int) -> tuple[Any, int]:
         return decode(images.read(number)), int(images._labels[number])

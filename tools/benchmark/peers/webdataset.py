@@ -1,4 +1,4 @@
-"""webdataset, as its README has it: shards and a buffer of samples shuffled, Pillow, batches made in the workers."""
+"""webdataset, as in its README: shards shuffled, samples shuffled in a buffer, Pillow, batches made in the workers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from benchmark.crops import TorchvisionCrop
 from benchmark.peers.dataloader import Moved
 from benchmark.work import Batches, Work
 
-# Samples in the shuffle buffer of a worker: the README's.
+# Samples in the shuffle buffer of a worker, as in the README.
 _BUFFER = 1000
 
 
@@ -16,7 +16,7 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
     import webdataset as wds
 
     urls = [str(path) for path in work.shards]
-    workers = min(work.threads, len(urls))  # each worker needs a shard of its own
+    workers = min(work.threads, len(urls))  # each worker needs at least one shard
     dataset = (
         wds.WebDataset(urls, shardshuffle=100, empty_check=False)
         .shuffle(_BUFFER)
@@ -33,7 +33,7 @@ def open_loader(work: Work, device: str = "cpu") -> Iterator[Batches]:
 
 
 class _Tensors:
-    """Its batches hold labels as a NumPy array."""
+    """Its batches, with labels as tensors: webdataset returns NumPy arrays."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
