@@ -35,7 +35,9 @@ class LmdbSource(FileSource):
         try:
             store = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, subdir=self.path.is_dir())
         except lmdb.Error as error:
-            raise SourceError(f"{self.path}: cannot be opened as LMDB ({error})") from None
+            raise SourceError(
+                f"{self.path}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
+            ) from None
         with store:
             try:
                 table = store.open_db(b"data_db", create=False)  # ml-pyxis's name

@@ -45,7 +45,7 @@ def fit_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encoding
                 names, samples = _merge(samples, column, before.classes, field.classes)
                 merged.append(replace(field, classes=names))
         fields = tuple(merged)
-    return Listing(samples, fields, classes, listing.rejected, listing.notes)
+    return Listing(samples, fields, classes, listing.rejected, listing.notes, listing.splits)
 
 
 def _refuse_other_names(split: str, field: Field, before: Field) -> None:

@@ -93,6 +93,7 @@ def pack(
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
             return _finished(output, time.monotonic() - started)
+        source.leave_out(output.final)
         try:
             with _engine(source, options) as engine:
                 engine.start()

@@ -52,13 +52,14 @@ def make_plan(
     first_of: I64 | None = None,
     left_out: Bools | None = None,
 ) -> tuple[Split, ...]:
-    """The splits, in the order of `shares`.
+    """The splits: the source's own, where the listing has these, else in the order of `shares`.
 
     shares: name and share of the samples of each class that goes into a split (see `choose_splits`).
     shuffle: one permutation of the whole listing, else its order.
     maxcount, maxsize: most samples and bytes in a shard (see `cut_shards`); maxsize None: `usual_shard_bytes`.
     measure: about how many images of a split are measured for mean and std.
-    first_of: int64 (N,), the first sample with the same image; the others go into the split of that one.
+    first_of: int64 (N,), the first sample with the same image; the others go into the split of that one, unless the
+        splits are the source's own.
     left_out: bool (N,), samples that go nowhere.
     """
     count = len(listing)
@@ -66,22 +67,32 @@ def make_plan(
     if maxsize is None:
         maxsize = usual_shard_bytes(int(spans.sum()))
     order = permutation(make_key(seed, SHUFFLE), count) if shuffle else np.arange(count)
+    if listing.splits is not None:
+        names, split_of = listing.splits.names, listing.splits.numbers.copy()
+    else:
+        names = tuple(name for name, _ in shares)
+        split_of = _draw_splits(listing, [share for _, share in shares], seed, first_of)
+    if left_out is not None:
+        split_of[left_out] = -1
+    splits = []
+    for number, name in enumerate(names):
+        rows = order[split_of[order] == number]
+        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
+        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
+    return tuple(splits)
+
+
+def _draw_splits(listing: Listing, shares: Sequence[float], seed: int, first_of: I64 | None) -> I64:
+    """int64 (N,): number of the split of each sample."""
+    count = len(listing)
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
     firsts = np.arange(count) if first_of is None else first_of
     split_of = np.zeros(count, np.int64)
     chosen = np.unique(firsts)
-    split_of[chosen] = choose_splits(labels[chosen], [share for _, share in shares], seed)
-    split_of = split_of[firsts]
-    if left_out is not None:
-        split_of[left_out] = -1
-    splits = []
-    for number, (name, _) in enumerate(shares):
-        rows = order[split_of[order] == number]
-        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
-        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
-    return tuple(splits)
+    split_of[chosen] = choose_splits(labels[chosen], shares, seed)
+    return split_of[firsts]
 
 
 def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:

@@ -70,10 +70,22 @@ def identity(source: Source, options: PackOptions) -> dict[str, Any]:
     }
 
 
+def check_splits(listing: Listing, options: PackOptions) -> None:
+    """Raises ArgumentError where splits are to be drawn from a source that has its own."""
+    drawn = "--val" if options.val else "--splits" if options.splits else ""
+    if drawn and listing.splits is not None:
+        raise ArgumentError(
+            f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
+            f"{listing.splits.origin}). Leave out {drawn} to keep these, give --no-splits to ignore "
+            "them, or pack a part of the source"
+        )
+
+
 def lay_out(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
     """Lists the samples, decides what goes where, and writes that to the scratch folder."""
     listing = source.list_samples()
     check_names(listing.fields)
+    check_splits(listing, options)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     first_row = 0
     if base:
@@ -96,7 +108,7 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
     rejected = [(planned[0].name, rejection) for rejection in listing.rejected]
     if options.dedup == "drop":
         rejected += [(planned[0].name, Rejection(name, f"has the same bytes as {of!r}", True)) for name, of, _ in same]
-    notes = list(listing.notes)
+    notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if len(duplicates.rows) and options.dedup != "no":
         done = " and are left out" if options.dedup == "drop" else "; --dedup drop leaves them out"
         notes.append(f"{len(duplicates.rows):,} images have the same bytes as others{done}")
@@ -111,6 +123,7 @@ def lay_out(source: Source, options: PackOptions, output: Output, settings: dict
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
         first_row=first_row,
+        own_splits=listing.splits is not None,
     )
     state.write(output.scratch)
     return state
@@ -125,6 +138,11 @@ def _write_split(
         ArgumentError: it would be empty.
     """
     if not len(split.rows) and not (base or options.append):
+        if listing.splits is not None:
+            raise ArgumentError(
+                f"--dedup drop leaves no image for the source's split {split.name!r}: all are copies of others. Give "
+                "--dedup report, or leave that split out of the source"
+            )
         share = f"--val {options.val}" if options.val else "--splits"
         raise ArgumentError(
             f"{share} of {len(listing):,} images leaves none for {split.name!r}. Change {share.split()[0]}, or "

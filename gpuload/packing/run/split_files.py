@@ -115,7 +115,7 @@ def _settings(
     encoding = options.encoding
     asked = Counter(rejection.asked for rejection in rejected)
     return {
-        "splits": dict(options.shares),
+        "splits": "the source's own" if state.own_splits else dict(options.shares),
         "shuffle": options.shuffle,
         "seed": options.seed,
         "maxcount": options.maxcount,

@@ -44,6 +44,7 @@ class RunState:
 
     settings: what must be the same for a run to go on. rejected: while listing, and as copies, with their split.
     first_row: samples listed for the set before this run. duplicates: source, the same image, split.
+    own_splits: whether the splits are the source's own.
     """
 
     settings: dict[str, Any]
@@ -56,6 +57,7 @@ class RunState:
     samples: int
     bytes: int
     first_row: int = 0
+    own_splits: bool = False
 
     def write(self, scratch: Path) -> None:
         write_json(scratch / FILE_NAME, asdict(self))
