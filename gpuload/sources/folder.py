@@ -21,7 +21,8 @@ class FolderSource(FilesSource):
     Samples are in the order of their paths, folder by folder.
 
     Where the folders at the first level are called as splits are (see `splits`), the class folders are those in them,
-    and all splits have one list of classes.
+    and all splits have one list of classes. Where instead all images lie in such folders below their class folders,
+    these are the splits.
 
     sure: whether class folders are what the user said, so that no name is too unlikely for a class.
     """
@@ -56,12 +57,25 @@ class FolderSource(FilesSource):
                 f"Images are known by their extension, such as .jpg, .png or .webp{others}"
             )
         passed.notes += self._notes(seen, classes, [name for name in folders if name not in splits])
-        own = (
-            SourceSplits.of([splits[folder] for folder in seen.folder_of], by_folders(set(seen.folder_of)))
-            if splits
-            else None
-        )
+        own = self._splits(seen, passed) if self.own_splits else None
         return Listing(samples, (LABEL,), tuple(classes), passed.sorted_rejections(), passed.all_notes(), own)
+
+    def _splits(self, seen: "_Seen", passed: PassedOver) -> SourceSplits | None:
+        """The split of each sample; a note where only some lie in folders below classes that are called so."""
+        if seen.splits:
+            used = set(seen.folder_of)
+            return SourceSplits.of([seen.splits[folder] for folder in seen.folder_of], by_folders(used))
+        names = [name for name in dict.fromkeys(seen.folder_of) if name]
+        splits = splits_called(str(self.root), "the folders in its class folders", names)
+        if splits and (others := sum(folder not in splits for folder in seen.folder_of)):
+            passed.notes.append(
+                f"folders in class folders are called as splits are ({some_of(sorted(splits))}), but {others:,} images "
+                "lie in none of them: no splits are made of these"
+            )
+        elif splits:
+            where = f"by the folders {some_of(sorted(splits))} in its class folders"
+            return SourceSplits.of([splits[folder] for folder in seen.folder_of], where)
+        return None
 
     def _check(self, seen: "_Seen", classes: list[str], passed: PassedOver) -> None:
         """Raises SourceError where the folders are no class folders, or may be understood in two ways."""
@@ -131,10 +145,11 @@ _BESIDE = Counter((".txt", ".json"))
 class _Seen:
     """What a walk comes across.
 
-    splits: the split of each folder at the first level, where these are splits. folder_of: the folder of each sample's
-        split. counts: images by folder of the split ("" without) and class. flat: images directly in a split.
-    others: images in other folders beside those of splits. direct, example: how many images lie directly in their class
-        folder, and the folder of one that does not.
+    splits: the split of each folder at the first level, where these are splits.
+    folder_of: of each sample the folder that is its split, or may be.
+    counts: images by folder of the split ("" without) and class. flat: images directly in a split. others: images in
+        other folders beside those of splits.
+    direct, example: how many images lie directly in their class folder, and the folder of one that does not.
     """
 
     def __init__(self, splits: dict[str, str]) -> None:
@@ -165,8 +180,7 @@ class _Seen:
                     self.direct += 1
                 elif not self.example:
                     self.example = "/".join(folders)
-                if depth:
-                    self.folder_of.append(top)
+                self.folder_of.append(top if depth else folders[1] if len(folders) > 1 else "")
                 yield found, numbers[folders[depth]]
 
     def images_of(self, split: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.errors import SourceError, some_of
-from gpuload.sources.columns import USUAL
+from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.files import Files, Folder
 from gpuload.sources.samples import FileSource
 from gpuload.sources.splits import SPLIT, files_of_splits, splits_of_files
@@ -63,7 +63,17 @@ class ParquetSource(FileSource):
         return tuple(names) if names else None
 
     def _roles(self, names: list[str]) -> dict[str, str]:
-        """What each column holds."""
+        """What each column holds.
+
+        Raises:
+            SourceError: one that the user named is not there, or several are named for what takes one.
+        """
+        for role in self.columns:
+            if len(find_column(self.title, names, role, self.columns)) > 1 and role != "target":
+                raise SourceError(
+                    f"{self.title}: --column {role}={','.join(self.columns[role])} names several columns, but takes "
+                    "one. Several are for target="
+                )
         roles = {column: role for role, columns in self.columns.items() for column in columns}
         for role in ("image", "label", "caption", "labels", "boxes", "mask"):
             if role in self.columns:
@@ -109,6 +119,8 @@ class ParquetSource(FileSource):
                         "and the folder of the images as SOURCE"
                     )
             sample[role] = value
+        if several := [row[column] for column in self.columns.get("target", ())][1:]:
+            sample["target"] = [row[self.columns["target"][0]], *several]
         if "image" not in sample:
             raise SourceError(f"{path}: its columns are {sorted(row)}; which holds the image? Give --column image=NAME")
         return sample

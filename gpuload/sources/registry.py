@@ -114,6 +114,8 @@ def open_source(
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
+    if "://" in str(root):
+        raise SourceError(f"{root}: is an address, not a path here. Download what is there, or mount it")
     path = Path(root)
     files = open_files(path)
     if out is not None and isinstance(files, Folder):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuload.errors import SourceError
+from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
@@ -46,6 +46,14 @@ class TableSource(FilesSource):
         super().__init__(root)
         self.table = Path(table)
         self.columns = dict(columns or {})
+        if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
+            self.columns["path"] = self.columns.pop("image")
+        roles = ["path", SPLIT, *(kind.role or kind.name for kind in KINDS.values() if kind.in_tables)]
+        if unknown := sorted(set(self.columns) - set(roles)):
+            raise ArgumentError(
+                f"--column {unknown[0]}={','.join(self.columns[unknown[0]])}: a table holds no such field. Give one of "
+                f"{', '.join(roles)}"
+            )
 
     def list_samples(self) -> Listing:
         """Every row of the table.

@@ -1,10 +1,14 @@
 """Images alone, wherever in a folder or archive they lie: `--no-labels`."""
 
+from collections import Counter
+
 from gpuload.errors import SourceError
 from gpuload.sources.files import IMAGE_EXTENSIONS, PassedOver
 from gpuload.sources.files.source import FilesSource, stream_table
 from gpuload.sources.listing import NAME, Listing
 from gpuload.sources.splits import splits_of_paths
+
+_MASKS = ("masks", "mask", "annotations", "labels", "segmentations")
 
 
 class UnlabeledSource(FilesSource):
@@ -28,5 +32,9 @@ class UnlabeledSource(FilesSource):
             raise SourceError(
                 f"{self.root}: holds no image. Images are known by their extension, such as .jpg, .png or .webp{others}"
             )
-        own = splits_of_paths(str(self.root), samples.column(NAME).to_pylist()) if self.own_splits else None
+        names = samples.column(NAME).to_pylist()
+        own = splits_of_paths(str(self.root), names) if self.own_splits else None
+        counts = Counter(name.partition("/")[0] for name in names if "/" in name)
+        if (masks := [name for name in counts if name.lower() in _MASKS]) and len(counts) > 1:
+            passed.notes.append(f"{counts[masks[0]]:,} images in {masks[0]!r} are packed as images, like all others")
         return Listing(samples, (), None, passed.sorted_rejections(), passed.all_notes(), own)

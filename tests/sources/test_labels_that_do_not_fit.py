@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from images import encode, photo
+from pyarrow import parquet
 from reading import rows_of
 
 import gpuload
@@ -214,3 +216,22 @@ def test_samples_of_another_form(tmp_path: Path, sample: Any, message: str) -> N
 def test_a_name_may_be_missing(tmp_path: Path) -> None:
     gpuload.pack([{"image": PHOTO, "name": None}], tmp_path / "out", workers=1)
     assert rows_of(tmp_path / "out" / "train")[0]["source"] == "00000000."
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lmdb"])
+def test_columns_of_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    rows = [{"image": PHOTO, "x": n / 2, "y": n / 4, "breed": n % 2} for n in range(4)]
+    path = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+        with lmdb.open(str(path), map_size=1 << 22) as store, store.begin(write=True) as transaction:
+            for n, row in enumerate(rows):
+                transaction.put(b"%d" % n, msgpack.packb(row))
+    assert "has no column 'bred'; its columns are ['image', 'x', 'y', 'breed']. Give --column label= one of them" in (
+        refused(tmp_path, [str(path), "--column", "label=bred"], capsys)
+    )
+    pack(tmp_path, [str(path), "--column", "target=x,y", "--column", "label=breed"])
+    found = sorted(rows_of(tmp_path / "out" / "train"), key=lambda row: row["key"])
+    assert [(row["target"], row["label"]) for row in found] == [([n / 2, n / 4], n % 2) for n in range(4)]

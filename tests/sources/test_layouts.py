@@ -241,3 +241,15 @@ def test_a_folder_of_something_else(make_folder: Folder, tmp_path: Path, form: s
     with pytest.raises(SourceError, match=message) as caught:
         gpuload.pack(open_source(make_folder({"a/x.txt": b""}), form=form), tmp_path / "out", workers=1)
     assert "\n" not in str(caught.value)
+
+
+def test_masks_among_images_without_labels_are_told(make_folder: Folder) -> None:
+    listing = open_source(
+        make_folder({**inside("x", IMAGES), **inside("Masks", IMAGES)}), no_labels=True
+    ).list_samples()
+    assert listing.notes == ("3 images in 'Masks' are packed as images, like all others",)
+
+
+def test_addresses_are_no_paths() -> None:
+    with pytest.raises(SourceError, match="s3://bucket/x: is an address, not a path here. Download what is there, or"):
+        open_source("s3://bucket/x")

@@ -464,3 +464,18 @@ def test_the_lists_of_pascal_voc_are_told(make_folder: Folder) -> None:
     listing = open_source(make_folder(files)).list_samples()
     assert listing.splits is None
     assert ["lists of splits in 'ImageSets' are not read" in note for note in listing.notes] == [True]
+
+
+def test_folders_of_splits_in_class_folders(make_folder: Folder, tmp_path: Path) -> None:
+    files = {f"{'ab'[n % 2]}/{split}/x/{n}.jpg": PHOTOS[n] for n, split in SPLIT_OF.items()}
+    manifests = packed(make_folder(files), tmp_path / "out")
+    assert images_of(tmp_path / "out") == expected()
+    assert manifests["val"].classes == ("a", "b")
+    listing = open_source(make_folder({**files, "a/8.jpg": b"", "b/more/9.jpg": b""})).list_samples()
+    assert listing.splits is None
+    assert listing.notes == (
+        "folders in class folders are called as splits are ('test', 'train', 'val'), but 2 images lie in none of them: "
+        "no splits are made of these",
+    )
+    listing = open_source(make_folder(files), no_splits=True).list_samples()
+    assert (listing.splits, len(listing)) == (None, 8)

@@ -151,3 +151,12 @@ def test_options_that_are_wrong(
 ) -> None:
     assert cli.main(["pack", str(make_folder(IMAGES)), str(tmp_path / "out"), *options]) == cli.WRONG
     assert message in capsys.readouterr().err
+
+
+def test_roles_that_a_table_has_not(make_folder: Folder) -> None:
+    root = make_folder({"1.jpg": b""})
+    assert names(listed(root, "photo,path,label\n1.jpg,2.jpg,0\n", {"image": ("photo",)})) == ["1.jpg"]
+    with pytest.raises(
+        ArgumentError, match="--column json=x: a table holds no such field. Give one of path, split, label"
+    ):
+        listed(root, "path,label,x\n1.jpg,0,1\n", {"json": ("x",)})

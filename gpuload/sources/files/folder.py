@@ -27,7 +27,8 @@ class Folder:
     def inside(self, folder: str) -> "Folder":
         """A folder at the first level, as a container: the names in it begin behind its own."""
         found = Folder(self.path / folder, f"{self._around}{folder}/")
-        found._without = self._without
+        if self._without is not None:
+            found._without = os.path.relpath(self._without[0], folder), self._without[1]
         return found
 
     def __str__(self) -> str:
@@ -50,7 +51,7 @@ class Folder:
     def leave_out(self, folder: str | Path) -> None:
         """Passes over a folder from now on, if it is there, by whatever name: the one that is written to."""
         try:
-            self._without = os.path.realpath(folder), os.stat(folder)
+            self._without = os.path.relpath(os.path.realpath(folder), os.path.realpath(self.path)), os.stat(folder)
         except OSError:
             self._without = None
 
@@ -82,7 +83,7 @@ class Folder:
         if self._without is not None:
             path, status = self._without
             # The number of a folder's inode costs nothing here, but that of a mounted one is another.
-            maybe = entry.is_symlink() or entry.inode() == status.st_ino or os.path.realpath(self.path / name) == path
+            maybe = entry.is_symlink() or entry.inode() == status.st_ino or name == path
             if maybe and os.path.samestat(os.stat(entry.path), status):
                 return "the output folder"
         if holds_packed_set(entry.path) or ("/" not in name and holds_packed_splits(entry.path)):
