@@ -61,7 +61,7 @@ if [ -f "$photos/cut" ]; then
   step cut 75 $py "$photos/cut" "$out/images" $images --like imagenet --workers "$cores"
   photos=$out/images
 fi
-step pack 75 $py -m gpuload pack "$photos" "$out/shards" --val 0.1 --overwrite
+step pack 75 $py -m gpuload pack "$photos" "$out/shards" --no-splits --val 0.1 --overwrite
 # The project's own settings of pytest ask for plug-ins that the host may not have.
 step tests 120 $py -m pytest -q -o addopts= -o filterwarnings=default -o junit_family=xunit1 \
   -p no:cacheprovider --junitxml "$out/tests.xml" "${tests[@]}"

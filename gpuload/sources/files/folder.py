@@ -23,6 +23,7 @@ class Folder:
         self.path = Path(path)
         self._around = around
         self._without: tuple[str, os.stat_result] | None = None
+        self._packed: dict[str, bool] = {}  # by folders at the first level, which are listed several times
 
     def inside(self, folder: str) -> "Folder":
         """A folder at the first level, as a container: the names in it begin behind its own."""
@@ -30,6 +31,9 @@ class Folder:
         if self._without is not None:
             found._without = os.path.relpath(self._without[0], folder), self._without[1]
         return found
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_packed": {}}
 
     def __str__(self) -> str:
         return str(self.path)
@@ -86,9 +90,14 @@ class Folder:
             maybe = entry.is_symlink() or entry.inode() == status.st_ino or name == path
             if maybe and os.path.samestat(os.stat(entry.path), status):
                 return "the output folder"
-        if holds_packed_set(entry.path) or ("/" not in name and holds_packed_splits(entry.path)):
-            return "which gpuload packed"
-        return ""
+        return "which gpuload packed" if self._is_packed(entry, name) else ""
+
+    def _is_packed(self, entry: os.DirEntry[str], name: str) -> bool:
+        if "/" in name:
+            return holds_packed_set(entry.path)
+        if name not in self._packed:
+            self._packed[name] = holds_packed_set(entry.path) or holds_packed_splits(entry.path)
+        return self._packed[name]
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         """What lies in a folder, given by its relative path: sorted, without what is hidden."""

@@ -110,5 +110,9 @@ def test_left_out_is_what_the_image_alone_would_leave_out(found: list[tuple[floa
 
 
 def test_a_folder_has_no_boxes_to_speak_of(make_folder, tmp_path: Path) -> None:
-    report = pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), tmp_path / "out", PackOptions(workers=1))
+    report = pack(
+        FolderSource(make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})),
+        tmp_path / "out",
+        PackOptions(workers=1),
+    )
     assert report.notes == ()
