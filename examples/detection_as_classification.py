@@ -35,7 +35,7 @@ def pack(folder: Path, shards: Path) -> None:
     if (shards / "train" / "manifest.json").exists():
         print(f"Reusing {shards}; delete it to pack again")
         return
-    command = ["pack", str(folder), str(shards), "--from", "voc", "--val", "0.1", "--resume"]
+    command = ["pack", str(folder), str(shards), "--from", "voc", "--no-splits", "--val", "0.1", "--resume"]
     print("$ python -m gpuload", *command)
     if (code := gpuload_command(command)) not in (0, REJECTED):
         raise SystemExit(code)

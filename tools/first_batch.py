@@ -2,8 +2,13 @@
 
     python tools/first_batch.py shards/train
 
-def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dict[str, float]:
-    """The times in seconds. started: of the process, by the monotonic clock. To be called once per process."""
+Starts one process for each of --runs. It imports torch and gpuload, and then times opening the data, constructing the
+loader and decoding the first batch. Prints each run and the median.
+
+    python tools/first_batch.py shards/train --cold
+
+gives each process an empty folder for compiled code, so that it compiles the CPU decoder as the first process on a
+machine does, and measures from the start of the process. The files themselves come from the page cache.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from rich.filesize import decimal
 from gpuload.commands.exit_codes import DONE
 from gpuload.commands.progress import progress_bar
 from gpuload.packing.foreign.index import index_shards
+from gpuload.sources.splits import named_splits
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,4 +38,11 @@ def _index(args: argparse.Namespace) -> int:
     )
     for member, count in manifest.packing["not_indexed"].items():
         print(f"note: only {count:,} samples have .{member}, so it is not indexed")
+    passed_over = manifest.packing.get("passed_over", {})
+    if passed_over:
+        counts = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())
+        print(f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds")
+    splits = named_splits([shard.name for shard in manifest.shards])
+    if len(splits) > 1:
+        print(f"note: shards of {' and '.join(splits)}, by their names, are indexed as one set; index each with --out")
     return DONE

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from gpuload.commands.exit_codes import DONE, REJECTED
 from gpuload.commands.progress import progress_bar
 from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
 from gpuload.packing.run import packer
@@ -33,12 +34,17 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="SOURCE",
         help="folder or .zip of class folders, or what else --from names; with --labels, where its paths start",
     )
-    pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/)")
+    pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/, test/)")
     _add_source_options(pack)
     _add_image_options(pack)
     usual = {field.name: field.default for field in fields(PackOptions) if field.default is not MISSING}
-    pack.add_argument("--val", type=float, metavar="SHARE", help="share of each class for OUT/val (%(default)s)")
+    pack.add_argument(
+        "--val", metavar="SHARE", help="share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)"
+    )
     pack.add_argument("--splits", metavar="LIST", help="folders and shares, such as train=0.8,val=0.1,test=0.1")
+    pack.add_argument(
+        "--no-splits", action="store_true", help="ignore the splits that SOURCE itself has (folders train, val, test)"
+    )
     pack.add_argument("--no-shuffle", dest="shuffle", action="store_false", help="keep the order of the source")
     pack.add_argument("--seed", type=int, metavar="N", help="of the shuffle and the splits (%(default)s)")
     pack.add_argument("--maxcount", type=int, metavar="N", help="most images in a shard (%(default)s)")
@@ -101,6 +107,10 @@ def _pack(args: argparse.Namespace) -> int:
     settings = {field.name: getattr(args, field.name) for field in fields(PackOptions) if hasattr(args, field.name)}
     settings["maxsize"] = parse_size(args.maxsize) if args.maxsize else None
     settings["splits"] = parse_splits(args.splits) if args.splits else None
+    try:
+        settings["val"] = parse_share(str(args.val))
+    except ArgumentError as error:
+        raise ArgumentError(f"--val: {error}") from None
     settings.pop("max_rejected", None)
     if args.max_rejected is not None:
         settings["max_rejected"] = parse_share(args.max_rejected)
@@ -110,12 +120,30 @@ def _pack(args: argparse.Namespace) -> int:
     columns = parse_columns(args.column)
     for role, name in (("path", args.path_column), ("label", args.label_column)):
         if name is not None:
+            if columns.get(role, (name,)) != (name,):
+                raise ArgumentError(
+                    f"--{role}-column {name} and --column {role}={','.join(columns[role])} name two columns for one "
+                    "thing. Give one of them"
+                )
             columns[role] = (name,)
-    source = open_source(args.source, args.labels, columns, args.form, args.no_labels)
+    _check_places(Path(args.source), Path(args.out), args.append)
+    source = open_source(args.source, args.labels, columns, args.form, args.no_labels, args.no_splits, args.out)
     with progress_bar("packing", "images") as bar:
         report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
     _summarise(report, Path(args.out))
     return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
+
+
+def _check_places(source: Path, out: Path, append: bool) -> None:
+    """Raises ArgumentError where a set would be packed into its own source, or added to itself."""
+    if not source.exists() or not out.exists():
+        return
+    if source.samefile(out):
+        raise ArgumentError(f"SOURCE and OUT are the same folder, {str(source)!r}. Give a new folder as OUT")
+    if append and any(folder.samefile(out) for folder in source.resolve().parents):
+        raise ArgumentError(
+            f"--append: SOURCE {source} lies in OUT {out}, so that the set would be added to itself. Give other images"
+        )
 
 
 def _summarise(report: packer.PackReport, out: Path) -> None:

@@ -88,8 +88,10 @@ class TarWriter:
         self.size += len(end)
 
 
-def read_members(path: Path) -> Iterator[Member]:
+def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]:
     """The regular files in a tar of any format, in stored order, without reading their data.
+
+    links: gets the names of members that are links to others.
 
     Raises:
         ShardError: it is not a tar, is compressed or truncated, or cannot be read.
@@ -98,6 +100,8 @@ def read_members(path: Path) -> Iterator[Member]:
         shard_bytes = os.path.getsize(path)
         with tarfile.open(path, "r:") as archive:
             for info in archive:
+                if links is not None and (info.islnk() or info.issym()):
+                    links.append(info.name)
                 if not info.isreg() or info.issparse():
                     continue
                 if info.offset_data + info.size > shard_bytes:

@@ -17,12 +17,14 @@ def pack(
     out: str | Path,
     *,
     watch: Callable[[packer.Progress], None] = lambda progress: None,
+    own_splits: bool = True,
     **settings: Any,
 ) -> packer.PackReport:
     """Packs samples given as dicts, one per sample, as `python -m gpuload pack` packs files.
 
     samples: dicts such as {"image": bytes, "label": "cat"}; `sources.samples.SampleSource` says what they may hold.
         They are iterated once, in order. Or a source.
+    own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
     settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxcount=15_000, encode="raw", size=(64, 64).
 
@@ -42,4 +44,6 @@ def pack(
     images = Encoding(**{name: value for name, value in settings.items() if name in encoding})
     rest = {name: value for name, value in settings.items() if name not in encoding}
     source = samples if isinstance(samples, Source) else IterableSource(samples)
+    if not own_splits:
+        source.own_splits = False
     return packer.pack(source, out, PackOptions(**rest, encoding=images), watch)

@@ -13,7 +13,8 @@ from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import Listing, Source, listing_schema
-from gpuload.sources.named_arrays import image_array, image_name, other_names
+from gpuload.sources.named_arrays import image_array, image_name, notes_of_unused, other_names
+from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
 from gpuload.types import Array
 
 
@@ -38,12 +39,19 @@ class ArraysSource(Source):
         self._peak = 255.0
 
     def prepare(self, scratch: Path) -> None:
-        files = {"image": self.path} if self.path.suffix == ".npy" else self._unpack(scratch)
+        if not self.path.is_file():
+            raise SourceError(
+                f"{self.path}: {'is a folder' if self.path.is_dir() else 'no such file'}. Give an .npy or .npz"
+            )
+        files = {"image": self.path} if self.path.suffix.lower() == ".npy" else self._unpack(scratch)
         if self.labels is not None:
+            if self.labels.suffix.lower() != ".npy":
+                raise SourceError(
+                    f"{self.labels}: labels for an .npy of images are an .npy, too, a class number for each. Save one"
+                )
             files["label"] = self.labels
         self._files = files
-        arrays = {name: self._open(name) for name in files}
-        arrays = {name: array for name, array in arrays.items() if array.ndim}
+        arrays = self._arrays()
         self._image = image_name(str(self.path), arrays, self.columns)
         images = arrays[self._image]
         if images.dtype.kind == "f" and float(images[:64].max(initial=0)) <= 1:
@@ -65,12 +73,21 @@ class ArraysSource(Source):
         path = self._files[name]
         try:
             array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("an archive of arrays by another name")
         except (OSError, ValueError) as error:
             raise SourceError(
-                f"{path if path == self.path else self.path}: {name!r} cannot be mapped ({error}). "
+                f"{path if path in (self.path, self.labels) else self.path}: {name!r} cannot be mapped ({error}). "
                 "Arrays of Python objects are pickles, which are never opened; save numbers"
             ) from None
         return array
+
+    def _arrays(self) -> dict[str, Array]:
+        """All of them by name, but for single numbers."""
+        arrays = {name: self._open(name) for name in self._files}
+        if self.labels is not None and not arrays["label"].ndim:
+            raise SourceError(f"{self.labels}: holds a single number. Give an array with a class number for each image")
+        return {name: array for name, array in arrays.items() if array.ndim}
 
     def list_samples(self) -> Listing:
         """A sample a row.
@@ -78,21 +95,32 @@ class ArraysSource(Source):
         Raises:
             SourceError: there is no array of images, or the arrays are of unequal lengths.
         """
-        arrays: dict[str, Any] = {name: self._open(name) for name in self._files}
-        arrays = {name: array for name, array in arrays.items() if array.ndim}
+        arrays: dict[str, Any] = self._arrays()
         images = arrays[self._image]
         title = str(self.path)
+        if self.labels is not None and len(arrays["label"]) != len(images):
+            raise SourceError(
+                f"{self.labels}: holds {len(arrays['label']):,} labels, but {title} holds {len(images):,} images. "
+                "Give each image one"
+            )
         names = [f"{number:08d}." for number in range(len(images))]
         found = FieldColumns(title)
-        for role, columns in other_names(title, arrays, self.columns, self._image, len(images)).items():
+        others = other_names(title, arrays, self.columns, self._image, len(images))
+        own = None
+        for role, columns in others.items():
             kind, values = _values([arrays[name] for name in columns], role)
+            if self.own_splits and (SPLIT in self.columns if role == SPLIT else kind == "caption" and role in COLUMNS):
+                own = splits_of_column(title, columns[0], values or arrays[columns[0]].tolist(), SPLIT in self.columns)
+                if own is not None:
+                    continue
             if kind == "array":
                 found.add(kind, role, [columns[0]] * len(names), detail=arrays[columns[0]].dtype.str)
             else:
                 found.add(kind, role, values)
         sizes = np.full(len(names), images[:1].nbytes, np.int64)
         table = pa.table([names, sizes, *found.columns], schema=listing_schema(tuple(found.fields)))
-        return Listing(table, tuple(found.fields), found.classes)
+        notes = tuple(notes_of_unused(arrays, self._image, others))
+        return Listing(table, tuple(found.fields), found.classes, (), notes, own)
 
     def read(self, row: int, name: str, where: str = "") -> Array:
         return image_array(self._open(self._image)[row], self._peak)
@@ -105,8 +133,10 @@ class ArraysSource(Source):
 def _values(arrays: list[Array], role: str) -> tuple[str, list[Any]]:
     """The kind of the field that these arrays hold, and a value for each sample; none of an array, which stays one."""
     first = arrays[0]
+    if role in ("label", SPLIT) and first.dtype.kind == "S":
+        first = np.char.decode(first, "utf-8", "replace")
     if role == "label":
-        return "class", first.tolist()
+        return "class", first.reshape(len(first)).tolist()
     if first.dtype.kind in "fiub" and all(array.ndim == 1 for array in arrays):
         return "target", list(first if len(arrays) == 1 else np.stack(arrays, 1))
     if first.dtype.kind == "f" and first.ndim == 2 and len(arrays) == 1:

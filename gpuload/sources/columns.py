@@ -4,13 +4,22 @@ from collections.abc import Mapping, Sequence
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.registry import KINDS
+from gpuload.sources.splits import COLUMNS, SPLIT
 
 Names = tuple[str, ...]
 
-# What `--column` calls what a column can hold: the path of an image, the image, and the kinds of fields.
+# fmt: off
+_PATHS = (
+    "path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img_path", "image_file",
+    "image_name", "img_name", "img", "image_id", "id", "name",
+)
+# fmt: on
+
+# What `--column` calls what a column can hold: the path of an image, its split, and the kinds of fields.
 USUAL: dict[str, Names] = {
-    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image"),
+    "path": _PATHS,
     **{kind.role or kind.name: kind.usual_names for kind in KINDS.values() if kind.name != "raw"},
+    SPLIT: COLUMNS,
 }
 ROLES = tuple(USUAL)
 
@@ -26,6 +35,11 @@ def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
         role, equals, names = entry.partition("=")
         if role not in ROLES or not equals or not names:
             raise ArgumentError(f"--column {entry}: write ROLE=NAME, with one of the roles {', '.join(ROLES)}")
+        if role in found:
+            raise ArgumentError(
+                f"--column {entry}: {role!r} is given twice. Write --column {role}={','.join(found[role])},{names} if "
+                "both are meant, or leave one out"
+            )
         found[role] = tuple(name.strip() for name in names.split(","))
     return found
 

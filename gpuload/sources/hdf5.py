@@ -32,10 +32,14 @@ class Hdf5Source(FileSource):
             ) from None
         with suppress(ImportError):
             import_module("hdf5plugin")
+        if self.path.is_dir():
+            raise SourceError(f"{self.path}: is a folder, not an HDF5 file. Give the file")
         try:
             file = h5py.File(self.path, "r")
         except OSError as error:
-            raise SourceError(f"{self.path}: cannot be read as HDF5 ({error})") from None
+            raise SourceError(
+                f"{self.path}: cannot be read as HDF5 ({' '.join(str(error).split())}). Give an .h5 file"
+            ) from None
         with file:
             arrays: dict[str, Any] = {}
 
@@ -45,8 +49,9 @@ class Hdf5Source(FileSource):
                     arrays.update({f"{name}/{n}": _Column(item, n) for n in names} if names else {name: item})
 
             file.visititems(add)
+            self._notes = notes = list[str]()
             try:
-                yield from array_samples(self.title, arrays, self.columns)
+                yield from array_samples(self.title, arrays, self.columns, notes)
             except OSError as error:
                 raise SourceError(
                     f"{self.path}: cannot be read ({error}). If its chunks are compressed by PyTables' Blosc: "

@@ -15,6 +15,7 @@ from gpuload.errors import SourceError
 from gpuload.errors import some_of as some_of
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.sources.splits import SourceSplits
 from gpuload.types import Array
 
 NAME = "name"
@@ -45,6 +46,7 @@ class Listing:
     classes: name of each class by its number; None where nobody said.
     rejected: what was found to be no sample while listing.
     notes: sentences for the user about what was found or passed over.
+    splits: the split of each sample, where the source has splits of its own; else the packer draws them.
     """
 
     samples: pa.Table
@@ -52,6 +54,7 @@ class Listing:
     classes: tuple[str, ...] | None = None
     rejected: tuple[Rejection, ...] = ()
     notes: tuple[str, ...] = ()
+    splits: SourceSplits | None = None
 
     def __post_init__(self) -> None:
         wanted = listing_schema(self.fields)
@@ -66,7 +69,15 @@ class Listing:
 
 
 class Source(ABC):
-    """Where images come from. It is sent to worker processes, so it must be picklable and hold no open files."""
+    """Where images come from. It is sent to worker processes, so it must be picklable and hold no open files.
+
+    own_splits: whether a listing tells the splits that the source itself has; else these are ignored.
+    """
+
+    own_splits: bool = True
+
+    def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
+        """Called before `list_samples` with a folder whose files are no samples: that which is packed into."""
 
     def prepare(self, scratch: Path) -> None:  # noqa: B027 -- most need not
         """Called once, in the packer's process, before `list_samples`.
@@ -103,7 +114,7 @@ class Source(ABC):
     @property
     def identity(self) -> str:
         """What says, in a text, which images these are: a run is resumed only with the same."""
-        return self.describe(vars(self))
+        return self.describe({name: value for name, value in vars(self).items() if not name.startswith("_")})
 
     def describe(self, parts: Mapping[str, object]) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(parts.items()))})"

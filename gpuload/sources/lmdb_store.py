@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import MissingPackageError, SourceError
-from gpuload.sources.columns import USUAL
+from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.named_arrays import image_array, plain
 from gpuload.sources.samples import FileSource
 from gpuload.sources.spool import Sample
@@ -35,7 +35,9 @@ class LmdbSource(FileSource):
         try:
             store = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, subdir=self.path.is_dir())
         except lmdb.Error as error:
-            raise SourceError(f"{self.path}: cannot be opened as LMDB ({error})") from None
+            raise SourceError(
+                f"{self.path}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
+            ) from None
         with store:
             try:
                 table = store.open_db(b"data_db", create=False)  # ml-pyxis's name
@@ -68,6 +70,8 @@ class LmdbSource(FileSource):
 
     def _named(self, key: str, found: dict[str, Any]) -> Sample:
         sample: dict[str, Any] = {"name": f"{key}."}
+        for role in self.columns:
+            find_column(f"{self.path}: key {key!r}", list(found), role, self.columns)
         roles = {column: role for role, names in self.columns.items() for column in names}
         for role, usual in (("image", USUAL["image"]), ("label", ("class", "y"))):
             if role not in self.columns and role not in found:
@@ -77,6 +81,8 @@ class LmdbSource(FileSource):
             if isinstance(value, np.ndarray):
                 value = image_array(value) if role == "image" else plain(value[()])
             sample[role] = value
+        if len(self.columns.get("target", ())) > 1:
+            sample["target"] = [float(plain(found[column])) for column in self.columns["target"]]
         if "image" not in sample:
             raise SourceError(
                 f"{self.path}: key {key!r} has {sorted(found)}; which is the image? Give --column image=NAME"

@@ -14,9 +14,11 @@ _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its ro
 
 
 def array_samples(
-    title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]
+    title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], notes: list[str]
 ) -> Iterator[dict[str, Any]]:
     """A sample for each row of arrays that can be sliced; whole chunks of the images are read, one after the other.
+
+    notes: gets sentences for the user.
 
     Raises:
         SourceError: there is no array of images, or the others are of another length.
@@ -25,6 +27,7 @@ def array_samples(
     images = arrays[name]
     count = len(images)
     others = other_names(title, arrays, columns, name, count)
+    notes += notes_of_unused(arrays, name, others)
     encoded = _is_encoded(images)
     row_bytes = _ENCODED_BYTES if encoded else max(1, int(np.prod(images.shape[1:])) * images.dtype.itemsize)
     chunk = (getattr(images, "chunks", None) or (1,))[0]
@@ -39,43 +42,108 @@ def array_samples(
         for place in range(stop - start):
             sample: dict[str, Any] = {"image": block[place].tobytes() if encoded else image_array(block[place], peak)}
             for role, found in rows.items():
-                parts = [plain(values[place]) for values in found]
+                parts = [plain(_single(values[place]) if role == "label" else values[place]) for values in found]
                 sample[role] = parts[0] if len(parts) == 1 else [float(part) for part in parts]
             yield sample
 
 
 def image_name(title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> str:
-    if "image" in columns:
-        return find_column(title, list(arrays), "image", columns)[0]
+    """Name of the array of images.
+
+    Raises:
+        SourceError: there is none, or more than one, or it is a single image.
+    """
     large = [name for name, item in arrays.items() if len(item.shape) in (3, 4) or _is_encoded(item)]
     usual = [name for name in large if name.rpartition("/")[2].lower() in USUAL["image"]]
-    if len(usual or large) != 1:
+    if "image" in columns:
+        name = find_column(title, list(arrays), "image", columns)[0]
+    elif len(usual or large) == 1:
+        name = (usual or large)[0]
+    else:
         shapes = ", ".join(f"{name} {tuple(item.shape)}" for name, item in arrays.items())
-        raise SourceError(f"{title}: which array holds the images? It has {shapes or 'none'}. Give --column image=NAME")
-    return (usual or large)[0]
+        raise SourceError(
+            f"{title}: which array holds the images? It has {shapes or 'none'}; images are (N, height, width) or "
+            "(N, height, width, 3). Give --column image=NAME, and --column label=NAME for their classes"
+        )
+    shape = tuple(arrays[name].shape)
+    if len(shape) == 3 and shape[0] > 4 and shape[2] in (3, 4):
+        raise SourceError(
+            f"{title}: {name!r} is {shape}, a single image and not many. Give an array of (N, height, width, 3)"
+        )
+    return name
 
 
 def other_names(
     title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], image: str, count: int
 ) -> dict[str, tuple[str, ...]]:
-    """Names of the arrays for each field."""
+    """Names of the arrays for each field.
+
+    Raises:
+        SourceError: an array has another length than the images, or labels have a shape or type that they cannot have.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for role in columns:
         if role != "image":
             found[role] = find_column(title, list(arrays), role, columns)
+            if len(found[role]) > 1 and role != "target":
+                raise SourceError(
+                    f"{title}: --column {role}= names {len(found[role])} arrays, but takes one. Several are for target="
+                )
     if not found:
         for name, item in arrays.items():
             last = name.rpartition("/")[2]
-            if name == image or len(item) != count:
+            if name == image or (len(item) != count and not _is_label_name(name)):
                 continue
-            whole = item.dtype.kind in "iu" and len(item.shape) == 1
-            found["label" if whole and last.lower() in (*USUAL["label"], "labels") else last] = (name,)
+            role = "label" if _is_label_name(name) and (item.dtype.kind != "f" or last.lower() in _LABEL) else last
+            if role in found:
+                raise SourceError(
+                    f"{title}: {found[role][0]!r} and {name!r} would both be the field {role!r}. Give --column "
+                    f"{'label' if role == 'label' else 'ROLE'}=NAME for those that are wanted"
+                )
+            found[role] = (name,)
     wrong = [name for names in found.values() for name in names if len(arrays[name]) != count]
     if wrong:
         raise SourceError(
-            f"{title}: {wrong[0]!r} has {len(arrays[wrong[0]]):,} rows, {image!r} {count:,}. They must agree"
+            f"{title}: {wrong[0]!r} has {len(arrays[wrong[0]]):,} rows, {image!r} {count:,}. They must agree: "
+            "give each image one"
         )
+    for name in found.get("label", ()):
+        _check_labels(title, name, arrays[name])
     return found
+
+
+def notes_of_unused(arrays: Mapping[str, Any], image: str, found: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What users should know of arrays that are not packed."""
+    used = {image, *(name for names in found.values() for name in names)}
+    left = [f"{name} {tuple(item.shape)}" for name, item in arrays.items() if name not in used]
+    return [f"arrays that are not packed: {', '.join(left)}"] if left else []
+
+
+_LABEL = ("label", "labels")
+
+
+def _is_label_name(name: str) -> bool:
+    return name.rpartition("/")[2].lower() in (*USUAL["label"], *_LABEL)
+
+
+def _check_labels(title: str, name: str, labels: Any) -> None:
+    """Raises SourceError where an array holds no class for each sample."""
+    shape = tuple(labels.shape)
+    if len(shape) > 1 and int(np.prod(shape[1:])) != 1:
+        raise SourceError(
+            f"{title}: {name!r} is {shape}, but a label is one number for each image. If these are one-hot, save "
+            "labels.argmax(1); numbers to be predicted are floats, with --column target=" + name
+        )
+    if labels.dtype.kind == "f":
+        raise SourceError(
+            f"{title}: {name!r} holds floats, but classes are whole numbers. Save labels.astype(int), or give --column "
+            f"target={name} for numbers to be predicted"
+        )
+
+
+def _single(value: Any) -> Any:
+    """The only number of a row such as [3]."""
+    return value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
 
 
 def plain(value: Any) -> Any:

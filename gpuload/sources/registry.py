@@ -1,7 +1,7 @@
 """Which kinds of sources there are, and which one the user means.
 
-A new kind is a file with its class and a row in `FORMATS`; or in `LABELS`, if it describes the images of a folder or
-archive and is given with --labels.
+A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`, if it describes the images of a folder
+or archive and is given with --labels.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.files import ARCHIVES, Files, Folder, open_files
+from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, IMAGE_EXTENSIONS, Files, Folder, open_files
 from gpuload.sources.files.source import FilesSource
+from gpuload.sources.layout import unwrapped
 from gpuload.sources.listing import Source
 
 Columns = Mapping[str, tuple[str, ...]]
@@ -23,7 +24,7 @@ class Format:
 
     source: module and class below `gpuload.sources`. The module is imported when it is needed: some need packages that
         others do not, or take long to import.
-    suffixes: of the names of its files and folders; of --labels, for a row of `LABELS`.
+    suffixes: of the names of its files and folders.
     holds: whether a folder or archive, whose name says nothing, holds one of these.
     labels, columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
     """
@@ -52,21 +53,20 @@ class Format:
                 f"--path-column, --label-column and --column name columns of a table; {self.name!r} has none: {other}"
             )
         made = resolve_name(f"gpuload.sources.{self.source}")
-        first = files if issubclass(made, FilesSource) else root
+        first = files if issubclass(made, FilesSource) else files.path if isinstance(files, Folder) else root
         source: Source = made(
             first, *([labels] if labels is not None else []), **({"columns": columns} if columns else {})
         )
         return source
 
 
-def _file_in_folder(pattern: str) -> Callable[[Files], bool]:
-    return lambda files: isinstance(files, Folder) and next(files.path.glob(pattern), None) is not None
+def _fits(source: str) -> Callable[[Files], bool]:
+    """What a class itself says of a container; its module is imported when it is asked."""
+    return lambda files: bool(resolve_name(f"gpuload.sources.{source}").fits(files))
 
 
-def _voc(files: Files) -> bool:
-    from gpuload.sources.voc import VocSource
-
-    return VocSource.fits(files)
+def _lmdb(files: Files) -> bool:
+    return isinstance(files, Folder) and (files.path / "data.mdb").exists()
 
 
 # What SOURCE can be. Where neither --from nor its name tells, it is the first row that it holds, else the first row.
@@ -74,19 +74,18 @@ FORMATS = (
     Format("folder", "folder:FolderSource"),
     Format("sidecar", "sidecar:SidecarSource"),
     Format("unlabeled", "unlabeled:UnlabeledSource"),
-    Format("voc", "voc:VocSource", holds=_voc),
+    Format("voc", "voc:VocSource", holds=_fits("voc:VocSource")),
+    Format("coco", "coco:CocoSource", holds=_fits("coco:CocoSource"), labels=True),
     Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf"), columns=True),
-    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _file_in_folder("data.mdb"), columns=True),
+    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _lmdb, columns=True),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz"), labels=True, columns=True),
-    Format("tar", "tars:TarsSource", (".tar",), _file_in_folder("*.tar")),
-    Format("parquet", "parquet:ParquetSource", (".parquet",), _file_in_folder("*.parquet"), columns=True),
+    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource")),
+    Format("parquet", "parquet:ParquetSource", (".parquet",), _fits("parquet:ParquetSource"), columns=True),
 )
 
-# What --labels can be, for the images of a folder or archive: the first row with its suffix, else the last row.
-LABELS = (
-    Format("coco", "coco:CocoSource", (".json",), labels=True),
-    Format("table", "table:TableSource", labels=True, columns=True),
-)
+TABLE = Format("table", "table:TableSource", labels=True, columns=True)
+# What --labels can be, for the images of a folder or archive, by its suffix; else it is a table.
+LABELS = {".json": next(row for row in FORMATS if row.name == "coco")}
 
 
 def format_names() -> list[str]:
@@ -100,19 +99,27 @@ def open_source(
     columns: Columns | None = None,
     form: str | None = None,
     no_labels: bool = False,
+    no_splits: bool = False,
+    out: str | Path | None = None,
 ) -> Source:
     """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
 
     labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
     columns: names of columns, arrays or keys by what they hold.
     no_labels: images alone, wherever in a folder or archive they lie; short for form "unlabeled".
+    no_splits: the splits that the source itself has are ignored.
+    out: the folder that is packed into, whose files are no samples.
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
+    if "://" in str(root):
+        raise SourceError(f"{root}: is an address, not a path here. Download what is there, or mount it")
     path = Path(root)
     files = open_files(path)
+    if out is not None and isinstance(files, Folder):
+        files.leave_out(out)
     found = _by_name(path) if form is None else _named(form)
     if no_labels:
         if labels is not None:
@@ -124,9 +131,15 @@ def open_source(
             )
         found = _named("unlabeled")
     elif labels is not None and found in (None, _named("folder")):
-        suffix = Path(labels).suffix.lower()
-        found = next((row for row in LABELS if suffix in row.suffixes), LABELS[-1])
-    return (found or _by_content(files)).open(path, files, labels, columns)
+        found = LABELS.get(Path(labels).suffix.lower(), TABLE)
+    if found is None:
+        found, files = _by_content(files)
+    source = found.open(path, files, labels, columns)
+    if form == "folder":
+        source.sure = True  # type: ignore[attr-defined]
+    if no_splits:
+        source.own_splits = False
+    return source
 
 
 def _named(name: str) -> Format:
@@ -143,11 +156,38 @@ def _by_name(path: Path) -> Format | None:
         if suffix in form.suffixes:
             return form
     if path.is_file() and suffix not in ARCHIVES:
-        raise SourceError(f"{path}: is a file of a kind that is not known. Say with --from what it is")
+        raise SourceError(f"{path}: {_about_unknown(path)}")
     return None
 
 
-def _by_content(files: Files) -> Format:
+def _about_unknown(path: Path) -> str:
+    """What a file is that is not packed, by its name, and what to do."""
+    folder, name = path.parent, path.name.lower()
+    extension = path.suffix.lower()[1:]
+    if extension in IMAGE_EXTENSIONS:
+        return f"is a single image. Give the folder in which it lies, {folder}"
+    if name.endswith(_TABLES):
+        return f"tells of images, but is no source of them. Give the folder of the images, and --labels {path}"
+    if name.endswith(COMPRESSED_TARS):
+        return f"is a compressed tar, which is not read. Unpack it, as with `tar xf {path.name}`, and give the folder"
+    if extension in _OTHER_ARCHIVES:
+        return "is an archive of a kind that is not read. Unpack it, and give the folder; or pack it again as .zip"
+    return f"is a file of a kind that is not known. Say with --from what it is: {', '.join(format_names())}"
+
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xml")
+_OTHER_ARCHIVES = ("7z", "rar", "gz", "bz2", "xz", "zst", "lz4")
+
+
+def _by_content(files: Files) -> tuple[Format, Files]:
+    """The format, and the container in which it begins: perhaps a folder that is alone in the given one."""
     if files.fault():
-        return FORMATS[0]  # whose class will say what is wrong
-    return next((form for form in FORMATS if form.holds(files)), FORMATS[0])
+        return FORMATS[0], files  # whose class will say what is wrong
+    if (form := _held(files)) is None:
+        inner = unwrapped(files, lambda inside: _held(inside) is not None)
+        return _held(inner) or FORMATS[0], inner
+    return form, files
+
+
+def _held(files: Files) -> Format | None:
+    return next((form for form in FORMATS if form.holds(files)), None)

@@ -2,16 +2,19 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
+from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
+from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
 from gpuload.sources.spool import Sample, fill_spool, read_blob, read_rows
 from gpuload.types import Array
 
@@ -24,11 +27,14 @@ class SampleSource(Source):
     "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
         "boxes_class". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
         number for each pixel. "name": what the sample is called, by default its number.
+    "split": "train", "val" or "test", or another name of these (see `splits`); then the packer draws no splits.
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
         one, an int a target too, and a dict or another list JSON.
     """
 
+    columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     _folder = Path()
+    _notes: Sequence[str] = ()
 
     @abstractmethod
     def samples(self) -> Iterator[Sample]:
@@ -43,6 +49,10 @@ class SampleSource(Source):
         """Names of the class numbers in a column, where the source knows them."""
         return None
 
+    def origin_of_splits(self) -> str:
+        """What tells its splits apart where that is not a column, see `SourceSplits`."""
+        return ""
+
     def prepare(self, scratch: Path) -> None:
         """Fills the spool, unless an earlier run has filled it.
 
@@ -55,13 +65,20 @@ class SampleSource(Source):
     def list_samples(self) -> Listing:
         rows, kinds = read_rows(self._folder)
         found = FieldColumns(self.title)
+        own = None
         for name, (kind, detail) in kinds.items():
             cells = rows.column(name).to_pylist()
             values = cells if KINDS[kind].stays_in_shard else [json.loads(cell) for cell in cells]
+            asked = name == SPLIT and SPLIT in self.columns
+            if self.own_splits and own is None and (asked or (name in COLUMNS and kind == CaptionKind.name)):
+                own = splits_of_column(self.title, name, values, asked, self.origin_of_splits())
+                if own is not None:
+                    continue
             found.add(kind, name, values, self.class_names(name), detail)
         schema = listing_schema(tuple(found.fields), where=True)
         columns = [rows.column(NAME), rows.column(BYTES), rows.column(WHERE), *found.columns]
-        return Listing(pa.table(columns, schema=schema), tuple(found.fields), found.classes)
+        table = pa.table(columns, schema=schema)
+        return Listing(table, tuple(found.fields), found.classes, (), tuple(self._notes), own)
 
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:
         return read_blob(self._folder, where)

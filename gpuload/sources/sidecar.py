@@ -8,7 +8,8 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
 from gpuload.sources.files.source import FilesSource, files_table
-from gpuload.sources.listing import Listing, Rejection, some_of
+from gpuload.sources.listing import NAME, Listing, Rejection, some_of
+from gpuload.sources.splits import splits_of_paths
 
 _BESIDE = ("txt", "json", "png")
 
@@ -55,7 +56,9 @@ class SidecarSource(FilesSource):
         for extension in wanted:
             self._add(fields, extension, [found[extension] for found in kept])
         table = files_table([found["image"] for found in kept], fields.fields, fields.columns)
-        return Listing(table, tuple(fields.fields), None, passed.sorted_rejections(), tuple(passed.notes))
+        names = table.column(NAME).to_pylist()
+        own = splits_of_paths(str(self.root), names) if self.own_splits else None
+        return Listing(table, tuple(fields.fields), None, passed.sorted_rejections(), tuple(passed.notes), own)
 
     def _samples(self, passed: PassedOver) -> dict[str, dict[str, Found]]:
         """For each image, by its path without extension: itself as "image", and what lies beside it by extension."""

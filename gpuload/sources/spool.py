@@ -19,6 +19,7 @@ from gpuload.errors import SourceError
 from gpuload.fields.registry import KINDS
 from gpuload.sources.listing import BYTES, NAME, WHERE
 from gpuload.sources.named_arrays import image_array
+from gpuload.sources.sample_checks import SampleChecks
 from gpuload.types import Array
 
 Sample = Mapping[str, Any]
@@ -80,9 +81,9 @@ class _Spool:
         kinds: FieldKinds = {}
         batch: list[dict[str, Any]] = []
         schema = writer = None
+        checks = SampleChecks(self.title)
         for number, sample in enumerate(samples):
-            if "image" not in sample:
-                raise SourceError(f"{self.title}: sample {number} has no 'image', only {sorted(sample)}. Give it one")
+            checks.check(number, sample)
             found = _kinds(sample)
             if schema is None:
                 kinds = found
@@ -113,12 +114,19 @@ class _Spool:
 
     def _row(self, number: int, sample: Sample, kinds: FieldKinds) -> dict[str, Any]:
         where, size = self._put(sample["image"], number, "image")
-        row: dict[str, Any] = {NAME: str(sample.get(NAME, f"{number:08d}.")), BYTES: size, WHERE: where}
+        name = sample.get(NAME)
+        row: dict[str, Any] = {NAME: f"{number:08d}." if name is None else str(name), BYTES: size, WHERE: where}
         for name, (kind, _) in kinds.items():
             if KINDS[kind].stays_in_shard:
                 row[name], _ = self._put(sample[name], number, kind)
             else:
-                row[name] = json.dumps(KINDS[kind].pick(name, sample), ensure_ascii=False, default=_plain)
+                try:
+                    row[name] = json.dumps(KINDS[kind].pick(name, sample), ensure_ascii=False, default=_plain)
+                except (TypeError, ValueError) as error:
+                    raise SourceError(
+                        f"{self.title}: sample {number}: {name!r} cannot be stored ({error}). Give numbers, texts, "
+                        "arrays, or lists and dicts of these"
+                    ) from None
         return row
 
     def _put(self, value: Any, number: int, kind: str) -> tuple[str, int]:
@@ -168,4 +176,6 @@ def _described(kinds: FieldKinds) -> dict[str, str]:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold, out of NumPy's arrays and numbers."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"it holds a {type(value).__name__}")
     return value.tolist()

@@ -2,7 +2,9 @@
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,31 @@ from gpuload.disk.tar import Member, read_members, split_name
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
-from gpuload.sources.files import IMAGE_EXTENSIONS
-from gpuload.sources.listing import Listing, Rejection, Source, listing_schema
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder
+from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
+from gpuload.sources.splits import SourceSplits, files_of_splits, splits_of_files
 from gpuload.types import Array
 
 
 class TarsSource(Source):
-    """WebDataset shards, by their paths, wildcards or a folder of them.
+    """WebDataset shards, by their paths, wildcards or a folder of them: those in it, or else in its folders that are
+    called as splits are (see `splits`).
 
-    In a folder that gpuload packed, fields and classes are those of its manifest. Else `cls` is the label, `txt` the
-    caption, `json` JSON, `mask.png` or `seg.png` a mask and `npy` an array. A sample without what the first has is left
-    out with that reason. Samples are in stored order; a key that comes twice is two samples.
+    Shards of several splits, by their names or those of their folders, are the splits of the set. In a folder that
+    gpuload packed, fields and classes are those of its manifest. Else `cls` is the label, `txt` the caption, `json`
+    JSON, `mask.png` or `seg.png` a mask and `npy` an array. A sample without what the first has is left out with that
+    reason. Samples are in stored order; a key that comes twice is two samples.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
         given = [paths] if isinstance(paths, (str, Path)) else paths
         self.paths = [path for one in given for path in _expand(Path(one))]
+        self._folder = Path(given[0]) if len(given) == 1 and Path(given[0]).is_dir() else None
+
+    @staticmethod
+    def fits(files: Files) -> bool:
+        """Whether a container is a folder of tars."""
+        return isinstance(files, Folder) and bool(files_of_splits(files.path, "*.tar"))
 
     def list_samples(self) -> Listing:
         """Every sample of every shard; only small members are read.
@@ -38,6 +49,9 @@ class TarsSource(Source):
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
         image, fields, classes = self._known()
+        splits = self._splits()
+        split_of: list[str] = []
+        tally = _Tally()
         rows: list[dict[str, Any]] = []
         rejected: list[Rejection] = []
         for number, path in enumerate(self.paths):
@@ -45,7 +59,7 @@ class TarsSource(Source):
                 for key, members in _samples(path):
                     found = {split_name(member.name)[1]: member for member in members}
                     picture = next((m for end, m in found.items() if _is_image(end, image)), None)
-                    name = f"{path.name}/{picture.name if picture else key}"
+                    name = f"{self._title(path)}/{picture.name if picture else key}"
                     if fields is None and picture is not None:
                         fields = _guess(found, picture, file)
                     lacking = [f.member for f in fields or () if f.member not in found]
@@ -53,6 +67,7 @@ class TarsSource(Source):
                         what = f"no .{lacking[0]}, which the first has" if picture else "no image"
                         rejected.append(Rejection(name, f"has {what}"))
                         continue
+                    tally.add(found, picture, fields or ())
                     row = {"name": name, "bytes": picture.size, "where": _place(number, picture)}
                     for field in fields or ():
                         member = found[field.member]
@@ -61,18 +76,41 @@ class TarsSource(Source):
                         else:
                             row.update(_value(path, field, member, os.pread(file.fileno(), member.size, member.offset)))
                     rows.append(row)
+                    split_of += splits[number : number + 1]
         if not rows:
             raise SourceError(f"{self.paths[0]}: no sample with an image in {len(self.paths):,} tars")
         fields = fields or ()
         table = pa.Table.from_pylist(rows, schema=listing_schema(fields, where=True))
-        return Listing(table, fields, classes, tuple(rejected))
+        own = SourceSplits.of(split_of, "by the names of its tars or their folders") if splits else None
+        return Listing(table, fields, classes, tuple(rejected), tuple(tally.notes(bool(fields))), own)
+
+    def _title(self, path: Path) -> str:
+        return path.name if self._folder is None else path.relative_to(self._folder).as_posix()
+
+    def _splits(self) -> list[str]:
+        """The split of each tar; [] where they are of one, or given one by one."""
+        if not self.own_splits or self._folder is None:
+            return []
+        found = splits_of_files(str(self._folder), [path.relative_to(self._folder).as_posix() for path in self.paths])
+        return [] if set(found) <= {"train"} else found
 
     def _known(self) -> tuple[Field | None, tuple[Field, ...] | None, tuple[str, ...] | None]:
-        folder = self.paths[0].parent
-        if not (folder / "manifest.json").exists() or any(path.parent != folder for path in self.paths):
+        """Image, fields and classes where all tars lie in folders that gpuload packed.
+
+        Raises:
+            SourceError: these folders have different fields or classes.
+        """
+        folders = list(dict.fromkeys(path.parent for path in self.paths))
+        if not all((folder / "manifest.json").exists() for folder in folders):
             return None, None, None
-        manifest = Manifest.read(folder)
-        return manifest.fields[0], manifest.fields[1:], manifest.classes
+        first, *others = [Manifest.read(folder) for folder in folders]
+        for folder, other in zip(folders[1:], others, strict=True):
+            if _described(other) != _described(first):
+                raise SourceError(
+                    f"{folder}: has other fields or classes than {folders[0]}. Pack each of them by itself"
+                )
+        extensions = {extension for one in (first, *others) for extension in one.fields[0].member.split(";")}
+        return replace(first.fields[0], member=";".join(sorted(extensions))), first.fields[1:], first.classes
 
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:
         number, offset, size = map(int, where.split(":"))
@@ -87,15 +125,47 @@ class TarsSource(Source):
         return self.read(row, field.name, where)
 
 
+@dataclass
+class _Tally:
+    """What a user should know of the samples: folders in the tars, and members that no field takes, by extension."""
+
+    folders: set[str] = field(default_factory=set)
+    unused: Counter[str] = field(default_factory=Counter)
+
+    def add(self, found: Mapping[str, Member], picture: Member, fields: Sequence[Field]) -> None:
+        wanted = {field.member for field in fields}
+        self.unused.update(end for end, member in found.items() if member != picture and end not in wanted)
+        self.folders.add(picture.name.rpartition("/")[0])
+
+    def notes(self, has_fields: bool) -> list[str]:
+        notes = []
+        if self.unused:
+            counts = ", ".join(f"{count:,} × .{extension}" for extension, count in sorted(self.unused.items()))
+            notes.append(
+                f"members that are not packed, by extension: {counts}; the fields are those of the first sample"
+            )
+        if not has_fields:
+            notes.append("no sample has more than its image, so that the set has no labels")
+            if len(self.folders) > 1:
+                notes.append(f"if the folders in the tar ({some_of(sorted(self.folders))}) are classes, unpack it")
+        return notes
+
+
+def _described(manifest: Manifest) -> tuple[object, ...]:
+    return manifest.fields[0].kind, manifest.fields[1:], manifest.classes
+
+
 def _expand(given: Path) -> list[Path]:
     if given.is_dir():
-        found = sorted(given.glob("*.tar"))
+        found = files_of_splits(given, "*.tar")
     elif given.exists():
         found = [given]
     else:
         found = [Path(name) for name in sorted(glob.glob(str(given)))]
     if not found:
-        raise SourceError(f"{given}: no such tar. Give WebDataset shards, or a folder of them")
+        raise SourceError(
+            f"{given}: {'holds no .tar' if given.is_dir() else 'no such tar'}. Give WebDataset shards, or their folder"
+        )
     return found
 
 

@@ -9,25 +9,28 @@ from gpuload.fields.class_numbers import BACKGROUND
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Found, PassedOver
 from gpuload.sources.files.source import FilesSource, files_table
+from gpuload.sources.layout import annotation_files
 from gpuload.sources.listing import Listing, some_of
+from gpuload.sources.splits import splits_of_paths
 
-_IMAGE_FOLDERS = ("Data", "JPEGImages")
-_XML_FOLDER = "Annotations"
+_IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
+_XML_FOLDER = "annotations"
 
 
 class VocSource(FilesSource):
-    """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC) or `JPEGImages` (Pascal VOC).
+    """`Annotations/**.xml`, each with the image of the same path below `Data` (ILSVRC), `JPEGImages` (Pascal VOC) or
+    `images`.
 
     Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
     them, x0 y0 x1 y1 as the XML has them. Other classes are numbered from 1 in sorted order. Samples are in the
-    order of their paths.
+    order of their paths. Folders below `Data` that are called as splits are (see `splits`) are the splits.
     """
 
     @staticmethod
     def fits(files: Files) -> bool:
         """Whether a container looks like one of these."""
-        folders = files.folders()
-        return _XML_FOLDER in folders and any(name in folders for name in _IMAGE_FOLDERS)
+        xml, data = _folders(files)
+        return bool(xml and data) and (data.lower() != "images" or bool(annotation_files(files, ".xml")))
 
     def list_samples(self) -> Listing:
         """Every pair of image and XML.
@@ -36,12 +39,14 @@ class VocSource(FilesSource):
             SourceError: one has no partner, or an XML is not an annotation.
         """
         self.check_root("Give the folder that holds Annotations")
-        if not self.fits(self.files):
-            raise SourceError(f"{self.root}: holds no Annotations beside Data (ILSVRC) or JPEGImages (Pascal VOC)")
-        folders = self.files.folders()
-        data = next(name for name in _IMAGE_FOLDERS if name in folders)
+        xml, data = _folders(self.files)
+        if not xml or not data:
+            raise SourceError(
+                f"{self.root}: holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images. Give the "
+                "folder that holds them"
+            )
         passed = PassedOver()
-        images, annotations = self._pairs(data, passed)
+        images, annotations = self._pairs(data, xml, passed)
         stems = sorted(images)
         boxes, names = zip(*(self._objects(annotations[stem]) for stem in stems), strict=True)
         largest = [_largest(*pair) for pair in zip(boxes, names, strict=True)]
@@ -50,10 +55,17 @@ class VocSource(FilesSource):
         found = FieldColumns(str(self.root))
         found.add("class", "label", numbers, classes)
         found.add("boxes", "boxes", list(zip(boxes, names, strict=True)), classes)
-        table = files_table([images[stem] for stem in stems], found.fields, found.columns)
-        return Listing(table, tuple(found.fields), found.classes, passed.sorted_rejections(), tuple(passed.notes))
+        files = [images[stem] for stem in stems]
+        table = files_table(files, found.fields, found.columns)
+        own = splits_of_paths(str(self.root), [file.name for file in files]) if self.own_splits else None
+        if own is None and "ImageSets" in self.files.folders():
+            passed.notes.append(
+                "the lists of splits in 'ImageSets' are not read: all images are packed, and --val or --splits draws "
+                "splits"
+            )
+        return Listing(table, tuple(found.fields), found.classes, passed.sorted_rejections(), tuple(passed.notes), own)
 
-    def _pairs(self, data: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
+    def _pairs(self, data: str, xml: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
         """Images and annotations by their paths below their folders, without extension."""
         images: dict[str, Found] = {}
         annotations: dict[str, Found] = {}
@@ -62,11 +74,11 @@ class VocSource(FilesSource):
             stem, _, extension = below.rpartition(".")
             if folder == data and extension.lower() != "xml":
                 images[stem] = found
-            elif folder == _XML_FOLDER and extension.lower() == "xml":
+            elif folder == xml and extension.lower() == "xml":
                 annotations[stem] = found
         for present, others, what, place in (
             (annotations, images, "image", data),
-            (images, annotations, "XML", _XML_FOLDER),
+            (images, annotations, "XML", xml),
         ):
             alone = [present[stem].name for stem in sorted(set(present) - set(others))]
             if alone:
@@ -112,3 +124,10 @@ def _largest(boxes: list[list[float]], names: list[str]) -> str:
         return BACKGROUND
     x0, y0, x1, y1 = np.array(boxes).T
     return names[int(np.argmax((x1 - x0) * (y1 - y0)))]
+
+
+def _folders(files: Files) -> tuple[str, str]:
+    """Names of the folders of XML and of images; "" for one that is not there."""
+    named = {name.lower(): name for name in reversed(files.folders())}
+    data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
+    return named.get(_XML_FOLDER, ""), data

@@ -51,9 +51,9 @@ def test_rejected_images_show_in_the_exit_code(
         (["SOURCE", "OUT", "--val", "2"], "gpuload: --val must be a share of the images, from 0 to below 1; got 2.0"),
         (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column, --label-column and --column name columns of a table"),
         (["SOURCE", "OUT", "--no-labels", "--labels", "t.csv"], "gpuload: --no-labels packs images alone, --labels says what belongs to them: give one of them\n"),
-        (["SOURCE", "OUT", "--from", "zip"], "gpuload: --from is one of folder, sidecar, unlabeled, voc, hdf5, lmdb, npy, tar, parquet; got 'zip'\n"),
+        (["SOURCE", "OUT", "--from", "zip"], "gpuload: --from is one of folder, sidecar, unlabeled, voc, coco, hdf5, lmdb, npy, tar, parquet; got 'zip'\n"),
         (["SOURCE", "OUT", "--from", "tar", "--labels", "t.csv"], "is packed as 'tar', which takes no labels from elsewhere. Leave out --labels, or"),
-        (["SOURCE", "SOURCE"], "is not empty, it holds 'a'. Choose another folder, or empty this one; --append adds to a packed set, --overwrite replaces it\n"),
+        (["SOURCE", "SOURCE"], "gpuload: SOURCE and OUT are the same folder, "),
     ],
 )  # fmt: skip
 def test_mistakes_get_one_line(

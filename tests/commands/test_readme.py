@@ -37,6 +37,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encode(photo(n + 100 * len(folder))))
+    for n in range(8):
+        path = tmp_path / "imagenet" / ("train", "val")[n % 2] / f"class{n % 3}" / f"{n}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(PHOTOS[n])
     shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
     for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds"):
         (tmp_path / place).mkdir(parents=True)
@@ -52,6 +56,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     boxes = [{"id": 1, "image_id": 3, "bbox": [1, 2, 3, 4], "category_id": 5}]
     coco = {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "x"}]}
     (tmp_path / "instances.json").write_text(json.dumps(coco))
+    (tmp_path / "coco" / "annotations").mkdir(parents=True)
+    shutil.copytree(tmp_path / "flat", tmp_path / "coco" / "images")
+    (tmp_path / "coco" / "annotations" / "instances_train2017.json").write_text(json.dumps(coco))
     pixels = np.random.default_rng(0).integers(0, 256, (8, 20, 24, 3), np.uint8)
     np.savez(tmp_path / "arrays.npz", images=pixels, labels=np.arange(8))
     np.save(tmp_path / "images.npy", pixels)
@@ -73,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command(here: Path) -> None:
     found = commands()
-    assert len(found) == 22
+    assert len(found) == 24
     for command in found:
         if command[0] == "pack" and command[2] == "shards":
             shutil.rmtree("shards", ignore_errors=True)

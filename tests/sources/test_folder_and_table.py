@@ -126,13 +126,13 @@ def test_table_with_named_columns(make_folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column"),
+        (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column.*--column target=NAME.*--no-labels"),
         (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
         (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
         (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\). Remove"),
-        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 times \(lines '3'\)"),
-        (b"path,label\n1.jpg,\n", r"every row needs a label; 1 have none, the first in line 2. Fill in or remove"),
-        (b"path,label\n1.jpg,0.5\n", r"labels must be integers or class names, found '0.5'. Give another --label-column"),
+        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 times \('line 3'\)"),
+        (b"path,label\n1.jpg,\n", r"1 rows have no label \(first in line 2\). Fill or remove"),
+        (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column, or --column target=label"),
         (b"path,label\n1.jpg,-1\n", "class numbers must be 0 or more, found -1. Renumber or remove"),
         (b"path,label\n", "has a header but no rows. Give it a row for each image"),
         (b"path,label\n1.jpg\n", "not a CSV or TSV table .*Save it again"),

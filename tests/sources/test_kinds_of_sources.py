@@ -108,7 +108,7 @@ def test_table_with_everything(make_folder: Folder, tmp_path: Path, form: str) -
         ("path,boxes\n1.jpg,[oops\n", {}, "'.oops' is not a JSON list. Correct the column 'boxes'"),
         ("path,labels\n1.jpg,-1\n", {}, "class numbers of 'labels' must be 0 or more; found -1"),
         ("path,mask\n1.jpg,none.png\n", {}, "names 1 of 1 files that are not in .*'none.png'"),
-        ("path,label\n1.jpg,0.5\n", {}, r"--column target=… for a number to be predicted"),
+        ("path,label\n1.jpg,0.5\n", {}, "--column target=label for a number to be predicted"),
     ],
 )  # fmt: skip
 def test_table_values_that_are_wrong(make_folder: Folder, table: str, columns, message: str) -> None:

@@ -14,9 +14,9 @@ from zips import write_zip
 
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.sources import Source, open_source
-from gpuload.sources.registry import FORMATS, LABELS, format_names
+from gpuload.sources.registry import FORMATS, LABELS, TABLE, format_names
 
-ROWS = [*FORMATS, *LABELS]
+ROWS = [*FORMATS, TABLE]
 MODULES = {f"gpuload.sources.{row.source.partition(':')[0]}" for row in ROWS}
 
 
@@ -119,6 +119,7 @@ def test_what_a_source_does_not_take(tmp_path: Path, name: str, options, message
 
 def test_names_are_unique() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
+    assert set(LABELS.values()) < set(ROWS)
     assert format_names() == [row.name for row in FORMATS]
     suffixes = [suffix for row in FORMATS for suffix in row.suffixes]
     assert len(set(suffixes)) == len(suffixes)

@@ -6,6 +6,7 @@ The same files as the packer's, beside the shards or in a folder of their own: a
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,9 @@ from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.registry import index_schema
+from gpuload.packing.foreign.class_file import check_class_names
 from gpuload.packing.foreign.scan import IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
+from gpuload.sources.files import COMPRESSED_TARS
 from gpuload.sources.listing import some_of
 
 
@@ -41,10 +44,12 @@ def index_shards(
     A sample is a run of members with one key, as WebDataset and DALI have it. Fields are those that every sample has:
     the image (`jpg`, `jpeg` or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`.
 
-    A text that only some samples have is not indexed; the manifest counts it under `packing`.
+    A text that only some samples have is not indexed; the manifest counts it under `packing`, and members that are none
+    of these.
 
     Raises:
-        SourceError: a pattern fits no file. ArgumentError: the shards are in several folders and `out` is None.
+        SourceError: a pattern fits no file, or no plain tar. ArgumentError: the shards are in several folders and `out`
+            is None; or `classes` are given and no sample has one.
         OutputError: there is an index already. ShardError: a shard is damaged, or holds what cannot be indexed.
     """
     shards = expand_shards(patterns)
@@ -59,6 +64,8 @@ def index_shards(
     fields = _common_fields(scanned)
     if LABEL in fields:
         _check_labels(scanned, names)
+    elif names is not None:
+        raise ArgumentError(f"--classes: no sample has a .cls, so {classes} names classes of nothing. Leave it out")
     try:
         manifest = _write(folder, scanned, indexes, fields, names)
     except OSError as error:
@@ -81,15 +88,32 @@ def expand_shards(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         for name in _expand_braces(pattern):
             found = sorted(glob.glob(name)) if not os.path.exists(name) and glob.has_magic(name) else [name]
-            if not found or not os.path.isfile(found[0]):
-                more = f" (from {pattern!r})" if name != pattern else ""
-                raise SourceError(
-                    f"{name}{more}: no such file. Give tars, for instance 'shards/train-{{000..127}}.tar'"
-                )
+            for path in found or [name]:
+                if fault := _why_no_shard(path):
+                    more = f" (from {pattern!r})" if path != pattern else ""
+                    raise SourceError(f"{path}{more}: {fault}")
             shards.update(dict.fromkeys(map(Path, found)))
     if not shards:
         raise SourceError("no shards given. Name them, for instance 'shards/train-{000..127}.tar'")
     return list(shards)
+
+
+def _why_no_shard(path: str) -> str:
+    """What is wrong with a path that should be that of a shard, and what to do; "" where it may be one."""
+    if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, manifest_file.FILE_NAME)):
+            return "is a folder that is packed or indexed already. Open it as it is"
+        count = len(glob.glob(os.path.join(glob.escape(path), "*.tar")))
+        if not count:
+            return "is a folder without tars. Give tars, for instance 'shards/train-{000..127}.tar'"
+        return f"is a folder. Give the {count:,} tars in it: '{os.path.join(path, '*.tar')}'"
+    if not os.path.isfile(path):
+        if "://" in path or path.startswith("pipe:"):
+            return "is not a file here. Shards are read where they lie: download them, or mount them"
+        return "no such file. Give tars, for instance 'shards/train-{000..127}.tar'"
+    if path.lower().endswith(COMPRESSED_TARS):
+        return "is compressed, but only plain tars can be read in place. Unpack the compression, as with gunzip"
+    return ""
 
 
 def _expand_braces(pattern: str) -> list[str]:
@@ -145,7 +169,7 @@ def _read_classes(path: str | Path | None) -> tuple[str, ...] | None:
         raise SourceError(
             f"{path}: cannot be read ({error}). --classes takes a text file, a class name in each line"
         ) from None
-    return tuple(line.strip() for line in lines if line.strip())
+    return check_class_names(Path(path), [line.strip() for line in lines])
 
 
 def _common_fields(scanned: list[ScannedShard]) -> tuple[Field, ...]:
@@ -205,6 +229,7 @@ def _write(
         with suppress(OSError):
             temporary.unlink()
         raise
+    passed_over = sum((shard.passed_over for shard in scanned), Counter[str]())
     manifest = Manifest(
         shards=tuple(infos),
         fields=fields,
@@ -212,7 +237,11 @@ def _write(
         width=_largest(scanned, "width"),
         height=_largest(scanned, "height"),
         image_bytes=_largest(scanned, "image_bytes"),
-        packing={"indexed": "shards packed by others", "not_indexed": _partial(scanned, fields)},
+        packing={
+            "indexed": "shards packed by others",
+            "not_indexed": _partial(scanned, fields),
+            **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
+        },
     )
     timm_info.write_timm_info(folder, manifest)
     manifest.write(folder)

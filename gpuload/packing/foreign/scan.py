@@ -3,6 +3,7 @@
 import hashlib
 import io
 import mmap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ class ScannedShard:
 
     samples: members of each sample. columns: a value a sample for each column of the index that was found.
     lacking: for each extension of VALUE_FIELDS, the first sample that has no such member, and what it has instead.
+    passed_over: how many members are of no use here, by extension.
     """
 
     path: Path
@@ -35,6 +37,7 @@ class ScannedShard:
     lacking: dict[str, str]
     sha256: str
     bytes: int
+    passed_over: Counter[str]
 
 
 def scan_shard(path: Path) -> ScannedShard:
@@ -43,9 +46,12 @@ def scan_shard(path: Path) -> ScannedShard:
     Raises:
         ShardError: it is damaged, or holds a sample that cannot be indexed; names the sample.
     """
-    samples = list(group_members(path, read_members(path)))
+    links: list[str] = []
+    stored = list(read_members(path, links))
+    samples = list(group_members(path, stored))
     if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
+    used: set[Member] = set()
     columns: dict[str, list[int | str]] = {}
     extensions: set[str] = set()
     lacking: dict[str, str] = {}
@@ -67,6 +73,7 @@ def scan_shard(path: Path) -> ScannedShard:
                     f"wanted one of {', '.join(IMAGE_MEMBERS)}). "
                     "Pack its images with `python -m gpuload pack`"
                 )
+            used.add(image)
             extensions.add(split_name(image.name)[1])
             width, height = _image_size(path, image, data)
             record: dict[str, int | str] = {
@@ -83,13 +90,21 @@ def scan_shard(path: Path) -> ScannedShard:
                 if (member := by_extension.get(field.member)) is None:
                     lacking.setdefault(field.member, f"{key!r} (found: {found})")
                     continue
+                used.add(member)
                 add(field.offset_column, member.offset)
                 add(field.bytes_column, member.size)
                 add(field.name, _value(path, member, field, data))
         size = len(data)
-    return ScannedShard(
-        path, [members for _, members in samples], columns, extensions, lacking, digest.hexdigest(), size
-    )
+    passed_over = Counter(_extension(member) for member in stored if member not in used)
+    passed_over.update({"link": len(links)} if links else {})
+    grouped = [members for _, members in samples]
+    return ScannedShard(path, grouped, columns, extensions, lacking, digest.hexdigest(), size, passed_over)
+
+
+def _extension(member: Member) -> str:
+    """What a member is called that is of no use."""
+    key, extension = split_name(member.name)
+    return f".{extension}" if extension and key and not key.endswith("/") else "without a name or an extension"
 
 
 def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:

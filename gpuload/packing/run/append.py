@@ -47,7 +47,7 @@ def match_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encodi
                 names, samples = _merge_classes(samples, column, old_field.classes, field.classes)
                 merged.append(replace(field, classes=names))
         fields = tuple(merged)
-    return Listing(samples, fields, classes, listing.rejected, listing.notes)
+    return Listing(samples, fields, classes, listing.rejected, listing.notes, listing.splits)
 
 
 def _require_same_names(split: str, field: Field, old: Field) -> None:

@@ -94,7 +94,8 @@ def pack(
     started = time.monotonic()
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
-            return _report_finished(output, options, started)
+            return _report_finished(output, source, options, started)
+        source.leave_out(output.final)
         try:
             with _engine(source, options) as engine:
                 engine.start()
@@ -252,7 +253,7 @@ class _PackingRun:
         ]
 
 
-def _report_finished(output: Output, options: PackOptions, started: float) -> PackReport:
+def _report_finished(output: Output, source: Source, options: PackOptions, started: float) -> PackReport:
     """The report of a run that is resumed although it was complete.
 
     Raises:
@@ -261,7 +262,7 @@ def _report_finished(output: Output, options: PackOptions, started: float) -> Pa
     output.keep = True
     manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
     for manifest in manifests.values():
-        refuse_other_settings(output.final, manifest, options)
+        refuse_other_settings(output.final, manifest, options, source.own_splits)
     lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     kinds: Counter[str] = Counter()

@@ -53,14 +53,15 @@ def make_plan(
     firsts: I64 | None = None,
     skipped: Bools | None = None,
 ) -> tuple[Split, ...]:
-    """The splits, in the order of `shares`.
+    """The splits: the source's own, where the listing has these, else in the order of `shares`.
 
     shares: name of each split, and the share of each class's samples that goes into it (see `choose_splits`).
     shuffle: whether to permute the whole listing, else its order is kept.
     maxcount, maxsize: largest number of samples and bytes in a shard (see `cut_shards`); maxsize None:
         `usual_shard_bytes`.
     measure: approximate number of images of a split that are measured for mean and std.
-    firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes.
+    firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
+        unless the splits are the source's own.
     skipped: bool (N,), samples that are not packed.
     """
     count = len(listing)
@@ -68,22 +69,32 @@ def make_plan(
     if maxsize is None:
         maxsize = usual_shard_bytes(int(spans.sum()))
     order = permutation(make_key(seed, SHUFFLE), count) if shuffle else np.arange(count)
+    if listing.splits is not None:
+        names, split_of = listing.splits.names, listing.splits.numbers.copy()
+    else:
+        names = tuple(name for name, _ in shares)
+        split_of = _draw_splits(listing, [share for _, share in shares], seed, firsts)
+    if skipped is not None:
+        split_of[skipped] = -1
+    splits = []
+    for number, name in enumerate(names):
+        rows = order[split_of[order] == number]
+        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
+        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
+    return tuple(splits)
+
+
+def _draw_splits(listing: Listing, shares: Sequence[float], seed: int, firsts: I64 | None) -> I64:
+    """int64 (N,): number of the split of each sample."""
+    count = len(listing)
     labels = listing.samples.column("label").to_numpy() if "label" in listing.samples.column_names else None
     if labels is None or labels.dtype.kind != "i":
         labels = np.zeros(count, np.int64)
     firsts = np.arange(count) if firsts is None else firsts
     split_of = np.zeros(count, np.int64)
     chosen = np.unique(firsts)
-    split_of[chosen] = choose_splits(labels[chosen], [share for _, share in shares], seed)
-    split_of = split_of[firsts]
-    if skipped is not None:
-        split_of[skipped] = -1
-    splits = []
-    for number, (name, _) in enumerate(shares):
-        rows = order[split_of[order] == number]
-        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
-        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
-    return tuple(splits)
+    split_of[chosen] = choose_splits(labels[chosen], shares, seed)
+    return split_of[firsts]
 
 
 def choose_splits(labels: I64, shares: Sequence[float], seed: int) -> I64:

@@ -70,10 +70,22 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     }
 
 
+def check_splits(listing: Listing, options: PackOptions) -> None:
+    """Raises ArgumentError where splits are to be drawn from a source that has its own."""
+    drawn = "--val" if options.val else "--splits" if options.splits else ""
+    if drawn and listing.splits is not None:
+        raise ArgumentError(
+            f"{drawn} draws splits, but the source has its own ({', '.join(listing.splits.names)}, "
+            f"{listing.splits.origin}). Leave out {drawn} to keep these, give --no-splits to ignore "
+            "them, or pack a part of the source"
+        )
+
+
 def plan_run(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
     """Lists the samples, plans their shards, and writes the plan and the state of the run to the scratch folder."""
     listing = source.list_samples()
     check_names(listing.fields)
+    check_splits(listing, options)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     first_row = 0
     if base:
@@ -98,7 +110,7 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
         rejected += [
             (planned[0].name, Rejection(name, f"has the same bytes as {first!r}", True)) for name, first, _ in named
         ]
-    notes = list(listing.notes)
+    notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if len(duplicates.rows) and options.dedup != "no":
         outcome = " and were skipped" if options.dedup == "drop" else "; --dedup drop skips them"
         notes.append(f"{len(duplicates.rows):,} images have the same bytes as earlier ones{outcome}")
@@ -113,6 +125,7 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
         first_row=first_row,
+        own_splits=listing.splits is not None,
     )
     state.write(output.scratch)
     return state
@@ -127,6 +140,11 @@ def _write_split_plan(
         ArgumentError: the split would be empty.
     """
     if not len(split.rows) and not (base or options.append):
+        if listing.splits is not None:
+            raise ArgumentError(
+                f"--dedup drop leaves no image for the source's split {split.name!r}: all are copies of others. Give "
+                "--dedup report, or leave that split out of the source"
+            )
         share = f"--val {options.val}" if options.val else "--splits"
         raise ArgumentError(
             f"{share}: no image of {len(listing):,} is left for {split.name!r}. Change {share.split()[0]}, or leave it "

@@ -118,14 +118,20 @@ def _write_index(
     temporary.replace(path)
 
 
-def recorded_settings(options: PackOptions) -> dict[str, Any]:
-    """The settings that a manifest records, by their names there; "options" holds others if not the defaults."""
+_OWN_SPLITS = "the source's own"
+
+
+def recorded_settings(options: PackOptions, own_splits: bool) -> dict[str, Any]:
+    """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
+
+    own_splits: whether the splits are the source's own.
+    """
     encoding, usual = options.encoding, Encoding()
     others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
     if options.dedup != "no":
         others["dedup"] = options.dedup
     return {
-        "splits": dict(options.shares),
+        "splits": _OWN_SPLITS if own_splits else dict(options.shares),
         "shuffle": options.shuffle,
         "seed": options.seed,
         "maxcount": options.maxcount,
@@ -137,9 +143,14 @@ def recorded_settings(options: PackOptions) -> dict[str, Any]:
     }
 
 
-def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions) -> None:
-    """Raises ArgumentError if the complete set in `out` was packed with other settings than these."""
-    recorded, given = manifest.packing, json.loads(json.dumps(recorded_settings(options)))
+def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions, own_splits: bool) -> None:
+    """Raises ArgumentError if the complete set in `out` was packed with other settings than these.
+
+    own_splits: whether splits of the source's own, if it has any, are kept.
+    """
+    recorded = manifest.packing
+    kept = own_splits and recorded.get("splits") == _OWN_SPLITS and not (options.val or options.splits)
+    given = json.loads(json.dumps(recorded_settings(options, kept)))
     for name in (*given, "options"):
         if recorded.get(name) != given.get(name):
             raise ArgumentError(
@@ -155,7 +166,7 @@ def _packing_record(
     encoding = options.encoding
     asked = Counter(rejection.asked for rejection in rejected)
     return {
-        **recorded_settings(options),
+        **recorded_settings(options, state.own_splits),
         "pillow": PIL.__version__,
         "resizer": encoding.resizer if encoding.shrinks_jpegs else None,
         "kept": kinds[KEPT],

@@ -46,6 +46,7 @@ class RunState:
     rejected: samples rejected while listing or skipped as duplicates, each with the name of the split that reports it.
     duplicates: name of each duplicate, name of the first sample with the same image, and split of the duplicate.
     samples, bytes: number of listed samples, and size of their images. first_row: samples listed by earlier runs.
+    own_splits: whether the splits are the source's own.
     """
 
     settings: dict[str, Any]
@@ -58,6 +59,7 @@ class RunState:
     samples: int
     bytes: int
     first_row: int = 0
+    own_splits: bool = False
 
     def write(self, scratch: Path) -> None:
         write_json(scratch / FILE_NAME, asdict(self))

@@ -7,10 +7,13 @@ from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOve
 from gpuload.sources.files.folder import Folder
 
 __all__ = [
-    "ARCHIVES", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "open_files", "printable", "read_text"
+    "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "open_files",
+    "printable", "read_text"
 ]  # fmt: skip
 
 ARCHIVES = (".zip",)
+# Endings of names of tars that are not read.
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
 
 
 def open_files(root: str | Path | Files) -> Files:

@@ -38,8 +38,11 @@ class Files(Protocol):
     def fault(self) -> str:
         """Why nothing can be listed, such as "no such folder"; "" if nothing is wrong."""
 
-    def folders(self) -> list[str]:
-        """The folders at the first level, sorted, empty ones too, without hidden ones."""
+    def folders(self, below: str = "") -> list[str]:
+        """The folders directly in a folder ("": at the first level), sorted, empty ones too, without hidden ones."""
+
+    def names(self, below: str = "") -> list[str]:
+        """The files directly in a folder, sorted, without hidden ones; [] if there is no such folder."""
 
     def walk(self, extensions: Collection[str], passed: "PassedOver") -> Iterator[Found]:
         """Every file with one of these extensions (lower case, without a dot), folder by folder, sorted by name.
@@ -112,3 +115,8 @@ def read_text(files: Files, found: Found) -> str:
         OSError, DecodeError: as `Files.read`. UnicodeDecodeError: it is not UTF-8.
     """
     return files.read(found.address).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def inside_note(around: str, what: str) -> str:
+    """What users are told where all names begin inside of folders that hold everything."""
+    return f"names and classes start inside {around.rstrip('/')!r}, which holds everything in the {what}"

@@ -1,6 +1,7 @@
 """What sources have in common whose images are files of a container."""
 
 import os
+import posixpath
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
-from gpuload.sources.files import Files, Found, open_files
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, Found, open_files
 from gpuload.sources.listing import Source, listing_schema
 
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
@@ -30,6 +31,10 @@ class FilesSource(Source):
     def identity(self) -> str:
         return self.describe({name: value for name, value in vars(self).items() if name != "files"})
 
+    def leave_out(self, folder: Path) -> None:
+        if isinstance(self.files, Folder):
+            self.files.leave_out(folder)
+
     def check_root(self, advice: str) -> None:
         """Raises SourceError, with the advice, where nothing can be listed."""
         if fault := self.files.fault():
@@ -46,6 +51,22 @@ class FilesSource(Source):
             except (OSError, ValueError):
                 missing.append(str(name))
         return found, missing
+
+    def has(self, name: Any) -> bool:
+        return not self.find_all([name])[1]
+
+    def beside(self, names: Iterable[str], where: str) -> list[str]:
+        """A note about images that lie in the folders of the named ones without being named; none if there are none."""
+        named = {posixpath.normpath(name) for name in names}
+        beside = [
+            file
+            for folder in sorted({posixpath.dirname(name) for name in named})
+            for file in self.files.names(folder)
+            if file.rpartition(".")[2].lower() in IMAGE_EXTENSIONS and posixpath.join(folder, file) not in named
+        ]
+        if not beside:
+            return []
+        return [f"left out {len(beside):,} images that lie beside the others and that {where} does not name"]
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
         return self.files.read(where or name)

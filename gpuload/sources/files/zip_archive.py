@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuload.errors import DecodeError, SourceError
-from gpuload.sources.files.base import IMAGE_EXTENSIONS, Found, PassedOver, printable
+from gpuload.sources.files.base import IMAGE_EXTENSIONS, Found, PassedOver, inside_note, printable
 from gpuload.sources.listing import Rejection
 
 MAX_MEMBER_BYTES = 1 << 30  # packed or unpacked; Pillow's largest image has 0.5 GB of pixels
@@ -55,16 +55,17 @@ class ZipArchive:
     def fault(self) -> str:
         return "" if self.path.exists() else "no such file"
 
-    def folders(self) -> list[str]:
-        return sorted(self._directory.folders())
+    def folders(self, below: str = "") -> list[str]:
+        return self._directory.folders_in(below)
+
+    def names(self, below: str = "") -> list[str]:
+        return self._directory.names_in(below)
 
     def walk(self, extensions: Collection[str], passed: PassedOver) -> Iterator[Found]:
         directory = self._directory
         top = directory.top
         if top:
-            passed.notes.append(
-                f"names and classes start inside {top.rstrip('/')!r}, which holds everything in the archive"
-            )
+            passed.notes.append(inside_note(top, "archive"))
         for name, reason in directory.refused:
             if passed.wants(name, extensions):
                 passed.rejected.append(Rejection(printable(name.removeprefix(top)), reason))
@@ -209,10 +210,42 @@ class _Directory:
                 return top
             top += f"{folders.pop()}/"
 
-    def folders(self) -> set[str]:
-        """The folders at the first level below `top`."""
-        names = (name.removeprefix(self.top) for name in (*self.members, *self.empty) if name.startswith(self.top))
-        return {name.partition("/")[0] for name in names if "/" in name}
+    def folders_in(self, folder: str) -> list[str]:
+        return sorted(self._folders_by_place.get(self._whole_name(folder), ()))
+
+    def names_in(self, folder: str) -> list[str]:
+        return sorted(self._files_by_place.get(self._whole_name(folder), ()))
+
+    def _whole_name(self, folder: str) -> str | None:
+        """A folder with all that is around it and a slash after it, given by the names that `find` takes."""
+        if not folder:
+            return self.top
+        plain = "/".join(part for part in folder.split("/") if part not in ("", "."))
+        return next((name for name in (f"{self.top}{plain}/", f"{plain}/") if name in self._folders_by_place), None)
+
+    @cached_property
+    def _folders_by_place(self) -> dict[str | None, set[str]]:
+        """The folders directly in each folder, by its whole name."""
+        found: dict[str | None, set[str]] = {"": set()}
+        for name in (*self.members, *self.empty):
+            place = name[: name.rfind("/") + 1]
+            inside = ""
+            while place and place not in found:
+                found[place] = {inside} if inside else set()
+                above, slash, inside = place[:-1].rpartition("/")
+                place = above + slash
+            if inside:
+                found[place].add(inside)
+        return found
+
+    @cached_property
+    def _files_by_place(self) -> dict[str | None, list[str]]:
+        """The files directly in each folder, by its whole name."""
+        found: dict[str | None, list[str]] = {}
+        for name in self.members:
+            place, slash, file = name.rpartition("/")
+            found.setdefault(place + slash, []).append(file)
+        return found
 
     def sorted_names(self) -> list[str]:
         """Folder by folder, as `Folder` has them: a slash sorts before everything else."""

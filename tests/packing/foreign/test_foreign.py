@@ -226,6 +226,86 @@ def test_shards_that_are_none(tmp_path: Path) -> None:
         index_shards([str(shard)], classes=tmp_path / "classes")
 
 
+def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "in" / "k[1].tar", {"k.jpg": JPG})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.tar.gz").touch()
+    (tmp_path / "X.TGZ").touch()
+    for pattern, message in (
+        (tmp_path / "in", r"in: is a folder. Give the 1 tars in it: '.*/in/\*\.tar'"),
+        (tmp_path / "empty", "empty: is a folder without tars. Give tars, for instance"),
+        (tmp_path / "x.tar.gz", "x.tar.gz: is compressed, but only plain tars can be read in place. Unpack"),
+        (tmp_path / "*.TGZ", r"X.TGZ \(from '.*'\): is compressed"),
+        ("https://example.org/x.tar", "is not a file here. Shards are read where they lie: download them, or mount"),
+    ):
+        with pytest.raises(SourceError, match=message) as caught:
+            index_shards([str(pattern)])
+        assert "\n" not in str(caught.value)
+    index_shards([str(shard)])
+    with pytest.raises(SourceError, match="in: is a folder that is packed or indexed already. Open it as it is"):
+        index_shards([str(tmp_path / "in")])
+
+
+def test_members_that_are_passed_over_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = {f"{n}.{end}": JPG for n in range(3) for end in ("jpg", "npy", "seg.png")}
+    shard = write_tar(tmp_path / "t.tar", {**members, "3.JPG": JPG, "3.png": JPG, "README": b"", ".hidden": b""})
+    with tarfile.open(shard, "a") as archive:
+        link = tarfile.TarInfo("4.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "3.JPG"
+        archive.addfile(link)
+    assert main(["index", str(shard)]) == 0
+    counts = {".npy": 3, ".png": 1, ".seg.png": 3, "link": 1, "without a name or an extension": 2}
+    assert Manifest.read(tmp_path).packing["passed_over"] == counts
+    assert (
+        "note: members that are not indexed: 3 × .npy, 1 × .png, 3 × .seg.png, 1 × link, 2 × without a name or an "
+        "extension; `python -m gpuload pack --from tar` takes more kinds" in capsys.readouterr().out
+    )
+    write_tar(tmp_path / "t.tar", {"1.jpg": JPG, "1.txt": b"x"})
+    index_shards([str(shard)], overwrite=True)
+    assert "passed_over" not in Manifest.read(tmp_path).packing
+
+
+def test_shards_of_several_splits_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train-0", "train-1", "val-0"):
+        write_tar(tmp_path / f"{name}.tar", {f"{name}.jpg": JPG})
+    assert main(["index", str(tmp_path / "train-*.tar")]) == 0
+    assert "as one set" not in capsys.readouterr().out
+    assert main(["index", str(tmp_path / "*.tar"), "--out", str(tmp_path / "out")]) == 0
+    assert "note: shards of train and val, by their names, are indexed as one set; index each" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ant\n\nbee\n", "line 2 is empty, which shifts the numbers of the classes after it. Remove it"),
+        ("\n", "names no class. --classes takes a text file"),
+        ('["ant", "bee"]', "looks like JSON. --classes takes a text file, a class name in each line"),
+        ("0 ant\n1 bee\n", "its lines hold numbers, too, as in '0 ant'. Write names alone, class 0 in the first line"),
+        ("1,ant\n2,bee\n", "its lines hold numbers, too, as in '1,ant'"),
+        ("ant\nbee\nant\n", "names 'ant' more than once. Give each class a name of its own"),
+    ],
+)
+def test_files_of_classes_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"0"})
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(SourceError, match=message):
+        index_shards([str(shard)], classes=tmp_path / "classes.txt")
+
+
+def test_files_of_classes(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"0"})
+    (tmp_path / "classes.txt").write_text("\ufeff7 up \n101 dalmatians\nbee\n\n\n", encoding="utf-8")
+    _, manifest = index_shards([str(shard)], classes=tmp_path / "classes.txt")
+    assert manifest.classes == ("7 up", "101 dalmatians", "bee")
+    other = write_tar(tmp_path / "x" / "t.tar", {"k.jpg": JPG})
+    with pytest.raises(
+        ArgumentError, match=r"--classes: no sample has a \.cls, so .* names classes of nothing. Leave it"
+    ):
+        index_shards([str(other)], classes=tmp_path / "classes.txt")
+
+
 def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
     for name in ("b.tar", "a.tar", "we{ird.tar"):
         (tmp_path / name).touch()

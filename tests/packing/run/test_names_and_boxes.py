@@ -110,5 +110,9 @@ def test_counts_are_those_of_boxes_dropped_and_clipped(found: list[tuple[float, 
 
 
 def test_a_set_without_boxes_has_no_notes(make_folder, tmp_path: Path) -> None:
-    report = pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), tmp_path / "out", PackOptions(workers=1))
+    report = pack(
+        FolderSource(make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})),
+        tmp_path / "out",
+        PackOptions(workers=1),
+    )
     assert report.notes == ()

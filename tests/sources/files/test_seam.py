@@ -47,8 +47,15 @@ class Memory:
     def fault(self) -> str:
         return ""
 
-    def folders(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self.files if "/" in name})
+    def folders(self, below: str = "") -> list[str]:
+        return sorted({name.split("/")[0] for name in self._inside(below) if "/" in name})
+
+    def names(self, below: str = "") -> list[str]:
+        return sorted(name for name in self._inside(below) if "/" not in name)
+
+    def _inside(self, below: str) -> list[str]:
+        start = f"{below}/" if below else ""
+        return [name.removeprefix(start) for name in self.files if name.startswith(start)]
 
     def walk(self, extensions: Collection[str], passed: PassedOver) -> Iterator[Found]:
         return (self.find(name) for name in self.files if passed.wants(name, extensions))

@@ -1,0 +1,198 @@
+"""Splits that a source has of its own: by the names of its folders or files, or by a column.
+
+Recognised are train, training, val, valid, validation, dev, test and testing, in any case. They are packed into folders
+named train, val and test.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuload.errors import SourceError, some_of
+from gpuload.types import I64
+
+SPLIT = "split"  # the key of a sample (a dict), and the role of a column
+COLUMNS = ("split", "subset", "partition", "fold", "set")  # names that tables give to the column of splits
+
+_ORDER = ("train", "val", "test")
+_OTHER_NAMES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_SPLIT_OF = {name: name for name in _ORDER} | _OTHER_NAMES
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """The split of each sample of a listing.
+
+    names: of the splits that hold a sample, in the order train, val, test. numbers: int64 (N,), the place in `names`.
+    origin: what tells the splits apart, for messages, such as "by its folders 'train', 'valid'".
+    """
+
+    names: tuple[str, ...]
+    numbers: I64
+    origin: str
+
+    @classmethod
+    def of(cls, values: Sequence[str], origin: str) -> "SourceSplits | None":
+        """Splits out of the one of each sample; None where all are in "train", as every set is that has no splits."""
+        found = set(values)
+        if found <= {"train"}:
+            return None
+        names = tuple(name for name in _ORDER if name in found)
+        place = {name: number for number, name in enumerate(names)}
+        return cls(names, np.array([place[value] for value in values], np.int64), origin)
+
+    def summary(self) -> str:
+        """A sentence for the user."""
+        return f"the splits are the source's own, {self.origin}; --no-splits packs it as one set"
+
+
+def split_called(name: object) -> str:
+    """ "train", "val" or "test" for the name of one of these; else ""."""
+    return _SPLIT_OF.get(str(name).strip().lower(), "")
+
+
+def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]:
+    """The split that each of these names means; names of other things are left out.
+
+    what: what has these names, for messages, such as "its folders".
+
+    Raises:
+        SourceError: two names mean the same split.
+    """
+    found = {name: split for name in names if (split := split_called(name))}
+    for split in _ORDER:
+        same = sorted(name for name in found if found[name] == split)
+        if len(same) > 1:
+            raise SourceError(
+                f"{title}: {what} {some_of(same)} would both be the split {split!r}. Rename or join them, or give "
+                "--no-splits to ignore its splits"
+            )
+    return found
+
+
+def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
+    """The split of each file, by a word of its name or else of its folder's; [] where no file is named after one.
+
+    data/train-00000-of-00002.parquet and train/0000.parquet are "train".
+
+    Raises:
+        SourceError: only some of the files are named after splits, or one after two.
+    """
+    found = [_split_of_file(title, name) for name in names]
+    lacking = [name for name, split in zip(names, found, strict=True) if not split]
+    if lacking and len(lacking) < len(names):
+        named = [name for name, split in zip(names, found, strict=True) if split]
+        raise SourceError(
+            f"{title}: some of its files are named after splits ({some_of(named, 2)}), others are not "
+            f"({some_of(lacking, 2)}). Rename them, or give --no-splits to pack all as one set"
+        )
+    return [] if lacking else found
+
+
+def files_of_splits(folder: Path, pattern: str) -> list[Path]:
+    """Files of a folder, sorted: those in it, or in folders of splits, in `data`, or in folders of splits in `data`."""
+    for place in (folder, folder / "data"):
+        if found := sorted(place.glob(pattern)):
+            return found
+        named = [entry for entry in sorted(place.iterdir()) if split_called(entry.name)] if place.is_dir() else []
+        if found := [path for entry in named for path in sorted(entry.glob(pattern))]:
+            return found
+    return []
+
+
+def named_splits(names: Sequence[str]) -> list[str]:
+    """The splits that words of these files' names are, in the order train, val, test."""
+    found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
+    return [split for split in _ORDER if split in found]
+
+
+def _splits_in(name: str) -> list[str]:
+    words = re.split(r"[^a-z]+", name.lower())
+    return sorted({split for word in words if (split := split_called(word))})
+
+
+def _split_of_file(title: str, name: str) -> str:
+    for part in reversed(name.split("/")[-2:]):
+        splits = _splits_in(part)
+        if len(splits) > 1:
+            raise SourceError(
+                f"{title}: the name {name!r} holds those of two splits, {' and '.join(splits)}. Rename the file, or "
+                "give --no-splits to pack all as one set"
+            )
+        if splits:
+            return splits[0]
+    return ""
+
+
+def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
+    """Splits of images by the folder in which each lies, below folders that hold all of them; None without.
+
+    strict: whether it is an error that some folders are named after splits and others are not. Else these are no
+        splits, and nor is a single one.
+
+    Raises:
+        SourceError: see `strict`, and `splits_called`.
+    """
+    if not names:
+        return None
+    depth = _shared_folders(names)
+    tops = [parts[depth] if len(parts := name.split("/")) > depth + 1 else "" for name in names]
+    found = splits_called(title, "its folders", dict.fromkeys(tops))
+    others = sorted(set(tops) - set(found))
+    if not found or (not strict and (others or len(found) < 2)):
+        return None
+    if others:
+        beside = some_of(others) if others != [""] else "images in no folder"
+        raise SourceError(ambiguous(title, list(found), beside))
+    return SourceSplits.of([found[top] for top in tops], by_folders(found))
+
+
+def ambiguous(title: str, splits: Sequence[str], beside: str) -> str:
+    """What is said where folders named after splits lie beside others with images."""
+    return (
+        f"{title}: holds {some_of(sorted(splits))}, as splits are called, beside {beside}. Are they splits? Then move "
+        "the rest elsewhere. If not, give --no-splits"
+    )
+
+
+def by_folders(names: Iterable[str]) -> str:
+    return f"by its folders {some_of(sorted(names))}"
+
+
+def _shared_folders(names: Sequence[str]) -> int:
+    """How many folders, from the top, hold all of these and are not called as splits are."""
+    first = names[0].split("/")[:-1]
+    depth = 0
+    while depth < len(first) and not split_called(first[depth]):
+        start = "/".join(first[: depth + 1]) + "/"
+        if not all(name.startswith(start) for name in names):
+            break
+        depth += 1
+    return depth
+
+
+def splits_of_column(
+    title: str, column: str, values: Sequence[object], asked: bool = False, origin: str = ""
+) -> SourceSplits | None:
+    """Splits out of a column with their names; None where it holds none of these.
+
+    asked: whether the user named the column. origin: see `SourceSplits`, where it is not the column.
+
+    Raises:
+        SourceError: only some of the values are names of splits, or none of a column that the user named.
+    """
+    texts = ["" if value is None else str(value).strip().lower() for value in values]
+    found = splits_called(title, f"the values of {column!r}", dict.fromkeys(texts))
+    others = sorted(set(texts) - set(found))
+    if others and (found or asked):
+        lacking = sum(text not in found for text in texts)
+        raise SourceError(
+            f"{title}: column {column!r} names the split of a sample, such as train, val or test, but {lacking:,} rows "
+            f"have another value ({some_of(others)}). Correct these, or give --no-splits"
+        )
+    if not found:
+        return None
+    return SourceSplits.of([found[text] for text in texts], origin or f"by its column {column!r}")

@@ -1,0 +1,481 @@
+"""Splits that a source itself has: recognised, packed with one list of classes, and never guessed in silence."""
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from images import Folder, encode, photo
+from pyarrow import parquet
+from reading import files_of, rows_of
+from zips import write_zip
+
+import gpuload
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run import packer
+from gpuload.packing.run.plan import make_plan
+from gpuload.packing.verify import verify
+from gpuload.sources import FolderSource, open_source
+from gpuload.sources.listing import Listing, listing_schema
+from gpuload.sources.splits import SourceSplits, split_called, splits_of_column, splits_of_files, splits_of_paths
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]
+SPLIT_OF = {0: "train", 1: "train", 2: "train", 3: "train", 4: "train", 5: "val", 6: "val", 7: "test"}
+NEST = {f"{split}/{'ab'[n % 2]}/{n}.jpg": PHOTOS[n] for n, split in SPLIT_OF.items()}
+OWN = "note: the splits are the source's own, "
+
+
+def packed(source: object, out: Path, *options: object, code: int = cli.DONE) -> dict[str, Manifest]:
+    """The manifests by split."""
+    assert cli.main(["pack", str(source), str(out), "--workers", "2", *map(str, options)]) == code
+    assert verify(out, workers=1) == []
+    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir())}
+
+
+def images_of(out: Path) -> dict[str, set[bytes]]:
+    return {folder.name: {row["image"] for row in rows_of(folder)} for folder in sorted(out.iterdir())}
+
+
+def expected(splits: Mapping[int, str] = SPLIT_OF) -> dict[str, set[bytes]]:
+    return {name: {PHOTOS[n] for n in splits if splits[n] == name} for name in sorted(set(splits.values()))}
+
+
+def refused(source: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: object) -> str:
+    assert cli.main(["pack", str(source), str(tmp_path / "refused"), *map(str, options)]) == cli.WRONG
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert not (tmp_path / "refused").exists()
+    return said
+
+
+@pytest.mark.parametrize("wrap", ["", "imagenet/", "deep/imagenet/"])
+@pytest.mark.parametrize("archive", [False, True])
+def test_folders_of_splits(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrap: str, archive: bool
+) -> None:
+    files = {f"{wrap}{name}": data for name, data in NEST.items()}
+    source = write_zip(tmp_path / "a.zip", files) if archive else make_folder(files)
+    manifests = packed(source, tmp_path / "out")
+    assert f"{OWN}by its folders 'test', 'train', 'val'; --no-splits packs it as one set" in capsys.readouterr().out
+    assert images_of(tmp_path / "out") == expected()
+    assert {manifest.classes for manifest in manifests.values()} == {("a", "b")}
+    assert {manifest.packing["splits"] for manifest in manifests.values()} == {"the source's own"}
+    for split, numbers in (("train", [0, 1, 2, 3, 4]), ("val", [5, 6]), ("test", [7])):
+        rows = rows_of(tmp_path / "out" / split)
+        assert {row["source"]: row["label"] for row in rows} == {
+            f"{split}/{'ab'[n % 2]}/{n}.jpg": n % 2 for n in numbers
+        }
+
+
+def test_an_archive_gives_the_bytes_of_the_unpacked_folder(make_folder: Folder, tmp_path: Path) -> None:
+    packed(make_folder(NEST), tmp_path / "1")
+    packed(write_zip(tmp_path / "a.zip", NEST), tmp_path / "2")
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "Validation", "dev", "VAL"])
+def test_names_of_splits(make_folder: Folder, tmp_path: Path, name: str) -> None:
+    files = {"Training/a/0.jpg": PHOTOS[0], f"{name}/a/1.jpg": PHOTOS[1], "testing/b/2.jpg": PHOTOS[2]}
+    packed(make_folder(files), tmp_path / "out")
+    assert images_of(tmp_path / "out") == expected({0: "train", 1: "val", 2: "test"})
+
+
+def test_no_splits_packs_as_before(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifests = packed(make_folder(NEST), tmp_path / "out", "--no-splits")
+    assert OWN not in capsys.readouterr().out
+    assert list(manifests) == ["train"]
+    assert manifests["train"].classes == ("test", "train", "val")
+
+
+def test_train_alone_may_be_divided(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a set like any other: the same bytes as from the folder itself, but for the names of the files."""
+    train = {name: data for name, data in NEST.items() if name.startswith("train/")}
+    folder = make_folder(train)
+    packed(folder, tmp_path / "1", "--val", "20%")
+    assert "note: 'train' is taken as a split and not as a class; --no-splits takes it as a class" in (
+        capsys.readouterr().out
+    )
+    packed(folder / "train", tmp_path / "2", "--val", "0.2")
+    shards = [{name: data for name, data in files_of(out).items() if name.endswith(".tar")} for out in
+              (tmp_path / "1", tmp_path / "2")]  # fmt: skip
+    assert shards[0] == shards[1]
+
+
+def test_another_split_alone_keeps_its_name(make_folder: Folder, tmp_path: Path) -> None:
+    """So that adding it to a set does not put test images into train."""
+    parts = [
+        make_folder({name: data for name, data in NEST.items() if name.startswith(split)}) for split in ("t", "val")
+    ]
+    packed(parts[0], tmp_path / "out")
+    assert packed(parts[1], tmp_path / "other").keys() == {"val"}
+    packed(parts[1], tmp_path / "out", "--append")
+    assert images_of(tmp_path / "out") == expected()
+
+
+def test_appending_to_each_split(make_folder: Folder, tmp_path: Path) -> None:
+    more = {"train/c/8.jpg": PHOTOS[8], "val/a/9.jpg": PHOTOS[9]}
+    packed(make_folder(NEST), tmp_path / "out")
+    manifests = packed(make_folder(more), tmp_path / "out", "--append")
+    assert images_of(tmp_path / "out") == expected({**SPLIT_OF, 8: "train", 9: "val"})
+    assert manifests["train"].classes == ("a", "b", "c")
+
+
+def test_resume_keeps_the_splits(make_folder: Folder, tmp_path: Path) -> None:
+    folder = make_folder(NEST)
+    packed(folder, tmp_path / "whole", "--maxcount", "1")
+
+    def stop(progress: packer.Progress) -> None:
+        if progress.images >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packer.pack(open_source(folder), tmp_path / "out", PackOptions(maxcount=1, workers=1), stop)
+    with pytest.raises(ArgumentError, match="--resume: .*the source"):
+        packer.pack(open_source(folder, no_splits=True), tmp_path / "out", PackOptions(maxcount=1, resume=True))
+    packed(folder, tmp_path / "out", "--maxcount", "1", "--resume")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def test_copies_stay_in_their_splits_unless_dropped(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder({**NEST, "val/b/0.jpg": PHOTOS[0]})
+    packed(folder, tmp_path / "1", "--dedup", "report")
+    assert images_of(tmp_path / "1")["val"] == {PHOTOS[0], PHOTOS[5], PHOTOS[6]}
+    assert json.loads((tmp_path / "1" / "val" / "duplicates.jsonl").read_text())["same_as"] == "train/a/0.jpg"
+    packed(folder, tmp_path / "2", "--dedup", "drop")
+    assert images_of(tmp_path / "2") == expected()
+    folder = make_folder({"train/a/0.jpg": PHOTOS[0], "val/a/0.jpg": PHOTOS[0]})
+    assert "--dedup drop leaves no image for the source's split 'val'" in (
+        refused(folder, tmp_path, capsys, "--dedup", "drop")
+    )
+
+
+@pytest.mark.parametrize("option", [("--val", "0.1"), ("--splits", "train=0.5,val=0.5")])
+def test_splits_are_not_drawn_from_such_a_source(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    said = refused(make_folder(NEST), tmp_path, capsys, *option)
+    assert f"{option[0]} draws splits, but the source has its own (train, val, test, by its folders" in said
+    assert f"Leave out {option[0]} to keep these, give --no-splits" in said
+
+
+A = {"a/0.jpg": PHOTOS[0], "b/1.jpg": PHOTOS[1]}
+
+
+def in_folders(*folders: str) -> dict[str, bytes]:
+    return {f"{folder}/{name}": data for folder in folders for name, data in A.items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({**in_folders("train", "val"), "car/1.jpg": b""}, r"holds 'train', 'val', as splits are called, beside 'car'. Are they splits\? Then move the rest elsewhere. If not, give --no-splits"),
+        ({"bus/1.jpg": b"", "car/1.jpg": b"", "train/1.jpg": b""}, "holds 'train', as splits are called, beside 'bus', 'car'"),
+        ({"traffic/bus/1.jpg": b"", "traffic/train/1.jpg": b""}, "holds 'train', as splits are called, beside 'bus'"),
+        (in_folders("train", "val", "valid"), "its folders 'val', 'valid' would both be the split 'val'. Rename or join them"),
+        ({**in_folders("train"), "test/1.jpg": b""}, "the images in 'test' lie in no class folder, so they have no class. Give the others alone, or --no-labels .*--no-splits"),
+        ({"train/1.jpg": b"", "test/2.jpg": b"", "train.csv": b""}, r"the images in 'test', 'train' lie in no class folder.* Give --labels .*/train\.csv, or --no-labels"),
+        ({"train/images/1.jpg": b"", "train/labels/1.txt": b"", "val/images/2.jpg": b""}, r"the folder 'train/images' is hardly a class \(also found: 1 × \.txt\)"),
+    ],
+)  # fmt: skip
+def test_folders_that_may_be_understood_in_two_ways(make_folder: Folder, files: dict[str, bytes], message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        open_source(make_folder(files)).list_samples()
+    assert "\n" not in str(caught.value)
+    assert len(open_source(make_folder(files), no_labels=True, no_splits=True).list_samples()) > 0
+
+
+def test_a_class_may_be_called_train(make_folder: Folder) -> None:
+    listing = open_source(make_folder({"car/1.jpg": b"", "train/1.jpg": b""}), no_splits=True).list_samples()
+    assert (listing.classes, listing.splits) == (("car", "train"), None)
+
+
+@pytest.mark.parametrize(
+    ("more", "notes"),
+    [
+        ({"meta/x.txt": b""}, ["passed over 'meta' beside the splits: no images in there", "passed over, by extension: 1 × .txt"]),
+        ({"val/x.txt": b""}, ["no image in 'val', so there is no such split", "passed over, by extension: 1 × .txt"]),
+        ({"val/c/1.jpg": b""}, ["classes without an image in 'train': 'c'"]),
+        ({"val/A/1.jpg": b""}, ["classes without an image in 'train': 'A'", "class folders that differ only in case are different classes: 'A', 'a'"]),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_folders_of_splits(make_folder: Folder, more: dict[str, bytes], notes: list[str]) -> None:
+    listing = open_source(make_folder({**in_folders("train", "test"), **more})).list_samples()
+    assert list(listing.notes) == notes
+    assert listing.splits is not None
+
+
+def test_images_beside_the_splits_are_rejected(make_folder: Folder) -> None:
+    listing = FolderSource(make_folder({**in_folders("train", "test"), "1.jpg": b"", "test/2.jpg": b""})).list_samples()
+    assert [(r.source, r.reason) for r in listing.rejected] == [
+        ("1.jpg", "lies in no class folder"),
+        ("test/2.jpg", "lies in no class folder"),
+    ]
+
+
+def test_other_sources_of_files(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flat = {f"{split}/{n}.jpg": PHOTOS[n] for n, split in SPLIT_OF.items()}
+    assert packed(make_folder(flat), tmp_path / "1", "--no-labels")["val"].fields[1:] == ()
+    texts = {f"{split}/{n}.txt": b"text" for n, split in SPLIT_OF.items()}
+    packed(make_folder({**flat, **texts}), tmp_path / "2", "--from", "sidecar")
+    xml = {f"Annotations/DET/{split}/{n}.xml": b"<annotation/>" for n, split in SPLIT_OF.items()}
+    packed(make_folder({**xml, **{f"Data/DET/{name}": data for name, data in flat.items()}}), tmp_path / "3")
+    root = make_folder(flat)
+    (tmp_path / "t.csv").write_text("id,label\n" + "".join(f"{s}/{n},{n % 2}\n" for n, s in SPLIT_OF.items()))
+    packed(root, tmp_path / "4", "--labels", tmp_path / "t.csv")
+    said = capsys.readouterr().out
+    for number in range(4):
+        assert images_of(tmp_path / str(number + 1)) == expected()
+    assert said.count(f"{OWN}by its folders 'test', 'train', 'val'") == 4
+    (root / "top.jpg").write_bytes(b"")
+    assert "holds 'test', 'train', 'val', as splits are called, beside images in no folder" in (
+        refused(root, tmp_path, capsys, "--no-labels")
+    )
+
+
+def table(folder: Path, values: list[str], name: str = "split", *, suffix: str = "csv") -> Path:
+    path = folder / f"t.{suffix}"
+    rows = [{"path": f"{n}.jpg", "label": n % 2, name: value} for n, value in enumerate(values)]
+    if suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif suffix == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lines = [list(rows[0]), *(row.values() for row in rows)]
+        path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["split", "Subset", "partition", "fold", "set"])
+def test_a_column_of_splits(make_folder: Folder, tmp_path: Path, name: str, suffix: str) -> None:
+    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(5)})
+    values = ["train", "Train", "train ", "test", "valid"]
+    listing = open_source(root, table(tmp_path, values, name, suffix=suffix)).list_samples()
+    assert listing.splits is not None
+    assert listing.splits.names == ("train", "val", "test")
+    assert listing.splits.numbers.tolist() == [0, 0, 0, 2, 1]
+    assert listing.splits.origin == f"by its column {name!r}"
+    assert open_source(root, tmp_path / f"t.{suffix}", no_splits=True).list_samples().splits is None
+
+
+def test_a_column_of_splits_through_the_packer(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(8)})
+    values = [{"val": "dev"}.get(split, split) for split in SPLIT_OF.values()]
+    packed(root, tmp_path / "out", "--labels", table(tmp_path, values, "part"), "--column", "split=part")
+    assert images_of(tmp_path / "out") == expected()
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "message"),
+    [
+        (["train", "test", "x"], {}, "column 'split' names the split of a sample, .* but 1 rows have another value .'x'."),
+        (["train", "test", ""], {}, "but 1 rows have another value .''."),
+        (["0", "1", "2"], {"split": ("split",)}, "but 3 rows have another value .'0', '1', '2'.. Correct these, or give --no-splits"),
+        (["val", "valid", "train"], {}, "the values of 'split' 'val', 'valid' would both be the split 'val'"),
+    ],
+)  # fmt: skip
+def test_columns_that_may_be_understood_in_two_ways(
+    make_folder: Folder, tmp_path: Path, values: list[str], columns: dict[str, tuple[str, ...]], message: str
+) -> None:
+    root = make_folder({f"{n}.jpg": b"" for n in range(3)})
+    with pytest.raises(SourceError, match=message):
+        open_source(root, table(tmp_path, values), columns).list_samples()
+
+
+def test_a_column_of_folds_is_told(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": b"" for n in range(3)})
+    listing = open_source(root, table(tmp_path, ["0", "1", "2"], "fold")).list_samples()
+    assert listing.splits is None
+    assert listing.notes == ("the column 'fold' holds no names of splits but '0', '1', '2', so it is not used",)
+    listing = open_source(root, tmp_path / "t.csv", {"target": ("fold",)}).list_samples()
+    assert (listing.notes, [field.name for field in listing.fields]) == ((), ["label", "target"])
+
+
+def parquet_bytes(rows: list[int], **more: Any) -> bytes:
+    images = [{"bytes": PHOTOS[n], "path": f"{n}.jpg"} for n in rows]
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"image": images, "label": [n % 2 for n in rows], **more}), file)
+    return file.getvalue()
+
+
+HUGGING_FACE = {
+    "train-00000-of-00002.parquet": parquet_bytes([0, 1, 2]),
+    "train-00001-of-00002.parquet": parquet_bytes([3, 4]),
+    "validation-00000-of-00001.parquet": parquet_bytes([5, 6]),
+    "test-00000-of-00001.parquet": parquet_bytes([7]),
+}
+BY_FOLDERS = {f"{split}/0000.parquet": parquet_bytes([n for n in SPLIT_OF if SPLIT_OF[n] == split]) for split in ("train", "val", "test")}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["", "data/", "default/"])
+@pytest.mark.parametrize("files", [HUGGING_FACE, BY_FOLDERS])
+def test_parquet_as_hugging_face_names_it(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, files: dict[str, bytes]
+) -> None:
+    folder = make_folder({f"{place}{name}": data for name, data in files.items()} | {"README.md": b""})
+    manifests = packed(folder, tmp_path / "out")
+    assert f"{OWN}by the names of its files or their folders" in capsys.readouterr().out
+    assert images_of(tmp_path / "out") == expected()
+    assert [field.name for field in manifests["train"].fields] == ["image", "label"]
+    assert packed(folder, tmp_path / "one", "--no-splits").keys() == {"train"}
+    assert len(rows_of(tmp_path / "one" / "train")) == 8
+
+
+def test_parquet_of_one_split_is_a_set_like_any_other(make_folder: Folder, tmp_path: Path) -> None:
+    train = {name: data for name, data in HUGGING_FACE.items() if name.startswith("train")}
+    assert packed(make_folder(train), tmp_path / "1", "--val", "0.2").keys() == {"train", "val"}
+    folder = make_folder(HUGGING_FACE)
+    assert packed(folder / "test-00000-of-00001.parquet", tmp_path / "2").keys() == {"train"}
+    (folder / "extra-00000-of-00001.parquet").write_bytes(parquet_bytes([8]))
+    with pytest.raises(SourceError, match=r"some of its files are named after splits \('test.*others are not \('extra"):
+        packer.pack(open_source(folder), tmp_path / "3")
+    with pytest.raises(SourceError, match=r"holds no \.parquet. Give a file"):
+        packer.pack(open_source(make_folder({}), form="parquet"), tmp_path / "3")
+
+
+def test_a_column_of_splits_in_parquet(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(parquet_bytes(list(SPLIT_OF), part=list(SPLIT_OF.values())))
+    packed(tmp_path / "x.parquet", tmp_path / "1", "--column", "split=part")
+    assert images_of(tmp_path / "1") == expected()
+    manifests = packed(tmp_path / "x.parquet", tmp_path / "2")
+    assert [field.name for field in manifests["train"].fields] == ["image", "label", "part"]
+
+
+def tar_bytes(rows: list[int]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for n in rows:
+            for name, data in ((f"{n}.jpg", PHOTOS[n]), (f"{n}.cls", b"%d" % (n % 2))):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("names", ["set-{}-000.tar", "{}/000.tar"])
+def test_tars_of_several_splits(make_folder: Folder, tmp_path: Path, names: str) -> None:
+    files = {names.format(split): tar_bytes([n for n in SPLIT_OF if SPLIT_OF[n] == split]) for split in ("train", "val", "test")}  # fmt: skip
+    packed(make_folder(files), tmp_path / "out")
+    assert images_of(tmp_path / "out") == expected()
+    assert packed(make_folder(files), tmp_path / "one", "--no-splits").keys() == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("members", "notes"),
+    [
+        (["cat/1.jpg", "dog/2.jpg"], ["no sample has more than its image, so that the set has no labels",
+                                      "if the folders in the tar ('cat', 'dog') are classes, unpack it"]),
+        (["1.jpg", "2.jpg"], ["no sample has more than its image, so that the set has no labels"]),
+        (["1.jpg", "1.txt", "1.xyz", "2.jpg", "2.txt", "2.json"],
+         ["members that are not packed, by extension: 1 × .json, 1 × .xyz; the fields are those of the first sample"]),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_tars(tmp_path: Path, members: list[str], notes: list[str]) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name in members:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+    assert list(open_source(tmp_path / "x.tar").list_samples().notes) == notes
+
+
+def test_a_packed_set_is_packed_again_with_its_splits(make_folder: Folder, tmp_path: Path) -> None:
+    packed(make_folder(NEST), tmp_path / "1")
+    manifests = packed(tmp_path / "1", tmp_path / "2")
+    assert images_of(tmp_path / "2") == expected()
+    assert manifests["val"].classes == ("a", "b")
+    shutil.rmtree(tmp_path / "1" / "val")
+    packed(make_folder({"c/1.jpg": PHOTOS[8]}), tmp_path / "other")
+    shutil.move(tmp_path / "other" / "train", tmp_path / "1" / "val")
+    with pytest.raises(SourceError, match="val: has other fields or classes than .*Pack each of them by itself"):
+        open_source(tmp_path / "1").list_samples()
+
+
+def test_dicts_with_a_split(tmp_path: Path) -> None:
+    def samples() -> list[dict[str, Any]]:
+        return [{"image": PHOTOS[n], "label": n % 2, "split": split} for n, split in SPLIT_OF.items()]
+
+    report = gpuload.pack(samples(), tmp_path / "out", workers=1)
+    assert list(report.manifests) == ["train", "val", "test"]
+    assert images_of(tmp_path / "out") == expected()
+    with pytest.raises(ArgumentError, match=r"--val draws splits, but the source has its own .*by its column 'split'"):
+        gpuload.pack(samples(), tmp_path / "2", workers=1, val=0.1)
+    report = gpuload.pack(samples(), tmp_path / "3", workers=1, own_splits=False)
+    assert [field.name for field in report.manifests["train"].fields] == ["image", "label", "split"]
+
+
+def test_arrays_with_a_split(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 12, 16, 3), np.uint8)
+    for number, dtype in enumerate(["U", "S"]):
+        np.savez(tmp_path / "x.npz", images=pixels, part=np.array(list(SPLIT_OF.values()), dtype))
+        manifests = packed(tmp_path / "x.npz", tmp_path / str(number), "--column", "split=part")
+        assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2, "test": 1}
+
+
+@given(st.lists(st.sampled_from(["train", "val", "test"]), min_size=1, max_size=50), st.integers(0, 2**40))
+def test_the_plan_keeps_to_the_splits(tmp_path_factory: pytest.TempPathFactory, values: list[str], seed: int) -> None:
+    own = SourceSplits.of(values, "here")
+    if own is None:
+        assert set(values) == {"train"}
+        return
+    names = [f"{number}.jpg" for number in range(len(values))]
+    listing = Listing(pa.table([names, [9] * len(values)], schema=listing_schema(())), splits=own)
+    plan = make_plan(
+        listing, shares=[("train", 1.0)], shuffle=True, seed=seed, maxcount=7, maxsize=10**6, measure=8,
+        firsts=np.zeros(len(values), np.int64),
+    )  # fmt: skip
+    found = {row: split.name for split in plan for row in split.rows.tolist()}
+    assert [found[row] for row in range(len(values))] == values
+    assert all(len(split.rows) for split in plan)
+
+
+def test_words_of_names() -> None:
+    assert [split_called(name) for name in ("train", "Dev", " testing ", "trainval", "", None, "train2017")] == [
+        "train", "val", "test", "", "", "", "",
+    ]  # fmt: skip
+    names = ["data/train-00000-of-00002.parquet", "imagenet_val.000.tar", "x/test/0000.parquet", "testing-1.tar"]
+    assert splits_of_files("t", names) == ["train", "val", "test", "test"]
+    assert splits_of_files("t", ["a.tar", "latest.tar"]) == []
+    with pytest.raises(SourceError, match=r"t: the name 'dev-test\.tar' holds those of two splits, test and val"):
+        splits_of_files("t", ["dev-test.tar", "train.tar"])
+    assert splits_of_paths("t", []) is None
+    assert splits_of_paths("t", ["x/y/train/1.jpg", "x/y/train/val/2.jpg"]) is None  # a single one, as any set
+    own = splits_of_paths("t", ["x/y/test/1.jpg", "x/y/train/val/2.jpg"])
+    assert own is not None
+    assert own.names == ("train", "test")
+    assert splits_of_column("t", "c", ["train"] * 3) is None
+
+
+def test_the_lists_of_pascal_voc_are_told(make_folder: Folder) -> None:
+    files = {"Annotations/1.xml": b"<annotation/>", "JPEGImages/1.jpg": b"", "ImageSets/Main/train.txt": b"1\n"}
+    listing = open_source(make_folder(files)).list_samples()
+    assert listing.splits is None
+    assert ["lists of splits in 'ImageSets' are not read" in note for note in listing.notes] == [True]
+
+
+def test_folders_of_splits_in_class_folders(make_folder: Folder, tmp_path: Path) -> None:
+    files = {f"{'ab'[n % 2]}/{split}/x/{n}.jpg": PHOTOS[n] for n, split in SPLIT_OF.items()}
+    manifests = packed(make_folder(files), tmp_path / "out")
+    assert images_of(tmp_path / "out") == expected()
+    assert manifests["val"].classes == ("a", "b")
+    listing = open_source(make_folder({**files, "a/8.jpg": b"", "b/more/9.jpg": b""})).list_samples()
+    assert listing.splits is None
+    assert listing.notes == (
+        "folders in class folders are called as splits are ('test', 'train', 'val'), but 2 images lie in none of them: "
+        "no splits are made of these",
+    )
+    listing = open_source(make_folder(files), no_splits=True).list_samples()
+    assert (listing.splits, len(listing)) == (None, 8)
