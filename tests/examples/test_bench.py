@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
-from benchmark.process import ContenderProcess, Round
+from benchmark.process import First, Round
 from benchmark.work import Work
 
 import gpuload
@@ -68,16 +68,32 @@ def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ms an image" in said
 
 
-def test_a_run_that_is_ended_leaves_its_rounds(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures, rounds = tmp_path / "figures.json", []
+class Interrupted:
+    """Stands in for a contender's process; Ctrl-C comes in the second round of the second."""
 
-    def interrupted(self: ContenderProcess) -> Round:
-        rounds.append(self.name)
-        if len(rounds) == 4:  # the second of the second round
+    rounds = 0
+
+    def __init__(self, name: str, work: Work, python: str) -> None:
+        pass
+
+    def open(self) -> First:
+        return First(0.1)
+
+    def round(self) -> Round:
+        Interrupted.rounds += 1
+        if Interrupted.rounds == 4:
             raise KeyboardInterrupt
         return Round(1024, 2.0, 1.0, 10**6)
 
-    monkeypatch.setattr(ContenderProcess, "round", interrupted)
+    def close(self) -> None:
+        pass
+
+
+def test_a_run_that_is_interrupted_leaves_its_rounds(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmark.course.ContenderProcess", Interrupted)
+    figures = tmp_path / "figures.json"
     options = ["--read-only", "--rounds", "3", "--images", "1024", "--loaders", "read-gpuload", "read-dali"]
     with pytest.raises(KeyboardInterrupt):
         bench.main([str(packed / "train"), *options, "--json", str(figures)])
