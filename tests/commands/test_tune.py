@@ -187,7 +187,7 @@ def test_where_the_folder_is_read_only_the_cache_keeps_them(
 )
 def test_a_file_that_cannot_be_read_counts_as_none_and_is_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "tuning.json").write_text(content)
-    with pytest.warns(UserWarning, match=r"tuning.json: is not read .*delete it, or run `gpuload tune` again"):
+    with pytest.warns(UserWarning, match=r"tuning.json: cannot be read .*delete it, or run `gpuload tune` again"):
         assert load_tuning(tmp_path, "a CPU") is None
     save_tuning(tmp_path, "a CPU", [FAST])
     assert load_tuning(tmp_path, "a CPU") == FAST
@@ -249,8 +249,16 @@ def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeyp
 
 
 def test_arguments_that_cannot_be(packed: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match="--seconds, --size and --batch-size: expected more than 0"):
-        run(str(packed), "--seconds", "0")
+    for seconds in ("0", "-1", "nan", "inf"):
+        with pytest.raises(gpuload.ArgumentError, match=r"--seconds .*: expected seconds, above 0 and up to 1e6"):
+            run(str(packed), "--seconds", seconds)
+    with pytest.raises(gpuload.ArgumentError, match="--size 0: expected pixels in 1..65,535"):
+        run(str(packed), "--size", "0")
+    with pytest.raises(gpuload.ArgumentError, match="--batch-size 0: expected a whole number of at least 1"):
+        run(str(packed), "--batch-size", "0")
+    for place in (packed, packed / "none" / "figures.json"):
+        with pytest.raises(gpuload.ArgumentError, match=f"--json {place}: expected a file in a folder that exists"):
+            run(str(packed), "--json", str(place))
     with pytest.raises(gpuload.FormatError, match="no such folder"):
         run(str(packed / "none"))
     with pytest.raises(gpuload.ArgumentError, match="batch_size 5000: is larger than"):
