@@ -2,6 +2,8 @@
 
     GpuloadError
     ├── ArgumentError        an invalid argument (also a ValueError)
+    │   └── CallError        a call that does not exist: an unknown or missing argument, or an operation that an object
+    │                        does not have (also a TypeError)
     ├── SourceError          the images or labels given to the packer are missing or unreadable
     ├── OutputError          the packer's output folder is in use or cannot be written
     ├── FormatError          a manifest or index cannot be read, or has an unsupported version
@@ -9,13 +11,14 @@
     ├── DecodeError          a sample cannot be decoded
     ├── DeviceError          the requested device does not exist
     ├── MissingPackageError  a package of an extra is not installed (also an ImportError)
-    └── StateError           a state_dict belongs to another data set or version
+    └── StateError           a state_dict, or a pickled Dataset, belongs to another data set or version
 
 Each message is one line: the subject, what was expected and found, and what to do.
 """
 
 __all__ = [
     "ArgumentError",
+    "CallError",
     "DecodeError",
     "DeviceError",
     "FormatError",
@@ -35,6 +38,10 @@ class GpuloadError(Exception):
 
 class ArgumentError(GpuloadError, ValueError):
     """An argument is out of range or contradicts another one."""
+
+
+class CallError(ArgumentError, TypeError):
+    """A call that does not exist: an unknown or missing argument, or an operation that the object does not have."""
 
 
 class SourceError(GpuloadError):
@@ -66,7 +73,7 @@ class MissingPackageError(GpuloadError, ImportError):
 
 
 class StateError(GpuloadError):
-    """A state_dict belongs to another data set, or to another version of gpuload."""
+    """A state_dict or a pickled Dataset belongs to another data set, or to another version of gpuload."""
 
 
 def some_of(names: list[str], count: int = 3) -> str:

@@ -1,5 +1,6 @@
 """`DaliIterator`: the loader, as a training loop uses it."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,28 +9,24 @@ from typing import Any, NamedTuple
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
+from gpuload.checks import POSITIVE, checked, number, whole
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.errors import GpuloadError
 from gpuload.fields import FieldSpec
-from gpuload.order.global_batches import count_batches, rank_part
+from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
+from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
-from gpuload.order.mixture import Mixture
+from gpuload.order.mixture import Mixture, open_data
 from gpuload.order.position import Position, RunIdentity
 from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
-from gpuload.ranks import compare_ranks, count_threads, find_ranks
-from gpuload.read.batch import Batch
+from gpuload.ranks import compare_ranks, find_ranks
 from gpuload.read.batches import BatchReader
-from gpuload.tuning import describe_device, load_tuning
-
-# Samples that are read at a time, in one batch or in several consecutive ones. While a decoder fills the caches,
-# starting a batch of 256 takes 0.94 ms of Python, four times as long as alone, and 0.47 ms where four are read at once:
-# 154,000 raw images of 64×64 a second instead of 104,000 (2 cores, 2026-11).
-_READ_AT_ONCE = 1024
+from gpuload.tuning import tuned
 
 
 class Timing(NamedTuple):
@@ -47,7 +44,7 @@ class Timing(NamedTuple):
     wait_s: float
 
 
-class DaliIterator:
+class DaliIterator(NotSupported):
     """Batches of decoded, cropped images on the device; each `for` loop is one epoch.
 
         loader = gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224))
@@ -103,6 +100,7 @@ class DaliIterator:
     batch_sampler = None
     mixup_enabled = False
 
+    @checked("DaliIterator", ADVICE, **ARGUMENTS)
     def __init__(
         self,
         data: str | Path | Dataset | Mixture,
@@ -127,50 +125,37 @@ class DaliIterator:
         output: Output = "torch",
         window: int = 8,
     ) -> None:
-        for name, value in (
-            ("batch_size", batch_size),
-            ("steps_per_epoch", steps_per_epoch),
-            ("num_threads", num_threads),
-            ("prefetch", prefetch),
-            ("window", window),
-        ):
-            if value is not None and value < 1:
-                raise ArgumentError(f"{name}={value}: expected at least 1")
-        self.dataset = data if isinstance(data, Dataset | Mixture) else Dataset(data)
-        self._datasets = self.dataset.datasets if isinstance(self.dataset, Mixture) else (self.dataset,)
+        self._process = os.getpid()
+        self.dataset, self._datasets, shares = open_data(data)
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
         self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
-        self._check_batch()
-        self._collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
+        self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks)
+        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
+        self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
-        self.decoder, device_id = choose_backend(wanted, str(device), self.ranks)
-        folder, tuned_on = self._datasets[0].folder, describe_device(device_id, self.ranks)
-        tuning = load_tuning(folder, tuned_on, self.decoder)
-        if tuning is not None:
-            num_threads, prefetch = num_threads or tuning.num_threads, prefetch or tuning.prefetch
-            hw_decoder_load = tuning.hw_decoder_load if hw_decoder_load is None else hw_decoder_load
-        self.num_threads = num_threads or count_threads(self.ranks)
+        self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes)
+        self.num_threads, prefetch, hw_decoder_load = tuned(
+            self._datasets[0].folder, device_id, self.ranks, self.decoder, num_threads, prefetch, hw_decoder_load
+        )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        shares = self.dataset.shares if isinstance(self.dataset, Mixture) else (1.0,)
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
-        collate = self._collate
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(
             self.decoder,
             device_id,
             self._datasets,
             self._schedule,
-            collate.mask_fills if collate.has_images or collate.masks else None,
+            collate.mask_fills if decodes else None,
             graph,
             hw_decoder_load,
             batch_size=batch_size,
             num_threads=self.num_threads,
-            prefetch=prefetch or 2,
+            prefetch=prefetch,
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
@@ -182,7 +167,7 @@ class DaliIterator:
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
-        return count_batches(self._epoch_samples, self._global_batch_size, self.drop_last)
+        return self._epochs.batches
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """One epoch: the next one, or the rest of one after `load_state_dict`.
@@ -190,21 +175,21 @@ class DaliIterator:
         Leaving a loop early ends its epoch; the next loop is the following epoch, as with a DataLoader. A loop starts
         with its first batch: `iter` alone changes nothing, since Lightning calls it several times beforehand.
         """
-        self._check_open()
+        self._check_usable()
         return self._epoch()
 
+    @checked("DaliIterator.set_epoch", epoch=whole(0, 10**9))
     def set_epoch(self, epoch: int) -> None:
         """The next loop is this epoch; in the epoch of a loaded state, it resumes where the state was taken."""
-        if epoch < 0:
-            raise ArgumentError(f"set_epoch({epoch}): expected 0 or more")
         if epoch != self._next.epoch:
-            self._next = self._handed_out = Position(epoch, epoch * self._epoch_samples, 0)
+            self._next = self._handed_out = self._epochs.start(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch handed out: plain numbers, the same on all ranks; under 1 kB."""
         return self._identity.state_dict(self._handed_out)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    @checked("DaliIterator.load_state_dict", state=STATE)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next loop resumes after the last batch that was handed out before `state_dict` was called.
 
         Batch size, world size and device may have changed since: order and crops do not depend on them.
@@ -214,6 +199,7 @@ class DaliIterator:
         """
         self._next = self._handed_out = self._identity.load(state)
 
+    @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
         """Compares data and settings of all ranks. Optional; to be called on all of them, once, before training.
 
@@ -231,8 +217,9 @@ class DaliIterator:
         """Stops the threads and frees the memory. Batches handed out stay valid."""
         self._closed = True
         self._loops += 1
-        self._decoder.close()
-        self._reader.close()
+        if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
+            self._decoder.close()
+            self._reader.close()
 
     def __enter__(self) -> "DaliIterator":
         return self
@@ -259,35 +246,22 @@ class DaliIterator:
             f"{self.decoder} with {self.num_threads} threads)"
         )
 
-    @property
-    def _global_batch_size(self) -> int:
-        return self.batch_size * self.ranks.world_size
-
-    @property
-    def _epoch_samples(self) -> int:
-        """Samples from the beginning of one epoch to the beginning of the next, over all ranks."""
-        if self.steps_per_epoch is not None:
-            return self.steps_per_epoch * self._global_batch_size
-        return len(self.dataset)
-
-    def _following(self, position: Position) -> Position:
-        """The beginning of the next epoch."""
-        # A virtual epoch that is resumed with smaller batches can be past its new end.
-        return Position(position.epoch + 1, position.begin + max(self._epoch_samples, position.samples), 0)
-
     def _epoch(self) -> Iterator[tuple[Any, ...]]:
-        self._check_open()
+        self._check_usable()
         self._loops += 1
         loop = self._loops
         position = self._handed_out = self._next
-        self._next = self._following(position)
+        self._next = self._epochs.following(position)
+        augments = self._schedule.at(position.epoch)
         try:
             asked = time.perf_counter()
-            for batch, decoded in self._decoder.decode(self._batches(position)):
+            batches = self._reader.batches(self._epochs.parts(position), augments)
+            for batch, decoded in self._decoder.decode(batches):
                 fields = self._collate(batch, decoded, self._arrays)
                 self._handed_out = position._replace(samples=batch.stop - position.begin)
                 self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
                 yield fields
+                check_process(self._process)
                 if loop != self._loops:
                     raise GpuloadError(
                         "this loop was ended by a later one over the same DaliIterator, or by close(). "
@@ -296,49 +270,15 @@ class DaliIterator:
                 asked = time.perf_counter()
         except BatchDecodeError as error:
             raise explain(error, self._datasets) from None
-        if (last := self._empty_batch(position)) is not None:
-            self._handed_out = position._replace(samples=self._epoch_samples)
+        if (part := self._epochs.empty_part(position)) is not None:
+            (last,) = self._reader.read([part], augments)
+            self._handed_out = position._replace(samples=self._epochs.samples)
             nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
             self.timing = Timing(last.read_s, 0.0, 0.0)
             yield self._collate(last, nothing, self._arrays)
-        self._handed_out = self._following(position)
+        self._handed_out = self._epochs.following(position)
 
-    def _batches(self, position: Position) -> Iterator[Batch]:
-        """This rank's batches of the rest of an epoch, without an empty one."""
-        end = position.begin + self._epoch_samples
-        augments = self._schedule.at(position.epoch)
-        parts: list[tuple[int, int, int]] = []
-        for start in range(position.begin + position.samples, end, self._global_batch_size):
-            stop = min(start + self._global_batch_size, end)
-            if self.drop_last and stop - start < self._global_batch_size:
-                break
-            first, last = rank_part(start, stop, self.ranks.rank, self.ranks.world_size)
-            if first == last:
-                break
-            parts.append((first, last, stop))
-            if len(parts) * self.batch_size >= _READ_AT_ONCE:
-                yield from self._reader.read(parts, augments)
-                parts = []
-        if parts:
-            yield from self._reader.read(parts, augments)
-
-    def _empty_batch(self, position: Position) -> Batch | None:
-        """This rank's last batch where all samples left go to the ranks before it, so that it keeps step with them."""
-        end = position.begin + self._epoch_samples
-        rest = max(0, self._epoch_samples - position.samples) % self._global_batch_size
-        first, last = rank_part(end - rest, end, self.ranks.rank, self.ranks.world_size)
-        if not rest or first != last or self.drop_last:
-            return None
-        return self._reader.read([(first, last, end)], self._schedule.at(position.epoch))[0]
-
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
+        check_process(self._process)
         if self._closed:
             raise GpuloadError("this DaliIterator is closed; construct a new one")
-
-    def _check_batch(self) -> None:
-        if not len(self):
-            ranks = f" x world_size {self.ranks.world_size}" if self.ranks.world_size > 1 else ""
-            raise ArgumentError(
-                f"batch_size {self.batch_size}{ranks}: is larger than {self.dataset.folder} ({len(self.dataset):,} "
-                "samples), so an epoch has no batch. Use a smaller batch_size, or drop_last=False"
-            )

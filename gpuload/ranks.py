@@ -34,10 +34,10 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
         if (distributed := _torch_distributed()) is not None:
             rank, world_size = distributed.get_rank(), distributed.get_world_size()
         else:
-            rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+            rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1, least=1)
     if not 0 <= rank < world_size:
         raise ArgumentError(f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size")
-    return Ranks(rank, world_size, _from_environment("LOCAL_RANK", 0), _from_environment("LOCAL_WORLD_SIZE", 1))
+    return Ranks(rank, world_size, _from_environment("LOCAL_RANK", 0), _from_environment("LOCAL_WORLD_SIZE", 1, 1))
 
 
 def count_threads(ranks: Ranks) -> int:
@@ -85,25 +85,39 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
 
 
 def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
-    """Number of the GPU, or None for the CPU. "auto" is a GPU where there is one; "cuda" is this rank's. gpus: how many
-    there are.
+    """Number of the GPU, or None for the CPU.
+
+    device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". gpus: how many this process can use.
+
+    Without a number it is the GPU that `torch.cuda.set_device` chose, else the one numbered LOCAL_RANK; of a single
+    GPU, as where each process sees only its own, that one.
 
     Raises:
-        ArgumentError: not "auto", "cpu", "cuda" or "cuda:N".
         DeviceError: there is no such GPU.
     """
     kind, _, number = device.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
-        raise ArgumentError(f"device={device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …")
     if kind == "cpu" or (kind == "auto" and gpus == 0):
         return None
-    wanted = int(number) if number else ranks.local_rank
+    if number:
+        wanted, why = int(number), ""
+    elif gpus == 1:
+        wanted, why = 0, ""
+    else:
+        # 0 is torch's device where nobody chose one, so it does not count as chosen.
+        chosen = _torch_device()
+        wanted, why = (chosen, " (torch's current device)") if chosen else (ranks.local_rank, " (LOCAL_RANK)")
     if wanted >= gpus:
         raise DeviceError(
-            f"device={device!r}: needs GPU {wanted}, and {gpus or 'none'} can be used here (see `nvidia-smi`). "
-            "Use device='cpu', or 'auto' to take a GPU only where there is one"
+            f"device={device!r}: needs GPU {wanted}{why if gpus else ''}, and {gpus or 'none'} can be used here (see "
+            "`nvidia-smi`). Use device='cpu', or 'auto' to take a GPU only where there is one"
         )
     return wanted
+
+
+def _torch_device() -> int:
+    """torch's current GPU in this process; 0 where torch has not been imported, or has not used a GPU yet."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
 
 
 def _torch_distributed() -> Any:
@@ -113,11 +127,12 @@ def _torch_distributed() -> Any:
     return torch.distributed if torch is not None and in_use else None
 
 
-def _from_environment(name: str, default: int) -> int:
+def _from_environment(name: str, default: int, least: int = 0) -> int:
     value = os.environ.get(name, str(default))
-    try:
-        return int(value)
-    except ValueError:
+    if value.strip() == "-1":  # how some launchers say that there is only one process
+        return default
+    if not value.strip().isdecimal() or int(value) < least:
         raise ArgumentError(
-            f"environment variable {name}={value!r}: expected a whole number, as torchrun sets it"
-        ) from None
+            f"environment variable {name}={value!r}: expected a whole number of at least {least}, as torchrun sets it"
+        )
+    return int(value)

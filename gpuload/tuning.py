@@ -8,6 +8,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -41,11 +42,7 @@ def describe_device(device_id: int | None, ranks: Ranks) -> str:
     cores = count_threads(ranks)
     if device_id is None:
         return f"{_cpu_name()}, {cores} cores"
-    try:
-        name = import_module("torch").cuda.get_device_name(device_id)
-    except ImportError:  # without torch, batches are CuPy's
-        name = import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["name"].decode()
-    return f"{name}, {cores} cores"
+    return f"{_gpu_name(device_id)}, {cores} cores"
 
 
 def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tuning | None:
@@ -65,6 +62,23 @@ def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tunin
         if found := [one for one in found if decoder in ("auto", one.decoder)]:
             return max(found, key=lambda one: one.images_per_s)
     return None
+
+
+def tuned(
+    folder: Path,
+    device_id: int | None,
+    ranks: Ranks,
+    decoder: str,
+    num_threads: int | None,
+    prefetch: int | None,
+    hw_decoder_load: float | None,
+) -> tuple[int, int, float | None]:
+    """num_threads, prefetch and hw_decoder_load: as given, else as saved for this device, else the defaults."""
+    saved = load_tuning(folder, describe_device(device_id, ranks), decoder)
+    if saved is None:
+        return num_threads or count_threads(ranks), prefetch or 2, hw_decoder_load
+    load = saved.hw_decoder_load if hw_decoder_load is None else hw_decoder_load
+    return num_threads or saved.num_threads, prefetch or saved.prefetch, load
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
@@ -115,6 +129,15 @@ def _parse(saved: dict[str, Any]) -> Tuning:
     if min(found.num_threads, found.prefetch, found.batch_size) < 1 or not 0 <= (found.hw_decoder_load or 0) <= 1:
         raise ValueError(f"{found}: a setting out of its range")
     return found
+
+
+def _gpu_name(device_id: int) -> str:
+    """As torch tells it, or CuPy where there is no torch that can use GPUs; else "GPU"."""
+    with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
+        return str(import_module("torch").cuda.get_device_name(device_id))
+    with suppress(ImportError, RuntimeError, OSError):
+        return str(import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["name"].decode())
+    return "GPU"
 
 
 def _cpu_name() -> str:

@@ -57,7 +57,7 @@ def _data(photos: Path, out: Path, quick: bool) -> list[Step]:
         count = str(_FEW_IMAGES if quick else _IMAGES)
         making = [sys.executable, str(cut), str(images), count, "--like", "imagenet", "--workers", _cores()]
         found.append(Step("cut", 60, making, makes=images, needs_data=False))
-    packing = ["-m", "gpuload", "pack", str(images), str(shards), "--val", "0.1", "--overwrite"]
+    packing = ["-m", "gpuload", "pack", str(images), str(shards), "--no-splits", "--val", "0.1", "--overwrite"]
     whole = shards / "train" / "manifest.json"
     return [*found, Step("pack", 60, [sys.executable, *packing], makes=whole, needs_data=False)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.augment.checks import check_choices, check_geometry, check_transforms, check_values
+from gpuload.augment.checks import check_arguments
 from gpuload.augment.crops import (
     RANDOM_CROP_DRAWS,
     Crops,
@@ -18,6 +18,7 @@ from gpuload.augment.crops import (
 )
 from gpuload.augment.from_torchvision import arguments_of
 from gpuload.augment.views import Crop, DType, Form, Interpolation, Layout, Normalize, View
+from gpuload.checks import FLAG, check, function
 from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, make_key, uniform
 from gpuload.transforms.color import ColorJitter
 from gpuload.transforms.erasing import RandomErasing
@@ -76,12 +77,12 @@ class Augment:
     @classmethod
     def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
         """The basis of torchvision's reference training of ResNet-50: random crops, flips, ImageNet's mean and std."""
-        return cls(size, crop="random", **changes)
+        return cls(size, **{"crop": "random", **changes})
 
     @classmethod
     def imagenet_eval(cls, size: int = 224, **changes: Any) -> "Augment":
         """Its evaluation: the shorter side resized to size * 256 / 224, then a center crop."""
-        return cls(size, crop="center", **changes)
+        return cls(size, **{"crop": "center", **changes})
 
     @classmethod
     def inception(cls, size: int = 299, *, train: bool, **changes: Any) -> "Augment":
@@ -91,6 +92,7 @@ class Augment:
         contrast by half, hue by 0.2; brightness is multiplied here, where TensorFlow adds). Evaluation: the central
         87.5 % of each side, stretched to size.
         """
+        train = check("Augment.inception", "train", train, FLAG)
         constants = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
         if not train:
             return cls(size, **{"crop": "center", "fraction": 0.875, **constants, **changes})
@@ -104,14 +106,11 @@ class Augment:
         Raises:
             ArgumentError: a transform that has no counterpart here.
         """
+        check("Augment.torchvision", "transform", transform, function("a torchvision transform, such as a Compose"))
         return cls(**{**arguments_of(transform), **changes})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
-        check_choices(self)
-        check_geometry(self)
-        check_transforms(self)
-        check_values(self)
+        check_arguments(self)
         # A transform that does not fit the output size, or needs too many random numbers, raises when it draws: better
         # here than in the middle of an epoch.
         self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuload.augment.augment import Augment
 from gpuload.augment.views import Form
+from gpuload.checks import check, shown, whole
 from gpuload.errors import ArgumentError
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
@@ -23,10 +24,8 @@ class Schedule:
     """
 
     def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
-        by_epoch = dict(augment) if isinstance(augment, Mapping) else {0: augment}
-        for epoch in by_epoch:
-            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-                raise ArgumentError(f"augment: epoch {epoch!r}; expected whole numbers from 0 on")
+        given = augment if isinstance(augment, Mapping) else {0: augment}
+        by_epoch = {check("augment", "epoch", epoch, whole(0)): views for epoch, views in given.items()}
         if 0 not in by_epoch:
             raise ArgumentError(f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first")
         self._starts = sorted(by_epoch)
@@ -66,13 +65,16 @@ class Schedule:
 
 
 def _views(augment: Augments) -> tuple[Augment, ...]:
-    views = augment if isinstance(augment, Sequence) else (augment,)
+    views = tuple(augment) if isinstance(augment, list | tuple) else (augment,)
     for view in views:
         if not isinstance(view, Augment):
-            raise ArgumentError(f"augment: {view!r}; expected a gpuload.Augment, several, or a dict of them by epoch")
+            raise ArgumentError(
+                f"augment={shown(view)}: expected a gpuload.Augment, several, or a dict of them by epoch. "
+                "Augment.torchvision(...) reads torchvision's transforms"
+            )
     if not views:
         raise ArgumentError(f"augment={augment!r}: expected at least one Augment")
-    return tuple(views)
+    return views
 
 
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:

@@ -2,12 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpuload.batchwise.interface import BatchForm, BatchTransform, FieldBatch
+from gpuload.checks import Rule, as_items, shown
 from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM
 from gpuload.errors import ArgumentError
 
 MOST_TRANSFORMS = BATCH_TRANSFORM_DRAWS.count // EACH_BATCH_TRANSFORM
+
+
+def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
+    transforms = as_items(value)
+    for transform in transforms:
+        if not callable(transform) or isinstance(transform, type):
+            raise ArgumentError(
+                f"batch_transforms: {shown(transform)} is no function of a batch. Expected functions, or instances "
+                "such as MixUp()"
+            )
+        for attribute in ("adds", "softens"):
+            names = getattr(transform, attribute, ())
+            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+                raise ArgumentError(
+                    f"batch_transforms: {shown(transform)} has {attribute} = {shown(names)}. Expected a tuple of names"
+                )
+    return transforms
+
+
+TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule("a list of functions, such as [MixUp()]", _as_transforms)
 
 
 def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> tuple[str, ...]:
@@ -15,7 +37,7 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
 
     Raises:
         ArgumentError: what can be said before the first batch: too many transforms, a field that is missing or there
-            twice, labels that would be mixed twice, unknown classes, a hole larger than the images, no function at all.
+            twice, labels that would be mixed twice, unknown classes, a hole larger than the images.
     """
     if len(transforms) > MOST_TRANSFORMS:
         raise ArgumentError(
@@ -25,8 +47,6 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
     known, classes = form.fields, form.class_fields
     softened: dict[str, BatchTransform] = {}
     for transform in transforms:
-        if not callable(transform):
-            raise ArgumentError(f"batch_transforms: {transform!r} is no function of a batch")
         for name in getattr(transform, "softens", ()):
             if name in softened:
                 raise ArgumentError(

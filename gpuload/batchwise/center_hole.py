@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.checks import LARGEST, SIDES, check_fields, number, text
 from gpuload.errors import ArgumentError
 from gpuload.types import HeightWidth
 
@@ -26,8 +27,12 @@ class CenterHole:
     target: str = "middle"
 
     def __post_init__(self) -> None:
-        if len(self._hole) != 2 or min(self._hole) < 1:
-            raise ArgumentError(f"CenterHole(size={self.size!r}): expected a positive side in pixels, or two")
+        check_fields(
+            self,
+            size=SIDES,
+            fill=number(-LARGEST, LARGEST, "a number in -1e6..1e6"),
+            target=text("the name of the field that is added"),
+        )
 
     @property
     def adds(self) -> tuple[str, ...]:

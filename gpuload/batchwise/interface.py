@@ -1,10 +1,11 @@
 """What a batch transform gets, and what it may say of itself."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
+from gpuload.checks import shown
 from gpuload.draws import Draws
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, CallError
 from gpuload.fields import COMPUTED
 from gpuload.types import HeightWidth
 
@@ -39,6 +40,12 @@ class FieldBatch:
     fields: dict[str, Any]
     num_classes: int | None
     draws: Draws
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}]")
+
+    def __setitem__(self, name: object, value: object) -> NoReturn:
+        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}] = …")
 
     @property
     def form(self) -> BatchForm:

@@ -12,9 +12,12 @@ import numpy as np
 
 from gpuload.batchwise.blend import Mix, array_module, mix_images, symmetric_beta
 from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.checks import COUNT, LARGEST, PROBABILITY, check_fields, instance, number, optional, refuse, several
 from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, DrawRange, Draws
 from gpuload.errors import ArgumentError
 from gpuload.types import F64
+
+_ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
 
 class _Mixer:
@@ -78,7 +81,7 @@ class MixUp(_Mixer):
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
-        _check_mixing(self, self.alpha, self.p)
+        check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `_Mixer.plan`."""
@@ -112,7 +115,7 @@ class CutMix(_Mixer):
     num_classes: int | None = None
 
     def __post_init__(self) -> None:
-        _check_mixing(self, self.alpha, self.p)
+        check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """As `_Mixer.plan`."""
@@ -126,6 +129,9 @@ class CutMix(_Mixer):
         box = np.concatenate([start, stop], 1).astype(np.int64) * mixed[:, None]
         area = np.prod(box[:, 2:] - box[:, :2], axis=1)
         return Mix(box, np.zeros(len(box)), 1 - area / max(height * width, 1))
+
+
+_CHOICES = several(instance("", MixUp, CutMix), "a list of MixUp and CutMix, such as [MixUp(), CutMix()]")
 
 
 @dataclass(frozen=True)
@@ -144,16 +150,14 @@ class RandomChoice(_Mixer):
     p: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
-        most = (CHOICE_DRAWS.count - 1) // EACH_CHOICE
-        if not self.transforms or not all(isinstance(one, MixUp | CutMix) for one in self.transforms):
-            raise ArgumentError(f"{self}: expected one or more of MixUp and CutMix")
-        if len(self.transforms) > most:
-            raise ArgumentError(
-                f"RandomChoice: has {len(self.transforms)} transforms, expected at most {most}. Use fewer"
-            )
-        if self.p is not None and (len(self.p) != len(self.transforms) or min(self.p) < 0 or not sum(self.p) > 0):
-            raise ArgumentError(f"{self}: expected a probability for each of the {len(self.transforms)} transforms")
+        check_fields(self, transforms=_CHOICES)
+        count, most = len(self.transforms), (CHOICE_DRAWS.count - 1) // EACH_CHOICE
+        if count > most:
+            raise ArgumentError(f"RandomChoice(transforms): has {count}, expected at most {most}. Use fewer")
+        shares = f"a probability for each of the {count} transforms, which are divided by their sum"
+        check_fields(self, p=optional(several(number(0, LARGEST, ""), shares, count)))
+        if self.p is not None and not sum(self.p) > 0:
+            raise refuse("RandomChoice", "p", self.p, "at least one of them above 0")
         if len({one.num_classes for one in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
         self.plan(_no_sample, 1, 1)  # a subclass that asks for too many random numbers is refused here
@@ -191,12 +195,3 @@ def _soft_labels(labels: Any, share: F64, classes: int) -> Any:
     soft[rows, labels] = own
     soft[rows, xp.roll(labels, 1)] += 1 - own
     return soft
-
-
-def _check_mixing(transform: MixUp | CutMix, alpha: float, p: float) -> None:
-    if not 0 < alpha < np.inf:
-        raise ArgumentError(f"{transform}: expected alpha above 0; to mix nothing, remove the transform")
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"{transform}: expected p, a probability, in 0..1")
-    if transform.num_classes is not None and transform.num_classes < 1:
-        raise ArgumentError(f"{transform}: expected num_classes of at least 1")

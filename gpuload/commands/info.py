@@ -28,9 +28,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _info(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from gpuload.checks import COUNT, check_option
     from gpuload.disk.dataset import Dataset
     from gpuload.order.mixedness import measure_mixing, smallest_good_window
 
+    check_option("--window", args.window, COUNT)
+    check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
     console = Console(highlight=False)

@@ -212,11 +212,15 @@ def _tune(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from gpuload.checks import COUNT, POSITIVE, SIDE, check_option, number, optional
     from gpuload.ranks import find_ranks
     from gpuload.tuning import describe_device, save_tuning
 
-    if args.seconds <= 0 or args.size < 1 or (args.batch_size is not None and args.batch_size < 1):
-        raise ArgumentError("--seconds, --size and --batch-size: expected more than 0")
+    check_option("--seconds", args.seconds, number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
+    check_option("--size", args.size, SIDE)
+    check_option("--batch-size", args.batch_size, optional(COUNT))
+    if args.json is not None and (args.json.is_dir() or not args.json.parent.is_dir()):
+        raise ArgumentError(f"--json {args.json}: expected a file in a folder that exists")
     device, usual, choices = choose(args.folder, args.device, args.batch_size)
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():

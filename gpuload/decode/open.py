@@ -1,40 +1,60 @@
 """Chooses the decoder and the device, and opens the decoder."""
 
-import ctypes
-import importlib.util
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from importlib import import_module
+from typing import Any, Literal
 
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.installed import Fault, fault_of, has_driver
 from gpuload.ranks import Ranks, find_device
 
 DecoderName = Literal["auto", "dali", "native"]
 
+_LOG = logging.getLogger(__name__)
 
-def choose_backend(decoder: str, device: str, ranks: Ranks) -> tuple[Literal["dali", "native"], int | None]:
+
+def choose_backend(
+    decoder: str, device: str, ranks: Ranks, decodes: bool = True
+) -> tuple[Literal["dali", "native"], int | None]:
     """The decoder and the number of the GPU, or None for the CPU.
 
-    "auto" is DALI on a GPU. On a CPU it is "native" where that is installed: its images/s over DALI's, for random crops
+    "auto" is DALI on a GPU. On a CPU it is "native" where that can be used: its images/s over DALI's, for random crops
     on 2 cores (2026-11), are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128.
+    Where it cannot, DALI decodes, and that is logged.
+
+    decodes: whether anything is to be decoded; if not, no packages are needed.
 
     Raises:
-        ArgumentError: an unknown decoder, or one that does not run on that device.
+        ArgumentError: a decoder that does not run on that device.
         DeviceError: there is no such GPU.
-        MissingPackageError: a GPU is asked for and DALI is not installed.
+        MissingPackageError: the packages of the decoder cannot be used; with "auto" on a CPU, those of neither.
     """
-    if decoder not in get_args(DecoderName):
-        raise ArgumentError(f"decoder={decoder!r}: expected one of {', '.join(map(repr, get_args(DecoderName)))}")
-    if decoder == "native" and device.startswith("cuda"):
-        raise ArgumentError(f"decoder='native', device={device!r}: it runs on the CPU. Use decoder='dali'")
-    device_id = find_device(device, ranks, 0 if device == "cpu" or decoder == "native" else _count_gpus(device))
-    if decoder == "auto":
-        has_native = all(_is_installed(name) for name in ("simplejpeg", "torch", "numba"))
-        return ("native" if device_id is None and has_native else "dali"), device_id
-    return ("native" if decoder == "native" else "dali"), device_id
+    if decoder == "native":
+        if device.startswith("cuda"):
+            raise ArgumentError(f"decoder='native', device={device!r}: it runs on the CPU. Use decoder='dali'")
+        if decodes and (fault := _native_fault()) is not None:
+            raise MissingPackageError(f"decoder='native': {fault.reason}. {fault.remedy}. Or use decoder='dali'")
+        return "native", None
+    device_id = find_device(device, ranks, 0 if device == "cpu" else _count_gpus(device))
+    if not decodes:
+        return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
+    if decoder == "auto" and device_id is None:
+        if (fault := _native_fault()) is None:
+            return "native", None
+        if (other := _dali_fault()) is not None:
+            raise MissingPackageError(
+                f"decoder='auto': no decoder can be used. 'native': {fault.reason}; 'dali': {other.reason}. "
+                f"{fault.remedy}"
+            )
+        _log(fault, "DALI decodes, which on a CPU is slower than the native decoder")
+    elif (fault := _dali_fault()) is not None:
+        raise _without_dali(f"decoder={decoder!r}", fault)
+    return "dali", device_id
 
 
 def open_decoder(
@@ -54,7 +74,6 @@ def open_decoder(
 
     Raises:
         ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.
-        MissingPackageError: its packages are not installed.
     """
     if graph is not None and name != "dali":
         raise ArgumentError("graph: DALI operators need decoder='dali'")
@@ -95,28 +114,39 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if device == "auto" and not _has_driver():
+    if device == "auto" and not has_driver():
         return 0
-    try:
-        from gpuload.decode.dali.decoder import count_gpus
-    except MissingPackageError:
-        if device == "auto":
-            return 0
-        raise
+    if (fault := _dali_fault()) is not None:
+        if device != "auto":
+            raise _without_dali(f"device={device!r}", fault)
+        _log(fault, "the CPU decodes, although there is an NVIDIA driver")
+        return 0
+    from gpuload.decode.dali.decoder import count_gpus
+
     return count_gpus()
 
 
-def _has_driver() -> bool:
-    """Whether NVIDIA's driver is installed. This costs nothing, while asking DALI costs its import, 0.3 s."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
+def _native_fault() -> Fault | None:
+    """Why the native decoder cannot be used here."""
+    for package in ("simplejpeg", "torch", "numba"):
+        if (fault := fault_of(package)) is not None:
+            return fault
+    if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
+        return Fault("numba compiles nothing, since NUMBA_DISABLE_JIT is set", "Unset it")
+    return fault_of("gpuload.decode.native.decoder")  # a version of numba that lacks something
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ValueError, ModuleNotFoundError):  # sys.modules holds None for it, or its parent is missing
-        return False
+def _dali_fault() -> Fault | None:
+    """Why DALI cannot be used here."""
+    return fault_of("nvidia.dali", without_gpu="dali")
+
+
+def _without_dali(subject: str, fault: Fault) -> MissingPackageError:
+    return MissingPackageError(
+        f"{subject}: {fault.reason}. {fault.remedy}; DALI decodes on machines without a GPU, too"
+    )
+
+
+def _log(fault: Fault, what: str) -> None:
+    """One line; a warning where something that is installed does not work."""
+    _LOG.log(logging.INFO if fault.is_missing else logging.WARNING, "%s: %s", what, fault.reason)

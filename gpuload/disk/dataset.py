@@ -1,19 +1,19 @@
 """A packed folder opened for reading: what it holds and where its samples are."""
 
-import copy
 import hashlib
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.checks import PATH, Rule, as_text, checked, shown, whole
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.errors import ArgumentError, FormatError, ShardError
+from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
 from gpuload.types import I64
 
@@ -21,20 +21,47 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
 
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    """bool or integers (n,)."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # lists of unequal length, tensors on a GPU
+        raise TypeError from None
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
+        raise TypeError
+    return found if found.dtype == bool else found.astype(np.int64)
+
+
+def _as_expression(value: Any) -> Any:
+    import pyarrow.compute as pc
+
+    if not isinstance(value, pc.Expression):
+        raise TypeError
+    return value
+
+
+_SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
+_NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
+_EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
+
+
 class Dataset:
     """A packed folder such as `shards/train`, opened for reading.
 
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
-    nothing per sample; the index is memory-mapped.
+    nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
+    opened again where the pickle is loaded.
 
     Raises:
+        ArgumentError: `folder` is not a path.
         FormatError: the manifest is missing, damaged or has an unsupported version, or the index does not match it.
         ShardError: a shard is missing or has a different size from the one in the manifest.
     """
 
+    @checked("Dataset", folder=PATH)
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
             raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
         if not (self.folder / "manifest.json").exists() and (self.folder / "train" / "manifest.json").exists():
             raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {self.folder / 'train'}")
@@ -60,6 +87,9 @@ class Dataset:
         part = "" if self._selected is None else f" of {self.first_samples[-1]:,}"
         return f"Dataset({str(self.folder)!r}: {len(self):,}{part} samples in {len(self.shard_paths):,} shards)"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (str(self.folder.absolute()), self.manifest.fingerprint, self._selected)
+
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Name of each class by its number; None if the packer was not given names."""
@@ -72,6 +102,7 @@ class Dataset:
             return self.manifest.fingerprint
         return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
 
+    @checked("Dataset.subset", samples=_SAMPLES)
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
         """A data set of only these samples, in stored order.
 
@@ -86,24 +117,28 @@ class Dataset:
         chosen = np.asarray(samples)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
-                raise ArgumentError(f"subset: the mask has shape {chosen.shape}, expected ({len(self)},)")
+                raise ArgumentError(
+                    f"Dataset.subset(samples): the mask has shape {chosen.shape}, expected ({len(self)},)"
+                )
             chosen = np.flatnonzero(chosen)
-        chosen = np.sort(chosen.astype(np.int64))
+        chosen = np.sort(chosen)
         if not len(chosen):
-            raise ArgumentError(f"subset: no sample of {self.folder} is selected. Loosen the filter")
+            raise ArgumentError(f"Dataset.subset(samples): no sample of {self.folder} is selected. Loosen the filter")
         repeated = (np.diff(chosen) == 0).any()
         if chosen[0] < 0 or chosen[-1] >= len(self) or repeated:
             raise ArgumentError(
-                f"subset: sample numbers must be in 0..{len(self) - 1}, each at most once; found {chosen[0]}.."
-                f"{chosen[-1]}{', some of them repeated' if repeated else ''}"
+                f"Dataset.subset(samples): sample numbers must be in 0..{len(self) - 1}, each at most once; found "
+                f"{chosen[0]}..{chosen[-1]}{', some of them repeated' if repeated else ''}"
             )
-        part = copy.copy(self)
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__)
         for computed in ("labels", "fingerprint"):
             part.__dict__.pop(computed, None)
         part._selected = self.stored_samples(chosen)
         part.shard_sizes = np.diff(np.searchsorted(part._selected, self.first_samples))
         return part
 
+    @checked("Dataset.filter", expression=_EXPRESSION)
     def filter(self, expression: "pc.Expression") -> "Dataset":
         """The samples for which an Arrow expression over the index columns is true.
 
@@ -121,7 +156,9 @@ class Dataset:
                 numbers.append(rows.filter(expression).column("sample number").to_numpy())
             except (pa.ArrowException, TypeError) as error:
                 reason = str(error).splitlines()[0]
-                raise ArgumentError(f"filter: {reason}. The columns are {', '.join(self.schema.names)}") from None
+                raise ArgumentError(
+                    f"Dataset.filter(expression): {reason}. The columns are {', '.join(self.schema.names)}"
+                ) from None
         kept = np.concatenate(numbers)
         if self._selected is not None:
             return self.subset(np.isin(self._selected, kept))
@@ -136,6 +173,7 @@ class Dataset:
         """Names and Arrow types of the index columns."""
         return self._index.schema
 
+    @checked("Dataset.rows", shard=whole(0))
     def rows(self, shard: int) -> pa.RecordBatch:
         """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
 
@@ -143,8 +181,11 @@ class Dataset:
         shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
 
         Raises:
+            ArgumentError: there is no such shard.
             FormatError: the index and the manifest disagree on the number of samples in the shard.
         """
+        if shard >= len(self.shard_paths):
+            raise ArgumentError(f"Dataset.rows(shard={shard}): {self.folder} has {len(self.shard_paths)} shards")
         rows = self._index.shard(shard)
         expected = self.manifest.shards[shard].samples
         if rows.num_rows != expected:
@@ -160,9 +201,17 @@ class Dataset:
         shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
         return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
 
+    @checked("Dataset.keys", samples=_NUMBERS)
     def keys(self, samples: npt.ArrayLike) -> list[str]:
-        """The keys of samples, given by their numbers in the stored order of the whole set (the field "index")."""
-        numbers = np.asarray(samples, np.int64)
+        """The keys of samples, given by their numbers in the stored order of the whole set (the field "index").
+
+        Raises:
+            ArgumentError: a number is out of range.
+        """
+        numbers = np.asarray(samples)
+        last = int(self.first_samples[-1]) - 1
+        if numbers.dtype == bool or (len(numbers) and (numbers.min() < 0 or numbers.max() > last)):
+            raise ArgumentError(f"Dataset.keys(samples={shown(samples)}): expected sample numbers in 0..{last}")
         shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
         rows = numbers - self.first_samples[shards]
         return [
@@ -177,6 +226,7 @@ class Dataset:
         labels: I64 = self._index.table().column("label").to_numpy()
         return labels if self._selected is None else labels[self._selected]
 
+    @checked("Dataset.require_field", name=Rule("the name of a field", as_text))
     def require_field(self, name: str) -> Field:
         """The packed field of this name.
 
@@ -202,3 +252,19 @@ class Dataset:
                     f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
                 )
+
+
+def _reopen(folder: str, fingerprint: str, selected: I64 | None) -> Dataset:
+    """A pickled data set, opened again.
+
+    Raises:
+        StateError: the folder now holds another set than the one that was pickled.
+        FormatError, ShardError: as `Dataset`.
+    """
+    dataset = Dataset(folder)
+    if dataset.manifest.fingerprint != fingerprint:
+        raise StateError(
+            f"{folder}: holds another data set (fingerprint {dataset.manifest.fingerprint}) than the pickled one had "
+            f"({fingerprint}). Open it with gpuload.Dataset and make the selection again"
+        )
+    return dataset if selected is None else dataset.subset(selected)

@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.checks import COUNT, check_fields, optional, whole
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
+from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
 from gpuload.types import Array, ClassNames
 
+_INT64 = whole(-(2**63), 2**63 - 1, "a whole number of 64 bits")
 _NO_BYTES = np.empty(0, np.uint8)
 # The largest item in bytes that torch.from_numpy accepts: bool, integers, floats up to 64 bits, complex up to 128.
 _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
@@ -29,7 +31,7 @@ class Tokens(FieldSpec):
     max_length: L of every batch; longer arrays are cut off at their end. By default the longest array's length.
 
     Raises:
-        ArgumentError: max_length is below 1. When bound: the arrays are not integers or not one-dimensional.
+        ArgumentError: a value out of its range. When bound: the arrays are not integers or not one-dimensional.
     """
 
     name: str = "tokens"
@@ -39,7 +41,7 @@ class Tokens(FieldSpec):
     kind = "array"
 
     def __post_init__(self) -> None:
-        self._require_at_least("max_length", self.max_length, 1)
+        check_fields(self, name=NAME, pad=_INT64, max_length=optional(COUNT))
 
 
 class PaddedTokens(NamedTuple):

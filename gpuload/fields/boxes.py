@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.errors import ArgumentError, SourceError
+from gpuload.checks import COUNT, FLAG, check_fields, choice, number, optional
+from gpuload.errors import SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, shortest
+from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, shortest
 from gpuload.fields.motion import crop_edges, flips
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
@@ -50,16 +51,14 @@ class Boxes(FieldSpec):
     kind = "boxes"
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(BoxFormat):
-            raise ArgumentError(
-                f"Boxes({self.name!r}, format={self.format!r}): expected one of "
-                f"{', '.join(map(repr, get_args(BoxFormat)))}"
-            )
-        if not 0 <= self.min_visible <= 1:
-            raise ArgumentError(
-                f"Boxes({self.name!r}, min_visible={self.min_visible!r}): expected a fraction of a box's area, in 0..1"
-            )
-        self._require_at_least("max_boxes", self.max_boxes, 1)
+        check_fields(
+            self,
+            name=NAME,
+            format=choice(*get_args(BoxFormat)),
+            normalized=FLAG,
+            min_visible=number(0, 1, "a fraction of a box's area, in 0..1"),
+            max_boxes=optional(COUNT),
+        )
 
 
 class PaddedBoxes(NamedTuple):

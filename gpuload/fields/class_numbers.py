@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.checks import COUNT, FLAG, check_fields, optional
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.class_limits import check_classes, known_count
 from gpuload.fields.field import LABEL, Field
 from gpuload.fields.integers import BoundIntegers
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, describe
+from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.parsing import flat_array, is_number
 from gpuload.fields.rows import BoundField, DatasetView, Rows
 from gpuload.types import I64, ClassNames
@@ -42,7 +43,7 @@ class OneHot(FieldSpec):
     kind = "class"
 
     def __post_init__(self) -> None:
-        self._require_at_least("num_classes", self.num_classes, 1)
+        check_fields(self, name=NAME, num_classes=optional(COUNT), background=FLAG)
 
 
 class ClassKind(Kind):

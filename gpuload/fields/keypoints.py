@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
+from gpuload.checks import COUNT, FLAG, Rule, as_items, check_fields, choice, optional, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe, shortest
+from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe, shortest
 from gpuload.fields.motion import apply_affine, crop_and_flip, flips
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
@@ -22,6 +23,19 @@ KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
 
 _UNLABELLED, _HIDDEN, _VISIBLE = 0, 1, 2  # visibility, as in COCO's keypoint annotations
+
+
+def _as_pairs(value: Any) -> Pairs:
+    pair = several(whole(0), "", count=2)
+    pairs: Any = tuple(pair.read(entry) for entry in as_items(value))
+    points = [point for both in pairs for point in both]
+    if len(set(points)) < len(points):
+        raise ValueError
+    found: Pairs = pairs
+    return found
+
+
+_FLIP_PAIRS = Rule("pairs of point numbers, each number at most once, such as ((1, 2), (3, 4))", _as_pairs)
 
 
 @dataclass(frozen=True)
@@ -55,28 +69,15 @@ class Keypoints(FieldSpec):
     kind = "keypoints"
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(KeypointFormat):
-            raise ArgumentError(
-                f"Keypoints({self.name!r}, format={self.format!r}): expected one of "
-                f"{', '.join(map(repr, get_args(KeypointFormat)))}"
-            )
-        if self.flip_pairs is not None:
-            object.__setattr__(self, "flip_pairs", self._checked_pairs(self.flip_pairs))
-        self._require_at_least("min_visible", self.min_visible, 0)
-        self._require_at_least("max_instances", self.max_instances, 1)
-
-    def _checked_pairs(self, given: Any) -> Pairs:
-        try:
-            pairs = tuple((int(one), int(other)) for one, other in given)
-        except (TypeError, ValueError):
-            pairs = ((-1, -1),)
-        points = [point for pair in pairs for point in pair]
-        if min(points, default=0) < 0 or len(set(points)) < len(points):
-            raise ArgumentError(
-                f"Keypoints({self.name!r}, flip_pairs={given!r}): expected pairs of point numbers, each number at most "
-                "once, such as ((1, 2), (3, 4))"
-            )
-        return pairs
+        check_fields(
+            self,
+            name=NAME,
+            format=choice(*get_args(KeypointFormat)),
+            normalized=FLAG,
+            flip_pairs=optional(_FLIP_PAIRS),
+            min_visible=whole(0),
+            max_instances=optional(COUNT),
+        )
 
 
 class PaddedKeypoints(NamedTuple):

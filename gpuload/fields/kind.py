@@ -15,10 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import ArgumentError
+from gpuload.checks import text
 from gpuload.fields.field import Field
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
 from gpuload.types import F32, F64, I64, ClassNames, WidthHeight
+
+NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`
 
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
 
@@ -67,10 +69,6 @@ class FieldSpec:
 
     name: str
     kind: ClassVar[str]
-
-    def _require_at_least(self, argument: str, value: int | None, least: int) -> None:
-        if value is not None and value < least:
-            raise ArgumentError(f"{describe(self)[:-1]}, {argument}={value!r}): expected at least {least}")
 
 
 def describe(spec: "str | FieldSpec") -> str:

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.checks import COUNT, check_fields, optional
 from gpuload.errors import ArgumentError
 from gpuload.fields.class_limits import check_classes, known_count
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
+from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
@@ -36,7 +37,7 @@ class MultiHot(FieldSpec):
     kind = "labels"
 
     def __post_init__(self) -> None:
-        self._require_at_least("num_classes", self.num_classes, 1)
+        check_fields(self, name=NAME, num_classes=optional(COUNT))
 
 
 class LabelsKind(Kind):

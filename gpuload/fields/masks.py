@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import ArgumentError, DecodeError
+from gpuload.checks import check_fields, whole
+from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
 from gpuload.types import Array, ClassNames
@@ -37,8 +38,7 @@ class Mask(FieldSpec):
     kind = "mask"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fill <= 255:
-            raise ArgumentError(f"Mask({self.name!r}, fill={self.fill!r}): expected a class number, in 0..255")
+        check_fields(self, name=NAME, fill=whole(0, 255, "a class number, in 0..255"))
 
 
 class MaskKind(Kind):

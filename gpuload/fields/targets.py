@@ -9,13 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gpuload.checks import FLAG, check_fields, either, several
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement, shortest
+from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement, shortest
 from gpuload.fields.parsing import is_number
 from gpuload.fields.ragged import flat
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value
 from gpuload.types import I64, Array, ClassNames
+
+_NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,7 @@ class Target(FieldSpec):
     kind = "target"
 
     def __post_init__(self) -> None:
-        negated = self.negate_on_flip
-        if not all(isinstance(entry, bool) for entry in (negated if isinstance(negated, tuple) else (negated,))):
-            raise ArgumentError(
-                f"Target({self.name!r}, negate_on_flip={negated!r}): expected True, False or a tuple of these, one for "
-                "each number of the target"
-            )
+        check_fields(self, name=NAME, negate_on_flip=_NEGATED)
 
 
 class TargetKind(Kind):

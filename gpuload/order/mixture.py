@@ -2,10 +2,25 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from gpuload.checks import (
+    LARGEST,
+    POSITIVE,
+    Rule,
+    as_items,
+    as_number,
+    check_fields,
+    checked,
+    instance,
+    number,
+    refuse,
+    several,
+)
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 
@@ -20,6 +35,14 @@ class Mixture:
 
     datasets: tuple[Dataset, ...]
     shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self, datasets=several(instance("", Dataset), "a tuple of gpuload.Dataset. Use gpuload.mix"))
+        count = len(self.datasets)
+        shares = f"{count} numbers above 0 that sum to 1. Use gpuload.mix"
+        check_fields(self, shares=several(number(POSITIVE, 1, ""), shares, count))
+        if not math.isclose(sum(self.shares), 1):
+            raise refuse("Mixture", "shares", self.shares, shares)
 
     def __len__(self) -> int:
         """Samples in an epoch: those of all data sets together."""
@@ -42,6 +65,21 @@ class Mixture:
         return " + ".join(str(dataset.folder) for dataset in self.datasets)
 
 
+def open_data(
+    data: str | Path | Dataset | Mixture,
+) -> tuple[Dataset | Mixture, tuple[Dataset, ...], tuple[float, ...]]:
+    """What a user gave as data, opened; the data sets in it, and their shares."""
+    if isinstance(data, Mixture):
+        return data, data.datasets, data.shares
+    dataset = data if isinstance(data, Dataset) else Dataset(data)
+    return dataset, (dataset,), (1.0,)
+
+
+def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
+    return tuple((data, as_number(weight)) for data, weight in map(as_items, as_items(value)))
+
+
+@checked("mix", parts=Rule('a list of pairs such as [("shards/a", 0.7), ("shards/b", 0.3)]', _as_parts))
 def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
@@ -52,11 +90,11 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
         ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
     """
     if not parts:
-        raise ArgumentError("mix: expected at least one (data set, weight)")
+        raise ArgumentError("mix(parts): expected at least one (data set, weight)")
     datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
-    weights = [float(weight) for _, weight in parts]
-    if not all(weight > 0 for weight in weights):
-        raise ArgumentError(f"mix: weights {weights}, expected each above 0")
+    weights = [weight for _, weight in parts]
+    if not all(0 < weight <= LARGEST for weight in weights):
+        raise ArgumentError(f"mix(parts): weights {weights}, expected each above 0 and at most 1e6")
     for dataset in datasets[1:]:
         if dataset.classes != datasets[0].classes:
             raise ArgumentError(

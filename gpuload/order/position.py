@@ -1,8 +1,10 @@
 """How far a run is, as plain numbers to save and to resume from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpuload.checks import shown
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import StateError
 from gpuload.order.mixture import Mixture
@@ -42,21 +44,24 @@ class RunIdentity:
             "dataset_samples": len(self.data),
         }
 
-    def load(self, state: dict[str, Any]) -> Position:
+    def load(self, state: Mapping[str, Any]) -> Position:
         """The position in a state.
 
         Raises:
-            StateError: the state is of another data set, or of a run with another seed, shuffle or window.
+            StateError: the state is of another data set, of a run with another seed, shuffle or window, or damaged.
         """
         if state.get("version") != VERSION:
             raise StateError(
                 f"state_dict: is of version {state.get('version')!r}, this gpuload reads {VERSION}. "
                 "Was it made by another loader?"
             )
+        expected = self.state_dict(Position(0, 0, 0))
+        if missing := sorted(set(expected) - set(state)):
+            raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
         if state["fingerprint"] != self.data.fingerprint:
             raise StateError(
-                f"state_dict: is of another data set ({state['dataset_samples']:,} samples, fingerprint "
-                f"{state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
+                f"state_dict: is of another data set ({_count('dataset_samples', state['dataset_samples']):,} "
+                f"samples, fingerprint {state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
                 f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
         for name in ("seed", "shuffle", "window"):
@@ -65,4 +70,15 @@ class RunIdentity:
                     f"state_dict: was made with {name}={state[name]}, this loader has {name}={getattr(self, name)}. "
                     f"The order would differ: construct it with {name}={state[name]}"
                 )
-        return Position(*(int(state[name]) for name in Position._fields))
+        return Position(*(_count(name, state[name]) for name in Position._fields))
+
+
+def _count(name: str, value: Any) -> int:
+    """A number of a state, also where a checkpoint has made a tensor or an array of it."""
+    try:
+        found = int(value)
+        if found == value and found >= 0:
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise StateError(f"state_dict: has {name}={shown(value)}, expected a whole number from 0. Was it edited?")

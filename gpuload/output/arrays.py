@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gpuload.augment import Form
 from gpuload.errors import ArgumentError, DeviceError, MissingPackageError
+from gpuload.installed import fault_of
 
 Output = Literal["torch", "numpy", "cupy"]
 
@@ -65,13 +66,10 @@ def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
 
 class _TorchArrays:
     def __init__(self, device_id: int | None, dtype: str, channels_last: bool) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise MissingPackageError(
-                "output='torch': torch is not installed. `pip install 'gpuload[cuda13]'` brings it. "
-                "Or use output='numpy'"
-            ) from None
+        if (fault := fault_of("torch")) is not None:
+            raise MissingPackageError(f"output='torch': {fault.reason}. {fault.remedy}. Or use output='numpy'")
+        import torch
+
         if device_id is not None and not torch.cuda.is_available():
             raise DeviceError(
                 f"output='torch': torch {torch.__version__} cannot use the GPU that DALI found. Install a CUDA "
@@ -145,13 +143,10 @@ class _CupyArrays:
     def __init__(self, device_id: int | None, channels_last: bool) -> None:
         if device_id is None:
             raise DeviceError("output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'")
-        try:
-            import cupy
-        except ImportError:
-            raise MissingPackageError(
-                "output='cupy', or batch_transforms on a GPU: CuPy is not installed. `pip install 'gpuload[cuda13]'` "
-                "brings it, or `[cuda12]`"
-            ) from None
+        if (fault := fault_of("cupy", without_gpu="cuda13")) is not None:
+            raise MissingPackageError(f"output='cupy', or batch_transforms on a GPU: {fault.reason}. {fault.remedy}")
+        import cupy
+
         self.device = f"cuda:{device_id}"
         self._cupy, self._device_id, self._channels_last = cupy, device_id, channels_last
 

@@ -2,8 +2,24 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
+
+from gpuload.checks import (
+    FLAG,
+    LARGEST,
+    Rule,
+    as_items,
+    as_number,
+    as_text,
+    check_fields,
+    instance,
+    number,
+    optional,
+    several,
+    whole,
+)
 from gpuload.errors import ArgumentError
 from gpuload.packing.image.placement import Fit
 from gpuload.types import WidthHeight
@@ -11,6 +27,35 @@ from gpuload.types import WidthHeight
 Encode = Literal["keep", "jpeg", "raw"]
 Dedup = Literal["no", "report", "drop"]
 Resizer = Literal["auto", "pillow", "torch"]
+
+
+_TEXT, _WHOLE = Rule("a text", as_text), whole()
+
+
+def _as_size(value: Any) -> WidthHeight:
+    """One number is the side of a square."""
+    width, height = several(_WHOLE, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
+    return width, height
+
+
+def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
+    return tuple((as_text(name), as_number(share)) for name, share in map(as_items, as_items(value)))
+
+
+# The types, which the command line gets right by itself. What is out of range, `__post_init__` says in its words.
+_ENCODING: dict[str, Rule[Any]] = {
+    "encode": _TEXT,
+    "size": optional(Rule("pixels, one whole number or two (width, height)", _as_size)),
+    "fit": _TEXT,
+    "enlarge": FLAG,
+    "quality": optional(_WHOLE),
+    "lossless": FLAG,
+    "check": _TEXT,
+    "drop_gray": FLAG,
+    "min_size": _WHOLE,
+    "max_pixels": _WHOLE,
+    "resizer": _TEXT,
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +88,7 @@ class Encoding:
     resizer: Resizer = "auto"
 
     def __post_init__(self) -> None:
+        check_fields(self, **_ENCODING)
         if self.encode not in get_args(Encode):
             raise ArgumentError(f"--encode must be one of {', '.join(get_args(Encode))}; got {self.encode!r}")
         if self.fit not in get_args(Fit):
@@ -85,6 +131,27 @@ class Encoding:
         return self.quality or (95 if self.encode == "keep" else 92)
 
 
+_PACKING: dict[str, Rule[Any]] = {
+    "val": Rule("a number", as_number),
+    "splits": optional(Rule('pairs of name and share, such as (("train", 0.8), ("val", 0.2))', _as_splits)),
+    "shuffle": FLAG,
+    "seed": _WHOLE,
+    "maxcount": _WHOLE,
+    "maxsize": optional(whole(expected="a whole number of bytes")),
+    "dedup": _TEXT,
+    "max_rejected": Rule("a number", as_number),
+    "workers": optional(_WHOLE),
+    "time_limit_s": number(-LARGEST, LARGEST, "a number of seconds, up to 1e6"),
+    "measure": whole(0),
+    "engine": _TEXT,
+    "address": optional(_TEXT),
+    "resume": FLAG,
+    "append": FLAG,
+    "overwrite": FLAG,
+    "encoding": instance("an Encoding", Encoding),
+}
+
+
 @dataclass(frozen=True)
 class PackOptions:
     """Settings of `packer.pack`. The same settings and images give the same bytes, whatever the number of workers.
@@ -124,6 +191,7 @@ class PackOptions:
     encoding: Encoding = field(default_factory=Encoding)
 
     def __post_init__(self) -> None:
+        check_fields(self, **_PACKING)
         if not 0 <= self.val < 1:
             raise ArgumentError(
                 f"--val must be a share of the images, from 0 to below 1; got {self.val}. A tenth is --val 0.1"

@@ -1,5 +1,6 @@
 """A thread that reads shards into memory before they are used."""
 
+import os
 import threading
 from collections.abc import Container
 
@@ -22,6 +23,7 @@ class ReadAhead:
         self._stopping = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def want(self, new: dict[int, U8], kept: Container[int]) -> None:
         """Reads the new shards after those asked for before; forgets shards that are neither new nor kept."""
@@ -38,7 +40,7 @@ class ReadAhead:
     def stop(self) -> None:
         """Ends the thread; `want` starts another one."""
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and os.getpid() == self._process:  # a forked child does not have it, but maybe its lock
             with self._change:
                 self._untouched.clear()
                 self._stopping = True

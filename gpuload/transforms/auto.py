@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpuload.checks import check_fields, choice, whole
 from gpuload.draws import Draws
 from gpuload.transforms import geometry
-from gpuload.transforms.checks import Fill, check_fill, is_count, refuse
+from gpuload.transforms.geometry import FILL, Fill
 from gpuload.transforms.policies import POLICIES, Policy
 from gpuload.transforms.steps import Op, Steps, join, one_step
 from gpuload.types import F64
@@ -35,6 +36,7 @@ _PLAIN = {
     "Equalize": Op.EQUALIZE,
     "Invert": Op.INVERT,
 }
+_BINS = whole(2, 1000)
 
 
 class Magnitudes(NamedTuple):
@@ -68,12 +70,8 @@ class RandAugment:
     fill: Fill = None
 
     def __post_init__(self) -> None:
-        if not is_count(self.num_ops, 1, 64):
-            raise refuse(self, "num_ops", "a whole number in 1..64")
-        _check_bins(self)
-        if not is_count(self.magnitude, 0, self.num_magnitude_bins - 1):
-            raise refuse(self, "magnitude", f"a whole number in 0..{self.num_magnitude_bins - 1}, below the bins")
-        check_fill(self)
+        check_fields(self, num_ops=whole(1, 64), num_magnitude_bins=_BINS, fill=FILL)
+        check_fields(self, magnitude=whole(0, self.num_magnitude_bins - 1))
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         space = rand_space(self.num_magnitude_bins, height, width)
@@ -103,8 +101,7 @@ class TrivialAugmentWide:
     fill: Fill = None
 
     def __post_init__(self) -> None:
-        _check_bins(self)
-        check_fill(self)
+        check_fields(self, num_magnitude_bins=_BINS, fill=FILL)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the change; 1: its sign; 2: its magnitude.
@@ -131,9 +128,7 @@ class AutoAugment:
     fill: Fill = None
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise refuse(self, "policy", "one of " + ", ".join(map(repr, POLICIES)))
-        check_fill(self)
+        check_fields(self, policy=choice(*POLICIES), fill=FILL)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the pair; 1, 2: whether its first and second change; 3, 4: their signs.
@@ -239,8 +234,3 @@ def _one_of(
             step = one_step(_PLAIN[name], len(rows))
         steps.ops[rows], steps.args[rows] = step
     return steps
-
-
-def _check_bins(owner: RandAugment | TrivialAugmentWide) -> None:
-    if not is_count(owner.num_magnitude_bins, 2, 1000):
-        raise refuse(owner, "num_magnitude_bins", "a whole number in 2..1000")

@@ -1,14 +1,26 @@
 """Random changes of color and sharpness, with torchvision's names and arguments: one dataclass each."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
+from gpuload.checks import (
+    LARGEST,
+    POSITIVE,
+    PROBABILITY,
+    Rule,
+    as_whole,
+    ascending,
+    check_fields,
+    either,
+    number,
+    several,
+    whole,
+)
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
-from gpuload.transforms.checks import Range, check_probability, check_range, is_count, is_number, refuse
 from gpuload.transforms.steps import Op, Steps, join, no_steps, one_step
 
 __all__ = [
@@ -22,6 +34,30 @@ __all__ = [
     "RandomPosterize",
     "RandomSolarize",
 ]
+
+Range = float | tuple[float, float]
+
+
+def _as_odd(value: Any) -> int:
+    found = as_whole(value)
+    if not (0 < found < 1000 and found % 2):
+        raise ValueError
+    return found
+
+
+_FACTOR = either(
+    "a number in 0..1e6, or (low, high) with 0 <= low <= high <= 1e6", number(0, LARGEST, ""), ascending(0, LARGEST, "")
+)
+_HUE = either(
+    "a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5", number(0, 0.5, ""), ascending(-0.5, 0.5, "")
+)
+_SIGMA = either(
+    "pixels above 0 and up to 1e6, or (low, high) with 0 < low <= high <= 1e6",
+    number(POSITIVE, LARGEST, ""),
+    ascending(POSITIVE, LARGEST, ""),
+)
+_ODD = Rule("an odd number of pixels below 1,000", _as_odd)
+_KERNEL = either("an odd number of pixels below 1,000, or two (x, y)", _ODD, several(_ODD, "", count=2))
 
 
 @dataclass(frozen=True)
@@ -43,12 +79,7 @@ class ColorJitter:
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        for name in ("brightness", "contrast", "saturation"):
-            check_range(self, name, 0, np.inf, "a number from 0 on, or (low, high) with 0 <= low <= high")
-        check_range(self, "hue", -0.5, 0.5, "a number in 0..0.5, or (low, high) with -0.5 <= low <= high <= 0.5")
-        if isinstance(self.hue, float | int) and self.hue < 0:
-            raise refuse(self, "hue", "a number in 0..0.5, or (low, high)")
+        check_fields(self, brightness=_FACTOR, contrast=_FACTOR, saturation=_FACTOR, hue=_HUE, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: whether; 1: the order; 2: brightness, 3: contrast, 4: saturation, 5: hue.
@@ -93,16 +124,12 @@ class GaussianBlur:
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        sizes = self.kernel_xy
-        if len(sizes) != 2 or not all(is_count(size, 1, 999) and size % 2 for size in sizes):
-            raise refuse(self, "kernel_size", "an odd number of pixels, or two (x, y)")
-        check_range(self, "sigma", np.nextafter(0, 1), np.inf, "pixels above 0, or (low, high) with 0 < low <= high")
+        check_fields(self, kernel_size=_KERNEL, sigma=_SIGMA, p=PROBABILITY)
 
     @property
     def kernel_xy(self) -> tuple[int, int]:
         """Width and height of the kernel in pixels."""
-        return self.kernel_size if isinstance(self.kernel_size, Sequence) else (self.kernel_size, self.kernel_size)
+        return (self.kernel_size, self.kernel_size) if isinstance(self.kernel_size, int) else self.kernel_size
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         x, y = self.kernel_xy
@@ -129,7 +156,7 @@ class RandomGrayscale:
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_fields(self, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.GRAYSCALE)
@@ -143,9 +170,7 @@ class RandomSolarize:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        if not is_number(self.threshold) or not 0 <= self.threshold <= 255:
-            raise refuse(self, "threshold", "a level in 0..255")
+        check_fields(self, threshold=number(0, 255, "a level in 0..255"), p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.SOLARIZE, self.threshold)
@@ -159,9 +184,7 @@ class RandomPosterize:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        if not is_count(self.bits, 0, 8):
-            raise refuse(self, "bits", "a whole number in 0..8")
+        check_fields(self, bits=whole(0, 8), p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.POSTERIZE, self.bits)
@@ -175,9 +198,7 @@ class RandomAdjustSharpness:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        if not is_number(self.sharpness_factor) or self.sharpness_factor < 0:
-            raise refuse(self, "sharpness_factor", "a number from 0 on")
+        check_fields(self, sharpness_factor=number(0, LARGEST, "a number in 0..1e6"), p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.SHARPNESS, self.sharpness_factor)
@@ -190,7 +211,7 @@ class RandomAutocontrast:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_fields(self, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.AUTOCONTRAST)
@@ -203,7 +224,7 @@ class RandomEqualize:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_fields(self, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.EQUALIZE)
@@ -216,7 +237,7 @@ class RandomInvert:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_fields(self, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         return _by_chance(self.p, draws, Op.INVERT)

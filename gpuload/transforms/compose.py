@@ -2,13 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from gpuload.checks import PROBABILITY, Rule, check_fields, several
 from gpuload.draws import Draws
-from gpuload.transforms.checks import check_probability, refuse
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Steps, Transform, join
 
 __all__ = ["RandomApply"]
+
+
+def _as_pixel_transform(value: Any) -> Transform:
+    """RandomErasing is none: it comes after normalisation."""
+    if not isinstance(value, Transform) or isinstance(value, type | RandomErasing):
+        raise TypeError
+    return value
+
+
+_TRANSFORMS = several(
+    Rule("", _as_pixel_transform), "a list of at least one of gpuload's transforms, without RandomErasing"
+)
 
 
 @dataclass(frozen=True)
@@ -23,9 +36,7 @@ class RandomApply:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not self.transforms or not all(map(_is_pixel_transform, self.transforms)):
-            raise refuse(self, "transforms", "at least one of gpuload's transforms")
-        check_probability(self)
+        check_fields(self, transforms=_TRANSFORMS, p=PROBABILITY)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         """As `Transform`."""
@@ -37,11 +48,6 @@ class RandomApply:
                 for index, transform in enumerate(self.transforms)
             ]
         )
-
-
-def _is_pixel_transform(transform: object) -> bool:
-    """RandomErasing is none: it comes after normalisation."""
-    return isinstance(transform, Transform) and not isinstance(transform, type | RandomErasing)
 
 
 def _own_draws(draws: Draws, index: int, count: int) -> Draws:

@@ -7,13 +7,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpuload.checks import LARGEST, PROBABILITY, ascending, check_fields, choice, either, number, several
 from gpuload.draws import Draws
-from gpuload.transforms.checks import check_pair, check_probability, is_number, refuse
 from gpuload.types import F32
 
 __all__ = ["RandomErasing"]
 
 _ATTEMPTS = 10  # as in torchvision
+_NUMBER = number(-LARGEST, LARGEST, "")
+_VALUE = either(
+    "a number in -1e6..1e6, three of them (R, G, B), or 'random'",
+    _NUMBER,
+    several(_NUMBER, "", count=3),
+    choice("random"),
+)
 
 
 class ErasedRegions(NamedTuple):
@@ -62,12 +69,13 @@ class RandomErasing:
     value: float | tuple[float, float, float] | Literal["random"] = 0
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        check_pair(self, "scale", 0, 1, "0 <= low <= high <= 1")
-        check_pair(self, "ratio", np.nextafter(0, 1), np.inf, "0 < low <= high")
-        numbers = self.value if isinstance(self.value, tuple | list) and len(self.value) == 3 else (self.value,)
-        if self.value != "random" and not all(is_number(number) for number in numbers):
-            raise refuse(self, "value", "a number, three (R, G, B), or 'random'")
+        check_fields(
+            self,
+            p=PROBABILITY,
+            scale=ascending(0, 1, "(low, high), two numbers with 0 <= low <= high <= 1"),
+            ratio=ascending(1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6"),
+            value=_VALUE,
+        )
 
     def draw(self, draws: Draws, height: int, width: int) -> ErasedRegions:
         """The regions of N images of `height` × `width` pixels. draws: gives N random numbers a call."""

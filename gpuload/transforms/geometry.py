@@ -7,9 +7,14 @@ nearest to the point that its own centre comes from, or the fill.
 
 import numpy as np
 
-from gpuload.transforms.checks import Fill, fill_levels
+from gpuload.checks import either, number, optional, several
 from gpuload.transforms.steps import Op, Steps, one_step
 from gpuload.types import F64
+
+Fill = float | tuple[float, float, float] | None  # level where there is no pixel of the image; None is black
+
+_LEVEL = number(0, 255, "")
+FILL = optional(either("a level in 0..255, three of them (R, G, B)", _LEVEL, several(_LEVEL, "", count=3)))
 
 
 def shear_x(level: F64, height: int, width: int, fill: Fill) -> Steps:
@@ -49,7 +54,8 @@ def _affine(
     fill: Fill,
     count: int,
 ) -> Steps:
-    return one_step(Op.AFFINE, count, a, b, c, d, e, f, *fill_levels(fill))
+    levels = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
+    return one_step(Op.AFFINE, count, a, b, c, d, e, f, *levels)
 
 
 def affine_of(steps: Steps, height: int, width: int) -> F64 | None:

@@ -343,7 +343,9 @@ def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
             return super().plan(draws, height, width)
 
     RandomChoice([MixUp()] * 31)
-    with pytest.raises(gpuload.ArgumentError, match="RandomChoice: has 32 transforms, expected at most 31. Use fewer"):
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"RandomChoice\(transforms\): has 32, expected at most 31. Use fewer"
+    ):
         RandomChoice([MixUp()] * 32)
     with pytest.raises(gpuload.ArgumentError, match=r"Greedy in a RandomChoice: asks for draw number 8, expected 0..7"):
         RandomChoice([CutMix(), Greedy()])
@@ -367,7 +369,6 @@ FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
         ([CenterHole(8, fill=0.5)], FORM._replace(dtype="uint8"), "fill must be a whole number in 0..255"),
         ([CenterHole(8), CenterHole(4)], FORM, "adds the field 'middle', which is there already"),
         ([CenterHole(8, target="label")], FORM, "adds the field 'label', which is there already"),
-        (["MixUp"], FORM, "batch_transforms: 'MixUp' is no function of a batch"),
     ],
 )  # fmt: skip
 def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: BatchForm, message: str) -> None:
@@ -378,16 +379,16 @@ def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: Ba
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MixUp(alpha=0), r"MixUp\(alpha=0, .*\): expected alpha above 0"),
-        (lambda: CutMix(alpha=float("inf")), r"CutMix\(alpha=inf.*\): expected alpha above 0"),
-        (lambda: MixUp(p=1.5), "expected p, a probability, in 0..1"),
-        (lambda: CutMix(num_classes=0), "expected num_classes of at least 1"),
-        (lambda: RandomChoice([]), "expected one or more of MixUp and CutMix"),
-        (lambda: RandomChoice([CenterHole()]), "expected one or more of MixUp and CutMix"),
+        (lambda: MixUp(alpha=0), r"MixUp\(alpha=0\): expected a number in 1e-6..1e6; to mix nothing"),
+        (lambda: CutMix(alpha=float("inf")), r"CutMix\(alpha=inf\): expected a number in 1e-6"),
+        (lambda: MixUp(p=1.5), r"MixUp\(p=1.5\): expected a probability in 0..1"),
+        (lambda: CutMix(num_classes=0), r"CutMix\(num_classes=0\): expected a whole number of at least 1"),
+        (lambda: RandomChoice([]), "expected a list of MixUp and CutMix"),
+        (lambda: RandomChoice([CenterHole()]), "expected a list of MixUp and CutMix"),
         (lambda: RandomChoice([MixUp(), CutMix()], [1]), "expected a probability for each of the 2 transforms"),
-        (lambda: RandomChoice([MixUp()], [0]), "expected a probability for each of the 1 transforms"),
+        (lambda: RandomChoice([MixUp()], [0]), r"RandomChoice\(p=\(0,\)\): expected at least one of them above 0"),
         (lambda: RandomChoice([MixUp(num_classes=3), CutMix()]), "num_classes differ; give all the same"),
-        (lambda: CenterHole(0), r"CenterHole\(size=0\): expected a positive side in pixels, or two"),
+        (lambda: CenterHole(0), r"CenterHole\(size=0\): expected a positive side in pixels, or \(height, width\)"),
     ],
 )
 def test_arguments_that_cannot_be(make: Callable[[], object], message: str) -> None:

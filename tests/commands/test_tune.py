@@ -249,8 +249,16 @@ def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeyp
 
 
 def test_arguments_that_cannot_be(packed: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match="--seconds, --size and --batch-size: expected more than 0"):
-        run(str(packed), "--seconds", "0")
+    for seconds in ("0", "-1", "nan", "inf"):
+        with pytest.raises(gpuload.ArgumentError, match=r"--seconds .*: expected seconds, above 0 and up to 1e6"):
+            run(str(packed), "--seconds", seconds)
+    with pytest.raises(gpuload.ArgumentError, match="--size 0: expected pixels in 1..65,535"):
+        run(str(packed), "--size", "0")
+    with pytest.raises(gpuload.ArgumentError, match="--batch-size 0: expected a whole number of at least 1"):
+        run(str(packed), "--batch-size", "0")
+    for place in (packed, packed / "none" / "figures.json"):
+        with pytest.raises(gpuload.ArgumentError, match=f"--json {place}: expected a file in a folder that exists"):
+            run(str(packed), "--json", str(place))
     with pytest.raises(gpuload.FormatError, match="no such folder"):
         run(str(packed / "none"))
     with pytest.raises(gpuload.ArgumentError, match="batch_size 5000: is larger than"):

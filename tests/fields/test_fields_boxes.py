@@ -297,10 +297,10 @@ def test_crop_resize_and_flips_match_torchvision(transforms: ModuleType, seed: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "yxyx"}, r"Boxes\('boxes', format='yxyx'\): expected one of 'xyxy', 'xywh', 'cxcywh'"),
-        ({"min_visible": 1.5}, r"Boxes\('boxes', min_visible=1.5\): expected a fraction of a box's area, in 0..1"),
+        ({"format": "yxyx"}, r"Boxes\(format='yxyx'\): expected one of 'xyxy', 'xywh', 'cxcywh'"),
+        ({"min_visible": 1.5}, r"Boxes\(min_visible=1.5\): expected a fraction of a box's area, in 0..1"),
         ({"min_visible": -0.1}, r"min_visible=-0.1\)"),
-        ({"max_boxes": 0}, r"Boxes\('boxes', max_boxes=0\): expected at least 1"),
+        ({"max_boxes": 0}, r"Boxes\(max_boxes=0\): expected a whole number of at least 1, or None"),
     ],
 )
 def test_invalid_boxes_specs_are_refused(options: dict[str, Any], message: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, check_masks, pack_painted
 
 import gpuload
-from gpuload import iterator
+from gpuload.read import batches
 from gpuload.read.batches import BatchReader
 from gpuload.transforms import RandAugment, RandomApply, RandomErasing, TrivialAugmentWide
 
@@ -154,8 +154,8 @@ def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
 
 def rows(loaders: list[gpuload.DaliIterator], steps: int = 6) -> Iterator[tuple[Any, ...]]:
     """The outputs for each sample, over all ranks in step; also checks that masks and boxes match the images."""
-    for _, batches in zip(range(steps), zip(*loaders, strict=True), strict=False):
-        for images, masks, boxes, angles, index, keys, sources in batches:
+    for _, step in zip(range(steps), zip(*loaders, strict=True), strict=False):
+        for images, masks, boxes, angles, index, keys, sources in step:
             check_masks(images, masks)
             check_boxes(images, boxes, "never")
             for row, key in enumerate(keys):
@@ -204,7 +204,7 @@ def test_batches_read_together_equal_batches_read_one_by_one(
         together = [batch for _ in range(2) for batch in loader]
     assert max(reads) >= 5
     reads.clear()
-    monkeypatch.setattr(iterator, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr(batches, "_READ_AT_ONCE", 1)
     with load(data, decoder, augment, 4) as loader:
         singly = [batch for _ in range(2) for batch in loader]
     assert max(reads) == 1

@@ -86,9 +86,9 @@ def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Keypoints(format="xyz"), r"Keypoints\('keypoints', format='xyz'\): expected one of 'xyv', 'xy'"),
-        (lambda: Keypoints(min_visible=-1), r"Keypoints\('keypoints', min_visible=-1\): expected at least 0"),
-        (lambda: Keypoints(max_instances=0), r"max_instances=0\): expected at least 1"),
+        (lambda: Keypoints(format="xyz"), r"Keypoints\(format='xyz'\): expected one of 'xyv', 'xy'"),
+        (lambda: Keypoints(min_visible=-1), r"Keypoints\(min_visible=-1\): expected a whole number of at least 0"),
+        (lambda: Keypoints(max_instances=0), r"max_instances=0\): expected a whole number of at least 1"),
         (lambda: Keypoints(flip_pairs=((0, 1), (1, 2))), r"flip_pairs=\(\(0, 1\), \(1, 2\)\)\): expected pairs"),
         (lambda: Keypoints(flip_pairs=(1, 2)), r"flip_pairs=\(1, 2\)\): expected pairs of point numbers"),
         (lambda: Keypoints(flip_pairs=((0, -1),)), r"expected pairs of point numbers, each number at most once"),

@@ -136,14 +136,17 @@ def test_filter_by_any_column(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.subset([]), "subset: no sample of .*train is selected. Loosen the filter"),
+        (lambda d: d.subset([]), r"Dataset.subset\(samples\): no sample of .*train is selected. Loosen the filter"),
         (lambda d: d.subset([1, 97]), r"sample numbers must be in 0..96, each at most once; found 1..97$"),
         (lambda d: d.subset([1, 1]), "each at most once; found 1..1, some of them repeated"),
         (lambda d: d.subset([True]), r"the mask has shape \(1,\), expected \(97,\)"),
         (lambda d: d.filter(pc.field("label") > 99), "no sample of .*train is selected"),
-        (lambda d: d.filter(pc.field("colour") == 1), r"filter: .*colour.*The columns are key, source, width"),
-        (lambda d: gpuload.mix([]), "mix: expected at least one"),
-        (lambda d: gpuload.mix([(d, 0)]), r"mix: weights \[0.0\], expected each above 0"),
+        (
+            lambda d: d.filter(pc.field("colour") == 1),
+            r"Dataset.filter\(expression\): .*colour.*The columns are key, source, width",
+        ),
+        (lambda d: gpuload.mix([]), r"mix\(parts\): expected at least one"),
+        (lambda d: gpuload.mix([(d, 0)]), r"mix\(parts\): weights \[0\], expected each above 0"),
         (lambda d: load(gpuload.mix([(d, 1), (d, 1e-5)])), "expected each at least 1/4096. Raise the smallest weight"),
     ],
 )

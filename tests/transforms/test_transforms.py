@@ -402,7 +402,7 @@ def test_public_names_are_listed() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: own.ColorJitter(brightness=-0.1), r"ColorJitter\(brightness=-0.1\): expected a number from 0 on, or"),
+        (lambda: own.ColorJitter(brightness=-0.1), r"ColorJitter\(brightness=-0.1\): expected a number in 0..1e6, or"),
         (lambda: own.ColorJitter(contrast=(1.2, 0.8)), r"ColorJitter\(contrast=\(1.2, 0.8\)\): expected a number"),
         (lambda: own.ColorJitter(saturation="0.4"), r"ColorJitter\(saturation='0.4'\): expected"),
         (lambda: own.ColorJitter(hue=0.6), r"ColorJitter\(hue=0.6\): expected a number in 0..0.5, or"),
@@ -413,10 +413,16 @@ def test_public_names_are_listed() -> None:
         (lambda: own.RandomEqualize(p="0.5"), r"RandomEqualize\(p='0.5'\): expected a probability in 0..1"),
         (lambda: own.RandomAutocontrast(p=float("nan")), r"RandomAutocontrast\(p=nan\): expected a probability"),
         (lambda: own.RandomInvert(p=True), r"RandomInvert\(p=True\): expected a probability in 0..1"),
-        (lambda: own.GaussianBlur(4), r"GaussianBlur\(kernel_size=4\): expected an odd number of pixels, or two"),
+        (
+            lambda: own.GaussianBlur(4),
+            r"GaussianBlur\(kernel_size=4\): expected an odd number of pixels below 1,000, or two",
+        ),
         (lambda: own.GaussianBlur((3, 3, 3)), r"GaussianBlur\(kernel_size=\(3, 3, 3\)\): expected an odd number"),
         (lambda: own.GaussianBlur(3.0), r"GaussianBlur\(kernel_size=3.0\): expected an odd number"),
-        (lambda: own.GaussianBlur(3, 0), r"GaussianBlur\(sigma=0\): expected pixels above 0, or \(low, high\)"),
+        (
+            lambda: own.GaussianBlur(3, 0),
+            r"GaussianBlur\(sigma=0\): expected pixels above 0 and up to 1e6, or \(low, high\)",
+        ),
         (lambda: own.GaussianBlur(3, (0, 1)), r"GaussianBlur\(sigma=\(0, 1\)\): expected pixels above 0"),
         (
             lambda: draw(own.GaussianBlur(23), height=30, width=11),
@@ -429,8 +435,8 @@ def test_public_names_are_listed() -> None:
         (lambda: own.RandAugment(0), r"RandAugment\(num_ops=0\): expected a whole number in 1..64"),
         (lambda: own.RandAugment(magnitude=31), r"RandAugment\(magnitude=31\): expected a whole number in 0..30"),
         (lambda: own.RandAugment(num_magnitude_bins=1), r"num_magnitude_bins=1\): expected a whole number in 2..1000"),
-        (lambda: own.RandAugment(fill=300), r"RandAugment\(fill=300\): expected a level in 0..255, or three"),
-        (lambda: own.RandAugment(fill=(1, 2)), r"RandAugment\(fill=\(1, 2\)\): expected a level in 0..255, or three"),
+        (lambda: own.RandAugment(fill=300), r"RandAugment\(fill=300\): expected a level in 0..255, three"),
+        (lambda: own.RandAugment(fill=(1, 2)), r"RandAugment\(fill=\(1, 2\)\): expected a level in 0..255, three"),
         (lambda: own.TrivialAugmentWide(0), r"TrivialAugmentWide\(num_magnitude_bins=0\): expected a whole number"),
         (lambda: own.TrivialAugmentWide(fill="red"), r"TrivialAugmentWide\(fill='red'\): expected a level"),
         (
@@ -441,22 +447,40 @@ def test_public_names_are_listed() -> None:
         (lambda: RandomErasing(2), r"RandomErasing\(p=2\): expected a probability in 0..1"),
         (
             lambda: RandomErasing(scale=(0.3, 0.1)),
-            r"RandomErasing\(scale=\(0.3, 0.1\)\): expected 0 <= low <= high <= 1",
+            r"RandomErasing\(scale=\(0.3, 0.1\)\): expected \(low, high\), two numbers with 0 <= low <= high <= 1",
         ),
-        (lambda: RandomErasing(scale=0.3), r"RandomErasing\(scale=0.3\): expected 0 <= low <= high <= 1"),
-        (lambda: RandomErasing(ratio=(0, 1)), r"RandomErasing\(ratio=\(0, 1\)\): expected 0 < low <= high"),
-        (lambda: RandomErasing(value="noise"), r"RandomErasing\(value='noise'\): expected a number, three .*'random'"),
-        (lambda: RandomErasing(value=(0, 1)), r"RandomErasing\(value=\(0, 1\)\): expected a number, three"),
-        (lambda: own.RandomApply(()), r"RandomApply\(transforms=\(\)\): expected at least one of gpuload's transforms"),
+        (
+            lambda: RandomErasing(scale=0.3),
+            r"RandomErasing\(scale=0.3\): expected \(low, high\), two numbers with 0 <= low <= high <= 1",
+        ),
+        (
+            lambda: RandomErasing(ratio=(0, 1)),
+            r"RandomErasing\(ratio=\(0, 1\)\): expected \(low, high\), two numbers with 1e-6 <= low <= high",
+        ),
+        (
+            lambda: RandomErasing(value="noise"),
+            r"RandomErasing\(value='noise'\): expected a number in .*, three .*'random'",
+        ),
+        (
+            lambda: RandomErasing(value=(0, 1)),
+            r"RandomErasing\(value=\(0, 1\)\): expected a number in -1e6..1e6, three",
+        ),
+        (
+            lambda: own.RandomApply(()),
+            r"RandomApply\(transforms=\(\)\): expected a list of at least one of gpuload's transforms",
+        ),
         (lambda: own.RandomApply((own.RandomInvert(),), 3), r"RandomApply\(p=3\): expected a probability in 0..1"),
         (
             lambda: own.RandomApply((3,)),
-            r"RandomApply\(transforms=\(3,\)\): expected at least one of gpuload's transforms",
+            r"RandomApply\(transforms=\(3,\)\): expected a list of at least one of gpuload's transforms",
         ),
-        (lambda: own.RandomApply((own.RandomErasing(),)), r"RandomErasing\(.*\): expected at least one of gpuload's"),
+        (
+            lambda: own.RandomApply((own.RandomErasing(),)),
+            r"RandomErasing\(.*\): expected a list of at least one of gpuload's",
+        ),
         (
             lambda: own.RandomApply((own.RandomInvert,)),
-            r"RandomApply\(transforms=\(<class .*: expected at least one of",
+            r"RandomApply\(transforms=\(<class .*: expected a list of at least one of",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
 
+import ctypes
 import os
 import time
 import warnings
@@ -187,16 +188,17 @@ class DaliDecoder:
 
 
 _pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
-_kept: list[Any] = []
 
 
 def _keep_pipelines() -> None:
-    """Keeps DALI's destructor, which waits for its threads, from running in forked children, which have none of them.
+    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever: in the
+    garbage collector, over a pipeline dropped before the fork, or at the end of the process.
 
-    Otherwise a worker of a DataLoader hangs or crashes in its garbage collector, over a pipeline dropped before the
-    fork.
+    A pipeline forgets its C++ object, which gets a reference that nothing gives up.
     """
-    _kept.extend(_pipelines)
+    for pipeline in _pipelines:
+        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
 
 
 os.register_at_fork(after_in_child=_keep_pipelines)

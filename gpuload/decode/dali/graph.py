@@ -14,17 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
+
 from gpuload.augment import Form
 from gpuload.decode.interface import Stored
-from gpuload.errors import MissingPackageError
-
-try:
-    from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
-except ImportError as error:
-    raise MissingPackageError(
-        f"NVIDIA DALI is not installed ({error}). Install it with `pip install 'gpuload[cuda13]'`, or `[cuda12]` where "
-        "the driver is for CUDA 12; it also runs on machines without a GPU"
-    ) from None
 
 __all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
 

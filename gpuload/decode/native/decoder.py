@@ -17,28 +17,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from gpuload.augment import Form, View
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
 from gpuload.decode.native.buffers import Buffers
+from gpuload.decode.native.cuts import Cuts, load_compiled
+from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
-from gpuload.errors import MissingPackageError
+from gpuload.decode.postprocess import Postprocess
 from gpuload.read.batch import Batch
+from gpuload.transforms.apply import warp_masks
 from gpuload.types import I64
-
-try:
-    import torch
-
-    from gpuload.decode.native.cuts import Cuts, load_compiled
-    from gpuload.decode.native.images import DecodePlan, ImageDecoder
-    from gpuload.decode.postprocess import Postprocess
-    from gpuload.transforms.apply import warp_masks
-except ImportError as error:
-    raise MissingPackageError(
-        f"decoder='native': {error.name} is not installed. `pip install 'gpuload[cpu]'` brings it, or use "
-        "decoder='dali'"
-    ) from None
 
 # Decoded pixels that a thread takes at a time: they stay in its cache until they are resized, and for small images the
 # cost of calling compiled code, and of waiting for Python's lock, is shared by several. With half of it 8 % fewer

@@ -1,0 +1,309 @@
+"""Checks of arguments: what each may be, and the one line that says what was found instead.
+
+A `Rule` says what an argument may be. `checked` applies rules to the arguments of a function, `check_fields` to the
+fields of a dataclass:
+
+    @checked("DaliIterator.set_epoch", epoch=whole(0))
+    def set_epoch(self, epoch): ...
+
+    ArgumentError: DaliIterator.set_epoch(epoch='3'): expected a whole number of at least 0
+
+NumPy's numbers, bools and one-dimensional arrays are accepted where Python's numbers, bools and tuples are, and become
+those. A bool is not a number.
+"""
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from gpuload.errors import ArgumentError, CallError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_SHOWN = 80  # characters of a value in a message
+_NO_ADVICE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Rule(Generic[T]):
+    """What an argument may be.
+
+    expected: the words of the message after "expected". read: gives the value in Python's own types; raises TypeError,
+    ValueError or OverflowError where it is not what is expected.
+    """
+
+    expected: str
+    read: Callable[[Any], T]
+
+
+def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
+    """The value, in Python's own types. subject: what has the argument `name`.
+
+    Raises:
+        ArgumentError: it is not what the rule expects.
+    """
+    try:
+        return rule.read(value)
+    except ArgumentError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise refuse(subject, name, value, rule.expected) from None
+
+
+def refuse(subject: str, name: str, value: Any, expected: str) -> ArgumentError:
+    """The error to raise for an argument."""
+    return ArgumentError(f"{subject}({name}={shown(value)}): expected {expected}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: its repr, in one line of limited length."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def check_fields(owner: object, **rules: Rule[Any]) -> None:
+    """Checks fields of a dataclass, also of a frozen one, and sets them to the values that the rules give.
+
+    Raises:
+        ArgumentError: a field is not what its rule expects.
+    """
+    for name, rule in rules.items():
+        object.__setattr__(owner, name, check(type(owner).__name__, name, getattr(owner, name), rule))
+
+
+def checked(
+    subject: str, advice: Mapping[str, str] = _NO_ADVICE, **rules: Rule[Any]
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
+    checked.
+
+    advice: what to use in place of arguments that people may expect but the function does not have.
+
+    The function raises:
+        ArgumentError: an argument is not what its rule expects.
+        CallError: an argument that the function does not have, or one that is missing.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+        names = [name for name in signature.parameters if name not in ("self", "cls")]
+        assert names == list(rules), f"{subject}: arguments {names}, rules {list(rules)}"
+
+        @wraps(function)
+        def with_checks(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in rules:
+                    raise CallError(f"{subject}: has no argument {name!r}. {_instead(name, names, advice)}")
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise CallError(f"{subject}: {error}. Its arguments are {', '.join(names)}") from None
+            for name, rule in rules.items():
+                if name in bound.arguments:
+                    bound.arguments[name] = check(subject, name, bound.arguments[name], rule)
+            return function(*bound.args, **bound.kwargs)
+
+        return with_checks
+
+    return decorate
+
+
+def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
+    if name in advice:
+        return advice[name]
+    if close := get_close_matches(name, names, 1):
+        return f"Did you mean {close[0]}?"
+    return f"Its arguments are {', '.join(names)}"
+
+
+def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
+    """The same for an option of a command, which argparse has given its type."""
+    try:
+        rule.read(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{option} {value}: expected {rule.expected}") from None
+
+
+# Readers: what `Rule.read` is made of.
+
+
+def as_whole(value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
+        raise TypeError
+    return int(value)
+
+
+def as_number(value: Any) -> float:
+    """An int or float that is finite."""
+    number = float(value) if isinstance(value, float | np.floating) else as_whole(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def as_flag(value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError
+    return bool(value)
+
+
+def as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return str(value)
+
+
+def as_items(value: Any) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or a one-dimensional array."""
+    if not (isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)):
+        raise TypeError
+    return tuple(value)
+
+
+def _as_path(value: Any) -> Any:
+    """As it is, since messages quote it."""
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError
+    return value
+
+
+# Rules
+
+
+def whole(least: int | None = None, most: int | None = None, expected: str = "") -> Rule[int]:
+    """A whole number in least..most."""
+
+    def read(value: Any) -> int:
+        number = as_whole(value)
+        if (least is not None and number < least) or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    limits = "" if least is None else f" of at least {least}" if most is None else f" in {least}..{most}"
+    return Rule(expected or f"a whole number{limits}", read)
+
+
+def number(low: float, high: float, expected: str) -> Rule[float]:
+    """A finite number in low..high."""
+
+    def read(value: Any) -> float:
+        found = as_number(value)
+        if not low <= found <= high:
+            raise ValueError
+        return found
+
+    return Rule(expected, read)
+
+
+def choice(*words: str) -> Rule[str]:
+    """One of these words, such as `choice(*get_args(SomeLiteral))`."""
+
+    def read(value: Any) -> str:
+        if as_text(value) not in words:
+            raise ValueError
+        return str(value)
+
+    return Rule(f"one of {', '.join(map(repr, words))}", read)
+
+
+def text(expected: str) -> Rule[str]:
+    """A text that is not empty."""
+
+    def read(value: Any) -> str:
+        if not as_text(value):
+            raise ValueError
+        return str(value)
+
+    return Rule(expected, read)
+
+
+def optional(rule: Rule[T]) -> Rule[T | None]:
+    """The same, or None."""
+    return Rule(f"{rule.expected}, or None", lambda value: None if value is None else rule.read(value))
+
+
+def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
+    """The first of these rules that the value fits."""
+
+    def read(value: Any) -> Any:
+        for rule in rules[:-1]:
+            try:
+                return rule.read(value)
+            except (TypeError, ValueError, OverflowError):
+                continue
+        return rules[-1].read(value)
+
+    return Rule(expected, read)
+
+
+def several(rule: Rule[T], expected: str, count: int | None = None) -> Rule[tuple[T, ...]]:
+    """A tuple of values that fit a rule: `count` of them, or any number but none."""
+
+    def read(value: Any) -> tuple[T, ...]:
+        found = tuple(map(rule.read, as_items(value)))
+        if len(found) != count and (count is not None or not found):
+            raise ValueError
+        return found
+
+    return Rule(expected, read)
+
+
+def ascending(low: float, high: float, expected: str) -> Rule[tuple[float, ...]]:
+    """Two numbers in low..high, the second at least as large as the first."""
+    pair = several(number(low, high, ""), "", count=2)
+
+    def read(value: Any) -> tuple[float, ...]:
+        first, second = pair.read(value)
+        if first > second:
+            raise ValueError
+        return first, second
+
+    return Rule(expected, read)
+
+
+def instance(expected: str, *classes: type) -> Rule[Any]:
+    """An object of one of these classes."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise TypeError
+        return value
+
+    return Rule(expected, read)
+
+
+def function(expected: str) -> Rule[Any]:
+    """Something that can be called, but not a class, which is mostly an instance without its parentheses."""
+
+    def read(value: Any) -> Any:
+        if not callable(value) or isinstance(value, type):
+            raise TypeError
+        return value
+
+    return Rule(expected, read)
+
+
+POSITIVE = math.nextafter(0, 1)  # the lower bound of numbers above 0
+LARGEST = 1e6  # of numbers that pixels are computed with: far below the limits of float32, far above any use
+FLAG = Rule("True or False", as_flag)
+PROBABILITY = number(0, 1, "a probability in 0..1")
+COUNT = whole(1)
+# A JPEG's sides are 65,535 pixels at most.
+SIDE = whole(1, 65_535, "pixels in 1..65,535")
+SIDES = either("a positive side in pixels, or (height, width)", SIDE, several(SIDE, "", count=2))
+PATH: Rule[str | Path] = Rule("a path", _as_path)
+ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it, in words of its own
