@@ -2,7 +2,8 @@
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -114,3 +115,17 @@ def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def group_members(members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:
+    """Key and members of each sample: neighbours whose names agree up to the first dot of the base name.
+
+    Hidden files, and those without an extension, belong to no sample, as in WebDataset.
+    """
+
+    def key_of(member: Member) -> str:
+        key, extension = split_name(member.name)
+        return key if extension and not key.endswith("/") else ""
+
+    for key, sample in groupby(filter(key_of, members), key_of):
+        yield key, list(sample)

@@ -12,7 +12,7 @@ from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dali_index import dali_index_path, dali_index_text
-from gpuload.disk.tar import Member, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
@@ -107,21 +107,20 @@ def verify_shard(job: VerifyJob) -> list[str]:
     if digest.hexdigest() != job.shard.sha256:
         faults.append(f"{path}: its SHA-256 is {digest.hexdigest()}, {manifest_file.FILE_NAME} says {job.shard.sha256}")
     try:
-        members = [member for member in read_members(path) if split_name(member.name)[1]]
+        samples = list(group_members(read_members(path)))
     except FormatError as error:
         return [*faults, str(error)]
-    by_key: dict[str, list[Member]] = {}
-    for member in members:
-        by_key.setdefault(split_name(member.name)[0], []).append(member)
     dali = dali_index_path(path)
-    if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(by_key.values()):
+    if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(
+        members for _, members in samples
+    ):
         faults.append(f"{dali}: does not describe {path.name}" if dali.exists() else f"{dali}: is missing")
     rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
-    if rows.num_rows != job.shard.samples or list(by_key) != rows.column("key").to_pylist():
+    if rows.num_rows != job.shard.samples or [key for key, _ in samples] != rows.column("key").to_pylist():
         return [*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"]
     with path.open("rb") as file:
-        for row in rows.to_pylist():
-            found = {split_name(member.name)[1]: member for member in by_key[row["key"]]}
+        for row, (_, members) in zip(rows.to_pylist(), samples, strict=True):
+            found = {split_name(member.name)[1]: member for member in members}
             faults += [f"{path}: sample {row['key']!r}: {fault}" for fault in _faults(job.fields, row, found, file)]
     return faults
 

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.disk import Manifest
-from gpuload.disk.tar import Member, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
@@ -56,7 +56,7 @@ class TarsSource(Source):
         rejected: list[Rejection] = []
         for number, path in enumerate(self.paths):
             with path.open("rb") as file:
-                for key, members in _samples(path):
+                for key, members in group_members(read_members(path)):
                     found = {split_name(member.name)[1]: member for member in members}
                     picture = next((m for end, m in found.items() if _is_image(end, image)), None)
                     name = f"{self._title(path)}/{picture.name if picture else key}"
@@ -167,22 +167,6 @@ def _expand(given: Path) -> list[Path]:
             f"{given}: {'holds no .tar' if given.is_dir() else 'no such tar'}. Give WebDataset shards, or their folder"
         )
     return found
-
-
-def _samples(path: Path) -> Iterator[tuple[str, list[Member]]]:
-    """Key and members of each sample: a run of members whose names agree up to the first dot."""
-    current, sample = "", list[Member]()
-    for member in read_members(path):
-        key, extension = split_name(member.name)
-        if not extension or not key or key.endswith("/"):
-            continue
-        if sample and key != current:
-            yield current, sample
-            sample = []
-        current = key
-        sample.append(member)
-    if sample:
-        yield current, sample
 
 
 def _is_image(extension: str, image: Field | None) -> bool:

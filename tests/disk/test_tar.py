@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, TarWriter, ustar_header
+from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, Member, TarWriter, group_members, ustar_header
 
 
 @pytest.mark.parametrize(("name", "size"), [("a.jpg", 0), ("00000001-x.cls", 1), ("n" * 100, 8**11 - 1)])
@@ -35,3 +35,10 @@ def test_archive_reads_back() -> None:
         found = [(info.name, info.offset_data, info.size) for info in archive]
     assert found == [tuple(member) for member in members]
     assert [data[m.offset : m.offset + m.size] for m in members] == [bytes([m.size % 256]) * m.size for m in members]
+
+
+def test_samples_are_neighbours_with_one_key() -> None:
+    names = ["a/1.jpg", "README", "a/1.seg.png", "a/.hidden", "a/1", "b/1.jpg", ".x.jpg", "b/1.cls", "a/1.cls"]
+    members = [Member(name, number, 1) for number, name in enumerate(names)]
+    found = [(key, [member.name for member in sample]) for key, sample in group_members(members)]
+    assert found == [("a/1", ["a/1.jpg", "a/1.seg.png"]), ("b/1", ["b/1.jpg", "b/1.cls"]), ("a/1", ["a/1.cls"])]

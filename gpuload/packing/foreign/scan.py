@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from gpuload.disk.tar import Member, read_members, split_name
+from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
 from gpuload.fields.field import LABEL, Field
 from gpuload.headers.exif import ORIENTATION
@@ -48,7 +48,7 @@ def scan_shard(path: Path) -> ScannedShard:
     """
     links: list[str] = []
     stored = list(read_members(path, links))
-    samples = list(group_members(path, stored))
+    samples = list(_samples(path, stored))
     if not samples:
         raise ShardError(f"{path}: holds no sample. Leave it out")
     used: set[Member] = set()
@@ -107,39 +107,27 @@ def _extension(member: Member) -> str:
     return f".{extension}" if extension and key and not key.endswith("/") else "without a name or an extension"
 
 
-def group_members(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:
-    """Key and members of each sample: a run of members whose names agree up to the first dot of the base name.
-
-    Hidden files, and those without an extension, belong to no sample, as WebDataset has it.
+def _samples(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:
+    """As `group_members`.
 
     Raises:
         ShardError: a name holds white space, or a key comes again later.
     """
     seen: set[str] = set()
-    sample: list[Member] = []
-    current = ""
-    for member in members:
-        key, extension = split_name(member.name)
-        if not extension or not key or key.endswith("/"):
-            continue
-        if any(character.isspace() for character in member.name):
-            raise ShardError(
-                f"{path}: the name {member.name!r} holds white space, at which DALI's index splits. "
-                "Rename its file and pack the shard again"
-            )
-        if key != current or not sample:
-            if sample:
-                yield current, sample
-            if key in seen:
+    for key, sample in group_members(members):
+        for member in sample:
+            if any(character.isspace() for character in member.name):
                 raise ShardError(
-                    f"{path}: key {key!r} comes again after other samples. Members of a sample must lie together: "
-                    "sort the names when packing, as in `tar --sort=name`, and keep keys unique"
+                    f"{path}: the name {member.name!r} holds white space, at which DALI's index splits. "
+                    "Rename its file and pack the shard again"
                 )
-            seen.add(key)
-            current, sample = key, []
-        sample.append(member)
-    if sample:
-        yield current, sample
+        if key in seen:
+            raise ShardError(
+                f"{path}: key {key!r} comes again after other samples. Members of a sample must lie together: "
+                "sort the names when packing, as in `tar --sort=name`, and keep keys unique"
+            )
+        seen.add(key)
+        yield key, sample
 
 
 def _image_size(path: Path, member: Member, data: mmap.mmap) -> tuple[int, int]:
