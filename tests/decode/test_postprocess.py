@@ -124,12 +124,12 @@ def test_fill_of_padding_is_normalised_with_its_image(folder: Path, decoder: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fill": 256, "crop": "pad_or_crop"}, r"fill=256\): expected a level in 0..255"),
+        ({"fill": 256, "crop": "pad_or_crop"}, r"fill=256\): expected a level, a whole number in 0..255"),
         ({"fill": -1}, r"fill=-1\): expected a level"),
         ({"vertical_flip": 1.2}, r"vertical_flip=1.2\): expected a probability in 0..1"),
         ({"interpolation": "lanczos"}, "interpolation='lanczos'.: expected one of 'bilinear', 'bicubic'"),
         ({"fraction": 0.5}, r"fraction=0.5\): is for crop='center' only; crop is 'random'"),
-        ({"crop": "center", "fraction": 0.0}, r"fraction=0.0\): expected a share of the sides in 0..1"),
+        ({"crop": "center", "fraction": 0.0}, r"fraction=0.0\): expected a share of the sides, above 0 and at most 1"),
         ({"crop": "center", "fraction": 0.5, "resize": 40}, "both say what to crop; give one of them"),
         ({"transforms": [len]}, r"<built-in function len> is not one of gpuload.transforms.*batch_transforms"),
         ({"transforms": [RandomInvert]}, "RandomInvert'> is not one of gpuload.transforms"),
