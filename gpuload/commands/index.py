@@ -6,6 +6,7 @@ from rich.filesize import decimal
 
 from gpuload.commands.exit_codes import DONE
 from gpuload.commands.progress import progress_bar
+from gpuload.counted import counted
 from gpuload.packing.foreign.index import index_shards
 from gpuload.sources.splits import named_splits
 
@@ -33,7 +34,7 @@ def _index(args: argparse.Namespace) -> int:
         )
     found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
     print(
-        f"{folder}: {manifest.samples:,} samples in {len(manifest.shards):,} shards, "
+        f"{folder}: {counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}, "
         f"{decimal(manifest.bytes)}; fields: {found}"
     )
     for member, count in manifest.packing["not_indexed"].items():

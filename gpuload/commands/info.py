@@ -53,10 +53,12 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
     from rich.filesize import decimal
     from rich.table import Table
 
+    from gpuload.counted import counted
+
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("folder", str(dataset.folder))
-    table.add_row("samples", f"{len(dataset):,} in {shards:,} shards, {decimal(manifest.bytes)}")
+    table.add_row("samples", f"{len(dataset):,} in {counted(shards, 'shard')}, {decimal(manifest.bytes)}")
     table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))
     if dataset.classes is not None:
         names = ", ".join(dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
@@ -64,9 +66,9 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
     table.add_row("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}")
     if manifest.mean is not None and manifest.std is not None:
         mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
-        table.add_row("mean, std", f"({mean}), ({std}), from {manifest.pixels_from:,} images")
+        table.add_row("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}")
     table.add_row("fingerprint", dataset.fingerprint)
-    table.add_row("window", f"{min(mixing.window, shards)} of {shards:,} shards mixed at a time")
+    table.add_row("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")
     table.add_row("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)")
     if mixing.classes is not None:
         table.add_row(

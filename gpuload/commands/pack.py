@@ -10,6 +10,7 @@ from rich.filesize import decimal
 
 from gpuload.commands.exit_codes import DONE, REJECTED
 from gpuload.commands.progress import progress_bar
+from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing.image.check import KEPT
@@ -174,7 +175,7 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
         for name in report.manifests:
             print(f"  named in {out / name / packer.REJECTED_NAME}")
     rate = report.images / max(report.elapsed_s, 1e-9)
-    print(f"{report.images:,} images in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
+    print(f"{counted(report.images, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
 
 
 def _counts(counts: Counter[str], most: int = 8) -> str:

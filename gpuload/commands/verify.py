@@ -4,6 +4,7 @@ import argparse
 
 from gpuload.commands.exit_codes import DONE, FAULTY
 from gpuload.commands.progress import progress_bar
+from gpuload.counted import counted
 from gpuload.packing.verify import verify
 
 
@@ -24,5 +25,5 @@ def _verify(args: argparse.Namespace) -> int:
         faults = verify(args.folder, args.workers, lambda n, of: bar(n, of, 0))
     for fault in faults:
         print(fault)
-    print(f"{args.folder}: {len(faults):,} faults" if faults else f"{args.folder}: all is well")
+    print(f"{args.folder}: {counted(len(faults), 'fault')}" if faults else f"{args.folder}: all is well")
     return FAULTY if faults else DONE

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.checks import PATH, Rule, as_text, checked, shown, whole
+from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
@@ -85,7 +86,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         part = "" if self._selected is None else f" of {self.first_samples[-1]:,}"
-        return f"Dataset({str(self.folder)!r}: {len(self):,}{part} samples in {len(self.shard_paths):,} shards)"
+        return (
+            f"Dataset({str(self.folder)!r}: {len(self):,}{part} samples in {counted(len(self.shard_paths), 'shard')})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.folder.absolute()), self.manifest.fingerprint, self._selected)

@@ -339,7 +339,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "k.txt": b"x", "l.jpg": JPG, "l.cls": b"0"})
     assert main(["index", str(shard)]) == 0
     said = capsys.readouterr().out
-    assert "2 samples in 1 shards" in said
+    assert "2 samples in 1 shard," in said
     assert "image (.jpg), label (.cls)" in said
     assert "only 1 samples have .txt, so it is not indexed" in said
     assert main(["index", str(shard)]) == 2
