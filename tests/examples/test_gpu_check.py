@@ -83,7 +83,7 @@ def test_what_is_compared_with_gpuload_decodes_alike(packed: Path, monkeypatch: 
     """On a GPU, where a setting less is less work: of another decode the rates would say nothing."""
     stored = Stored(64, 48, 1000)
     expected = settings_of_the_decoder(
-        monkeypatch, lambda: graph.operators([gpuload.Augment(8).form], stored, lambda: (), decoder={})
+        monkeypatch, lambda: graph.build_graph([gpuload.Augment(8).form], stored, lambda: (), decoder={})
     )
     assert expected["jpeg_fancy_upsampling"] is True and expected["preallocate_width_hint"] == 64
     work = Work(packed / "val", 4, 8, 1, 100, largest=(64, 48))
