@@ -62,7 +62,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     pack.add_argument("--engine", metavar="NAME", help="local, or ray for a cluster (%(default)s)")
     pack.add_argument("--address", help="of the Ray cluster (default: one that runs here, else a new one)")
-    pack.add_argument("--resume", action="store_true", help="go on with a run that was broken off")
+    pack.add_argument("--resume", action="store_true", help="continue an interrupted run")
     pack.add_argument("--append", action="store_true", help="add shards to the set in OUT")
     pack.add_argument("--overwrite", action="store_true", help="replace the set in OUT, once the new one is whole")
     pack.set_defaults(**{name: value for name, value in usual.items() if name not in ("measure", "max_rejected")})
@@ -164,7 +164,7 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
         print(f"classes: {len(classes):,}")
     anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
     if anew:
-        print(f"stored anew: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are")
+        print(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are")
     for note in report.notes:
         print(f"note: {note}")
     if report.rejected:

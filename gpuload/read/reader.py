@@ -34,7 +34,7 @@ class Reader:
         """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
 
         Raises:
-            ShardError: a shard is missing, was cut short or does not match the index.
+            ShardError: a shard is missing, is truncated or does not match the index.
         """
         first, last = order.window_at(start), order.window_at(max(start, stop - 1))
         if self._entered != (order, first, last):

@@ -35,7 +35,7 @@ class MappedShard:
         expected = dataset.manifest.shards[number].bytes
         if len(self.data) < expected:
             raise ShardError(
-                f"{self.path}: is {len(self.data):,} bytes, manifest.json says {expected:,}. It was cut short or "
+                f"{self.path}: is {len(self.data):,} bytes, manifest.json says {expected:,}. It was truncated or "
                 "replaced: copy it again, or index the folder again"
             )
         self._check_headers(dataset.require_field("image"))
@@ -56,7 +56,7 @@ class MappedShard:
             if not is_there:
                 raise ShardError(
                     f"{self.path}: its index does not match it (sample {self.rows.column('key')[row].as_py()!r} is "
-                    "not where the index says). Shard and index are not of one run: copy both again, or index the "
+                    "not where the index says). The shard and the index come from different runs: copy both again, or index the "
                     "folder again"
                 )
 

@@ -26,7 +26,7 @@ def test_pack(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture
     said, complaints = capsys.readouterr()
     assert complaints == ""
     assert "classes: 2" in said
-    assert "stored anew: 1 × gif; 9 kept as they are" in said
+    assert "re-encoded: 1 × gif; 9 kept as they are" in said
     assert "note: passed over, by extension: 1 × .txt" in said
     assert "10 images in" in said
     assert Manifest.read(out / "train").samples + Manifest.read(out / "val").samples == 10
