@@ -33,6 +33,17 @@ def test_pack(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture
     assert all(shard.bytes <= 11_000 for shard in Manifest.read(out / "train").shards)
 
 
+def test_raw_images_are_told_as_resized_only_if_they_are(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})
+    raw = ["pack", str(root), "--encode", "raw", "--workers", "1"]
+    assert cli.main([*raw, str(tmp_path / "whole")]) == cli.DONE
+    assert "re-encoded: 2 × jpeg; 0 kept as they are" in capsys.readouterr().out
+    assert cli.main([*raw, str(tmp_path / "small"), "--size", "16"]) == cli.DONE
+    assert "re-encoded: 2 × resized; 0 kept as they are" in capsys.readouterr().out
+
+
 def test_rejected_images_show_in_the_exit_code(
     make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

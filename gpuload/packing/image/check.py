@@ -198,8 +198,9 @@ def _re_encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding
 
 def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement) -> StoredImage:
     """Resizes and encodes an image in mode RGB or L."""
+    if kind in ("jpg", "jpeg"):
+        kind = "jpeg" if placement.resized == placement.canvas == image.size else "resized"
     image = placement.resample(image, _filter(image.size, placement.resized, encoding))
-    kind = "resized" if kind in ("jpg", "jpeg") else kind
     histogram = _histogram(image) if measured else None
     if encoding.encode == "raw":
         pixels = np.asarray(image.convert("RGB"))
