@@ -56,8 +56,8 @@ class MappedShard:
             if not is_there:
                 raise ShardError(
                     f"{self.path}: its index does not match it (sample {self.rows.column('key')[row].as_py()!r} is "
-                    "not where the index says). The shard and the index come from different runs: copy both again, or index the "
-                    "folder again"
+                    "not where the index says). The shard and the index come from different runs: copy both again, or "
+                    "index the folder again"
                 )
 
 
