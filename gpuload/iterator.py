@@ -153,7 +153,7 @@ class DaliIterator(NotSupported):
             collate.mask_fills if decodes else None,
             graph,
             hw_decoder_load,
-            batch_size=batch_size,
+            batch_size=min(batch_size, self._epochs.samples),
             num_threads=self.num_threads,
             prefetch=prefetch,
         )

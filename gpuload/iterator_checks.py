@@ -52,7 +52,7 @@ _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a 
 
 ARGUMENTS: dict[str, Rule[Any]] = {
     "data": Rule("a packed folder, a gpuload.Dataset, or what gpuload.mix gives", _as_data),
-    "batch_size": whole(1),
+    "batch_size": whole(1, 2**31 - 1),  # what DALI can count
     "augment": ANYTHING,  # checked by `Schedule`
     "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),
     "decoder": choice(*get_args(DecoderName)),

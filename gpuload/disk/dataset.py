@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, shown, whole
+from gpuload.checks import PATH, Rule, as_text, checked, whole
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
     """bool or integers (n,)."""
+    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
+        raise TypeError
     try:
         found = np.asarray(value)
     except Exception:  # lists of unequal length, tensors on a GPU
@@ -212,9 +214,10 @@ class Dataset:
             ArgumentError: a number is out of range.
         """
         numbers = np.asarray(samples)
-        last = int(self.first_samples[-1]) - 1
-        if numbers.dtype == bool or (len(numbers) and (numbers.min() < 0 or numbers.max() > last)):
-            raise ArgumentError(f"Dataset.keys(samples={shown(samples)}): expected sample numbers in 0..{last}")
+        total = int(self.first_samples[-1])
+        outside = numbers[(numbers < 0) | (numbers >= total)] if numbers.dtype != bool else numbers
+        if len(outside):
+            raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
         shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
         rows = numbers - self.first_samples[shards]
         return [

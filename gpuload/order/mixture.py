@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuload.checks import (
     LARGEST,
+    PATH,
     POSITIVE,
     Rule,
     as_items,
-    as_number,
     check_fields,
     checked,
     instance,
@@ -76,10 +76,18 @@ def open_data(
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
-    return tuple((data, as_number(weight)) for data, weight in map(as_items, as_items(value)))
+    weight = number(POSITIVE, LARGEST, "")
+    pairs = map(as_items, as_items(value))
+    return tuple((data if isinstance(data, Dataset) else PATH.read(data), weight.read(w)) for data, w in pairs)
 
 
-@checked("mix", parts=Rule('a list of pairs such as [("shards/a", 0.7), ("shards/b", 0.3)]', _as_parts))
+@checked(
+    "mix",
+    parts=Rule(
+        'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)]',
+        _as_parts,
+    ),
+)
 def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
@@ -93,8 +101,6 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
         raise ArgumentError("mix(parts): expected at least one (data set, weight)")
     datasets = tuple(part if isinstance(part, Dataset) else Dataset(part) for part, _ in parts)
     weights = [weight for _, weight in parts]
-    if not all(0 < weight <= LARGEST for weight in weights):
-        raise ArgumentError(f"mix(parts): weights {weights}, expected each above 0 and at most 1e6")
     for dataset in datasets[1:]:
         if dataset.classes != datasets[0].classes:
             raise ArgumentError(

@@ -1,15 +1,22 @@
 """Opening a packed folder, and the messages when it is damaged."""
 
+import copy as copy_module
 import json
+import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import gpuload
+from gpuload.disk.manifest import Manifest, ShardInfo
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 
@@ -176,3 +183,67 @@ def test_fingerprint_distinguishes_sets(packed: Path, copy: Path) -> None:
     manifest = gpuload.Dataset(packed).manifest
     other = type(manifest)(**{**vars(manifest), "shards": manifest.shards[::-1]})
     assert other.fingerprint != manifest.fingerprint
+
+
+def in_another_process(pickled: bytes, folder: Path) -> str:
+    """What a new process with another current folder reads from a pickled data set."""
+    code = (
+        "import pickle, sys; dataset = pickle.loads(sys.stdin.buffer.read())\n"
+        "print(len(dataset), dataset.fingerprint, dataset.labels.sum(), dataset.shard_sizes.tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=pickled, capture_output=True, cwd=folder, check=True)
+    return done.stdout.decode().strip()
+
+
+def seen(dataset: gpuload.Dataset) -> str:
+    return f"{len(dataset)} {dataset.fingerprint} {dataset.labels.sum()} {dataset.shard_sizes.tolist()}"
+
+
+def test_a_pickled_data_set_is_opened_again(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(packed.parent)
+    whole = gpuload.Dataset("train")
+    part = whole.subset(range(3, 90, 4)).filter(pc.field("label") > 0)
+    for dataset in (whole, part):
+        _ = dataset.labels  # what was computed is not part of the pickle
+        pickled = pickle.dumps(dataset)
+        assert len(pickled) < 1000 + 8 * len(dataset)
+        assert in_another_process(pickled, tmp_path) == seen(dataset)
+        for again in (pickle.loads(pickled), copy_module.deepcopy(dataset), copy_module.copy(dataset)):
+            assert seen(again) == seen(dataset) and again.keys([5]) == dataset.keys([5])
+    mixed = pickle.loads(pickle.dumps(gpuload.mix([(whole, 1), (part, 3)])))
+    assert mixed.fingerprint == gpuload.mix([(whole, 1), (part, 3)]).fingerprint
+
+
+def test_a_pickled_data_set_refuses_another_in_its_folder(copy: Path) -> None:
+    pickled = pickle.dumps(gpuload.Dataset(copy).subset([1, 2]))
+    edit_manifest(copy, lambda m: m["shards"].reverse() or m.update(fingerprint="?"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    edited = Manifest(tuple(ShardInfo(**shard) for shard in manifest["shards"]), ())
+    edit_manifest(copy, lambda m: m.update(fingerprint=edited.fingerprint))
+    with pytest.raises(
+        gpuload.StateError, match=r"train: holds another data set \(fingerprint .* than the pickled one"
+    ):
+        pickle.loads(pickled)
+    shutil.rmtree(copy)
+    with pytest.raises(gpuload.FormatError, match="no such folder"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda d: gpuload.Dataset(None), r"Dataset\(folder=None\): expected a path"),
+        (lambda d: gpuload.Dataset(d), r"Dataset\(folder=Dataset\(.*\)\): expected a path"),
+        (lambda d: d.subset([0.5]), r"Dataset.subset\(samples=\[0.5\]\): expected sample numbers"),
+        (lambda d: d.filter("label < 10"), r"Dataset.filter\(expression='label < 10'\): expected an Arrow expression"),
+        (lambda d: d.filter(d.labels < 10), r"Dataset.filter\(expression=array\(.*\): expected an Arrow expression"),
+        (lambda d: d.keys(5), r"Dataset.keys\(samples=5\): expected sample numbers, whole numbers \(n,\)"),
+        (lambda d: d.keys([97]), r"Dataset.keys\(samples\): expected numbers in 0..96, found 97"),
+        (lambda d: d.keys([-1]), r"Dataset.keys\(samples\): expected numbers in 0..96, found -1"),
+        (lambda d: d.rows(10), r"Dataset.rows\(shard=10\): .*train has 10 shards"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_data_set(packed: Path, ask: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        ask(gpuload.Dataset(packed))
+    assert gpuload.Dataset(packed).keys([]) == []

@@ -9,7 +9,7 @@ import torch
 from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, check_masks, pack_painted
 
 import gpuload
-from gpuload.read import batches
+from gpuload.read import batches as reading
 from gpuload.read.batches import BatchReader
 from gpuload.transforms import RandAugment, RandomApply, RandomErasing, TrivialAugmentWide
 
@@ -204,7 +204,7 @@ def test_batches_read_together_equal_batches_read_one_by_one(
         together = [batch for _ in range(2) for batch in loader]
     assert max(reads) >= 5
     reads.clear()
-    monkeypatch.setattr(batches, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr(reading, "_READ_AT_ONCE", 1)
     with load(data, decoder, augment, 4) as loader:
         singly = [batch for _ in range(2) for batch in loader]
     assert max(reads) == 1

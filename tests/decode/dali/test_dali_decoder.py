@@ -1,9 +1,5 @@
 """The DALI graph: that its GPU half can be defined, and what is said where DALI is missing."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from nvidia.dali import Pipeline
 
@@ -28,19 +24,3 @@ def test_the_gpu_graph_can_be_defined(augments: list[Augment], raw: bool) -> Non
         with Pipeline(batch_size=4, num_threads=1, device_id=device_id):
             outputs = build_graph(forms, stored, lambda: ())
             assert [output.device for output in outputs] == [device] * 3 * len(forms)
-
-
-def test_without_dali_the_cpu_still_loads_and_it_is_said_which_extra_brings_it(packed: Path) -> None:
-    code = (
-        "import sys; sys.modules['nvidia.dali'] = None\n"
-        "import gpuload\n"
-        f"options = dict(data={str(packed)!r}, batch_size=8, augment=gpuload.Augment(12))\n"
-        "print(len(next(iter(gpuload.DaliIterator(**options)))[0]))\n"
-        "for choice in (dict(decoder='dali'), dict(device='cuda')):\n"
-        "    try: gpuload.DaliIterator(**options, **choice)\n"
-        "    except gpuload.MissingPackageError as error: print(error)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said[0] == "8"
-    assert len(said) == 3
-    assert all("NVIDIA DALI is not installed" in line and "pip install 'gpuload[cuda13]'" in line for line in said[1:])

@@ -1,9 +1,6 @@
 """The CPU decoder: against DALI on the same crops, odd images, and its memory and threads."""
 
-import ctypes
 import io
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -172,48 +169,3 @@ def test_a_truncated_jpeg_is_no_image() -> None:
     with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
         decode(Augment(16), [data, data[: len(data) // 2]], [(90, 60)] * 2)
     assert caught.value.rows == [1]
-
-
-def test_what_cannot_be_combined(packed: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=r"decoder='native', device='cuda': it runs on the CPU"):
-        load(packed, decoder="native", device="cuda")
-    with pytest.raises(gpuload.ArgumentError, match=r"decoder='nvjpeg': expected one of 'auto', 'dali', 'native'"):
-        load(packed, decoder="nvjpeg")
-
-
-def test_auto_is_the_faster_decoder_that_is_installed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(packed, decoder="auto").decoder == "native"
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert load(packed, decoder="auto").decoder == "native"
-    monkeypatch.undo()
-    for package in ("simplejpeg", "numba"):
-        with monkeypatch.context() as patched:
-            patched.setitem(sys.modules, package, None)
-            assert load(packed, decoder="auto").decoder == "dali"
-
-
-def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -> None:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        pass
-    else:
-        pytest.skip("there is a driver")
-    code = (
-        "import sys, gpuload\n"
-        f"print(gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12)).decoder, 'nvidia.dali' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["native", "False"]
-
-
-@pytest.mark.parametrize("package", ["numba", "simplejpeg"])
-def test_a_package_that_is_missing_is_named(package: str) -> None:
-    code = (
-        f"import sys; sys.modules[{package!r}] = None\n"
-        "import gpuload\n"
-        "try: import gpuload.decode.native.decoder\n"
-        "except gpuload.MissingPackageError as error: print(error)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert f"{package} is not installed. `pip install 'gpuload[cpu]'`" in said

@@ -1,0 +1,26 @@
+"""`gpuload info`: what it says, and options that it refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuload import cli
+
+
+def test_it_tells_what_a_folder_holds(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(packed), "--window", "3", "--batch-size", "16"]) == cli.DONE
+    said = capsys.readouterr().out
+    assert "97 in 10 shards" in said and "3 of 10 shards mixed at a time" in said and "in a batch of 16" in said
+
+
+@pytest.mark.parametrize("option", ["--window", "--batch-size"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_options_that_cannot_be(packed: Path, capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    assert cli.main(["info", str(packed), option, value]) == cli.WRONG
+    said = capsys.readouterr()
+    assert said.err == f"gpuload: {option} {value}: expected a whole number of at least 1\n" and said.out == ""
+
+
+def test_larger_than_the_set(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(packed), "--window", "10000", "--batch-size", "10000"]) == cli.DONE
+    assert "10 of 10 shards mixed at a time" in capsys.readouterr().out

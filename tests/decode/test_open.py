@@ -1,0 +1,226 @@
+"""Which decoder is taken, and what is said where its packages cannot be used."""
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import load
+
+import gpuload
+from gpuload.decode import open as opening
+from gpuload.decode.open import choose_backend
+from gpuload.installed import cuda_extra, fault_of
+from gpuload.ranks import Ranks
+
+CPU = ("auto", "cpu", Ranks())
+BROKEN_NUMBA = 'raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.5.")'
+REASON = "numba is installed but cannot be imported (ImportError: Numba needs NumPy 2.2 or less. Got NumPy 2.5.)"
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.installed.cuda_extra", lambda: None)
+
+
+def run_alone(packed: Path, code: str, path: Path | None = None, **environment: str) -> tuple[list[str], list[str]]:
+    """What a new process prints and logs. `make(**options)` makes a loader. path: of modules that come first."""
+    start = (
+        "import logging, sys, gpuload\n"
+        "logging.basicConfig(format='%(levelname)s %(message)s')\n"
+        f"make = lambda **options: gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12), **options)\n"
+    )
+    paths = os.pathsep.join(filter(None, [path and str(path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", start + code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths, **environment},
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_what_cannot_be_combined(packed: Path) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=r"decoder='native', device='cuda': it runs on the CPU"):
+        load(packed, decoder="native", device="cuda")
+
+
+def test_auto_is_the_faster_decoder_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gpuload")
+    assert choose_backend(*CPU) == ("native", None)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "nvidia.dali", None)
+        assert choose_backend(*CPU) == ("native", None)
+    assert caplog.messages == []
+    for package in ("simplejpeg", "numba", "torch"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            assert choose_backend(*CPU) == ("dali", None)
+        what = "DALI decodes, which on a CPU is slower than the native decoder"
+        assert caplog.messages.pop() == f"{what}: {package} is not installed"
+        caplog.clear()
+
+
+@pytest.mark.usefixtures("no_driver")
+@pytest.mark.parametrize("package", ["numba", "simplejpeg", "torch"])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    message = (
+        rf"decoder='native': {package} is not installed. `pip install 'gpuload\[cpu\]'` brings it. Or use decoder="
+    )
+    with pytest.raises(gpuload.MissingPackageError, match=message):
+        choose_backend("native", "cpu", Ranks())
+
+
+@pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
+def test_the_extra_is_the_drivers(monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
+    monkeypatch.setattr("gpuload.installed.cuda_extra", lambda: extra)
+    for package, decoder, device in (
+        ("numba", "native", "cpu"),
+        ("nvidia.dali", "dali", "cpu"),
+        ("nvidia.dali", "auto", "cuda"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            with pytest.raises(
+                gpuload.MissingPackageError, match=rf"{package} is not installed. `pip install 'gpuload\[{extra}\]'`"
+            ):
+                choose_backend(decoder, device, Ranks())
+
+
+def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def __init__(self, version: int, error: int) -> None:
+            self.version, self.error = version, error
+
+        def cuDriverGetVersion(self, pointer: Any) -> int:  # noqa: N802
+            pointer._obj.value = self.version
+            return self.error
+
+    for version, error, extra in (
+        (12_080, 0, "cuda12"),
+        (13_000, 0, "cuda13"),
+        (13_010, 0, "cuda13"),
+        (0, 3, "cuda13"),
+    ):
+        driver = Driver(version, error)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert cuda_extra() == extra
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert cuda_extra() is None
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_dali_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    for decoder, device in (("dali", "cpu"), ("auto", "cuda"), ("dali", "cuda:1")):
+        with pytest.raises(
+            gpuload.MissingPackageError,
+            match=r"nvidia.dali is not installed. `pip install 'gpuload\[dali\]'` brings it; DALI decodes on machines without",
+        ):
+            choose_backend(decoder, device, Ranks())
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_where_neither_can_be_used_both_reasons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("numba", "nvidia.dali"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        gpuload.MissingPackageError,
+        match=r"no decoder can be used. 'native': numba is not installed; 'dali': nvidia.dali is not installed. `pip install 'gpuload\[cpu\]'` brings it",
+    ):
+        choose_backend(*CPU)
+    assert choose_backend(*CPU, decodes=False) == ("native", None)
+
+
+def test_a_gpu_machine_without_dali_says_that_the_cpu_decodes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gpuload")
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    assert choose_backend("auto", "auto", Ranks()) == ("native", None)
+    assert caplog.messages == ["the CPU decodes, although there is an NVIDIA driver: nvidia.dali is not installed"]
+
+
+def test_numba_that_cannot_be_imported(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").write_text(BROKEN_NUMBA)
+    said, logged = run_alone(
+        packed,
+        "loader = make(device='cpu')\n"
+        "print(loader.decoder, len(next(iter(loader))[0]))\n"
+        "try: make(device='cpu', decoder='native')\n"
+        "except gpuload.MissingPackageError as error: print(error)\n"
+        "sys.modules['nvidia.dali'] = None\n"
+        "try: make(device='cpu')\n"
+        "except gpuload.MissingPackageError as error: print(error)\n",
+        tmp_path,
+    )
+    assert said[0] == "dali 8"
+    assert logged == [f"WARNING DALI decodes, which on a CPU is slower than the native decoder: {REASON}"]
+    assert said[1].startswith(f"decoder='native': {REASON}. `pip install -U 'gpuload[") and "'dali'" in said[1]
+    assert said[2].startswith(f"decoder='auto': no decoder can be used. 'native': {REASON}; 'dali': nvidia.dali is not")
+    assert len(said) == 3
+
+
+def test_numba_that_compiles_nothing(packed: Path) -> None:
+    said, logged = run_alone(
+        packed,
+        "loader = make(device='cpu')\n"
+        "print(loader.decoder, len(next(iter(loader))[0]))\n"
+        "try: make(device='cpu', decoder='native')\n"
+        "except gpuload.MissingPackageError as error: print(error)\n",
+        NUMBA_DISABLE_JIT="1",
+    )
+    reason = "numba compiles nothing, since NUMBA_DISABLE_JIT is set"
+    assert said == ["dali 8", f"decoder='native': {reason}. Unset it. Or use decoder='dali'"]
+    assert logged == [f"WARNING DALI decodes, which on a CPU is slower than the native decoder: {reason}"]
+
+
+def test_labels_need_no_decoder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("numba", "simplejpeg", "nvidia.dali"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with load(packed, fields=("label",), decoder="auto", drop_last=False) as loader:
+        assert sum(len(labels) for (labels,) in loader) == 97
+
+
+def test_a_package_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacks_another.py").write_text("import not_there_at_all")
+    (tmp_path / "fails.py").write_text("raise OSError('libfoo.so.1: cannot open shared object file')")
+    found = {package: fault_of(package) for package in ("lacks_another", "fails", "not_there_at_all", "json")}
+    assert found["lacks_another"] is not None and not found["lacks_another"].is_missing
+    assert found["lacks_another"].reason == (
+        "lacks_another is installed but cannot be imported (ModuleNotFoundError: No module named 'not_there_at_all')"
+    )
+    assert found["fails"] is not None and "(OSError: libfoo.so.1: cannot open" in found["fails"].reason
+    assert found["not_there_at_all"] is not None and found["not_there_at_all"].is_missing
+    assert found["json"] is None
+
+
+def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -> None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("there is a driver")
+    code = (
+        "import sys, gpuload\n"
+        f"print(gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12)).decoder, 'nvidia.dali' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["native", "False"]

@@ -1,0 +1,63 @@
+"""A loader that a forked child inherits: its threads are the parent's, so that it must not wait for them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FORKS = 30  # what the parent's threads do at the moment of a fork differs from one to the next
+
+SCRIPT = """
+import os, signal, sys, traceback
+import gpuload
+
+packed, decoder, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def make():
+    return gpuload.DaliIterator(packed, 8, augment=gpuload.Augment(12), device="cpu", decoder=decoder, prefetch=4)
+
+def refused(take):
+    try:
+        take()
+    except gpuload.GpuloadError as error:
+        return "inherited over fork" in str(error) and "Construct it in the child" in str(error)
+    return False
+
+def child(loader, batches):
+    assert len(loader) == 12 and loader.state_dict()["samples"] > 0
+    assert refused(lambda: list(loader)) and refused(lambda: iter(loader)) and refused(lambda: next(batches))
+    loader.set_epoch(3)
+    loader.close()
+    loader.close()
+    assert refused(lambda: list(loader))
+
+loader, ended = make(), []
+batches = iter(loader)
+for number in range(forks):
+    next(batches, None) or next(batches := iter(loader))
+    if (process := os.fork()) == 0:
+        signal.alarm(20)  # ends a child that hangs
+        try:
+            child(loader, batches)
+            if number == 0:  # one that is constructed here works
+                with make() as own:
+                    assert len(list(own)) == 12
+            if number % 2:
+                os._exit(0)
+            sys.exit(0)  # the end of the interpreter waits for no thread, either
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+    ended.append(os.waitpid(process, 0)[1])
+assert len(list(loader)) == 12  # the parent's is as it was
+print(ended)
+"""
+
+
+@pytest.mark.parametrize("decoder", ["dali", "native"])
+def test_a_child_is_told_that_it_has_no_threads(packed: Path, decoder: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(packed), decoder, str(FORKS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{[0] * FORKS}\n", done.stderr

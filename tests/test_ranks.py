@@ -1,0 +1,92 @@
+"""Which rank a process has, and which GPU it takes. The GPUs are counted by others, so any number can be pretended."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import gpuload
+from gpuload.ranks import Ranks, find_device, find_ranks
+from gpuload.tuning import describe_device
+
+Pretend = Callable[[int | None], None]
+
+
+@pytest.fixture
+def torch_uses(monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """Pretends that torch's current device is this GPU; None: that torch has not used one."""
+
+    def pretend(gpu: int | None) -> None:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: gpu is not None)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: gpu)
+
+    return pretend
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("local_rank", "gpus", "current", "expected"),
+    [
+        (0, 1, None, 0),
+        (3, 8, None, 3),
+        (3, 1, None, 0),  # each process sees one GPU, its own
+        (3, 1, 0, 0),
+        (0, 8, 2, 2),  # torch.cuda.set_device(2)
+        (3, 8, 5, 5),
+        (3, 8, 0, 3),  # torch was used, but nobody chose a device
+    ],
+)
+def test_a_rank_takes_its_own_gpu(
+    torch_uses: Pretend, device: str, local_rank: int, gpus: int, current: int | None, expected: int
+) -> None:
+    torch_uses(current)
+    assert find_device(device, Ranks(local_rank, 8, local_rank, 8), gpus) == expected
+
+
+def test_a_number_means_that_gpu_and_the_cpu_none(torch_uses: Pretend) -> None:
+    torch_uses(2)
+    ranks = Ranks(3, 8, 3, 8)
+    assert find_device("cuda:1", ranks, 8) == 1
+    assert find_device("cpu", ranks, 8) is None
+    assert find_device("auto", ranks, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "message"),
+    [
+        ("auto", 2, r"device='auto': needs GPU 3 \(LOCAL_RANK\), and 2 can be used here"),
+        ("cuda", 2, r"device='cuda': needs GPU 3 \(LOCAL_RANK\), and 2 can be used here"),
+        ("cuda", 0, r"device='cuda': needs GPU 3, and none can be used here.*device='cpu', or 'auto'"),
+        ("cuda:1", 1, r"device='cuda:1': needs GPU 1, and 1 can be used here"),
+    ],
+)
+def test_a_gpu_that_is_not_there(torch_uses: Pretend, device: str, gpus: int, message: str) -> None:
+    torch_uses(None)
+    with pytest.raises(gpuload.DeviceError, match=message):
+        find_device(device, Ranks(3, 8, 3, 8), gpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", "three"), ("RANK", "-2"), ("RANK", ""), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0.5"), ("LOCAL_WORLD_SIZE", "0")],
+)  # fmt: skip
+def test_environments_that_cannot_be(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(gpuload.ArgumentError, match=f"environment variable {name}='{value}': expected a whole number"):
+        find_ranks(None, None)
+
+
+def test_minus_one_means_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "-1")
+    assert find_ranks(None, None) == Ranks()
+
+
+def test_a_gpu_that_torch_cannot_use_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: int) -> str:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", refuse)
+    assert describe_device(0, Ranks()).endswith(" cores")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU number {device}")
+    assert describe_device(1, Ranks()).startswith("GPU number 1, ")
