@@ -1,13 +1,28 @@
 """The rules for arguments, and what they say."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpuload import ArgumentError
-from gpuload.checks import FLAG, Rule, check, check_fields, checked, either, optional, several, shown, whole
+from gpuload.checks import (
+    FLAG,
+    Rule,
+    as_number,
+    as_whole,
+    check,
+    check_fields,
+    checked,
+    either,
+    optional,
+    several,
+    shown,
+    whole,
+)
 
 
 @checked("f", {"size": "Use count"}, count=whole(1, 9), names=several(optional(FLAG), "some flags"))
@@ -62,6 +77,18 @@ def test_a_frozen_dataclass_gets_pythons_own_types() -> None:
     assert type(One(np.uint8(4)).number) is int
     with pytest.raises(ArgumentError, match=r"One\(side=\(1, 2, 3\)\): expected one or two, or None"):
         One(1, (1, 2, 3))
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1.0, "1", None, np.timedelta64(1, "s"), np.array(1), Fraction(1)])
+def test_what_is_no_whole_number(value: Any) -> None:
+    with pytest.raises(TypeError):
+        as_whole(value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, np.float32(math.nan), 10**400])
+def test_numbers_are_finite(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="expected a number"):
+        check("f", "x", value, Rule("a number", as_number))
 
 
 def test_a_rules_own_error_is_kept() -> None:

@@ -1,16 +1,10 @@
-"""`gpuload info`: what it says, and options that it refuses."""
+"""`gpuload info`: options that it refuses. What it says: tests/order/test_mixedness.py."""
 
 from pathlib import Path
 
 import pytest
 
 from gpuload import cli
-
-
-def test_it_tells_what_a_folder_holds(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["info", str(packed), "--window", "3", "--batch-size", "16"]) == cli.DONE
-    said = capsys.readouterr().out
-    assert "97 in 10 shards" in said and "3 of 10 shards mixed at a time" in said and "in a batch of 16" in said
 
 
 @pytest.mark.parametrize("option", ["--window", "--batch-size"])

@@ -71,8 +71,9 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
     assert is_sorted_by_class(gpuload.Dataset(sorted_set), 2)
     with pytest.warns(
         UserWarning, match=r"sorted by class.*Pack them again without --no-shuffle, or raise window.*info"
-    ):
+    ) as warned:
         gpuload.DaliIterator(sorted_set, window=2, **options)
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpuload.DaliIterator(sorted_set, window=12, **options)
