@@ -43,6 +43,11 @@ def pack(
         settings["size"] = (settings["size"], settings["size"])
     images = Encoding(**{name: value for name, value in settings.items() if name in encoding})
     rest = {name: value for name, value in settings.items() if name not in encoding}
+    if isinstance(samples, str | Path):
+        raise ArgumentError(
+            f"pack(samples={str(samples)!r}): expected dicts, one per sample, or a source. Files are packed by "
+            f"`python -m gpuload pack {samples} {out}`, or give gpuload.sources.open_source({str(samples)!r})"
+        )
     source = samples if isinstance(samples, Source) else IterableSource(samples)
     if not own_splits:
         source.own_splits = False

@@ -213,6 +213,13 @@ def test_samples_of_another_form(tmp_path: Path, sample: Any, message: str) -> N
         gpuload.pack([sample], tmp_path / "out", workers=1)
 
 
+def test_a_path_is_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"pack\(samples='photos'\): expected dicts.*-m gpuload pack photos"
+    ):
+        gpuload.pack("photos", tmp_path / "out")  # type: ignore[arg-type]
+
+
 def test_a_name_may_be_missing(tmp_path: Path) -> None:
     gpuload.pack([{"image": PHOTO, "name": None}], tmp_path / "out", workers=1)
     assert rows_of(tmp_path / "out" / "train")[0]["source"] == "00000000."
