@@ -21,11 +21,12 @@ class BackgroundCompilation:
         self._load = load
         self._thread = threading.Thread(target=self._run, name="gpuload-compile")
 
-    def start(self) -> None:
-        """Returns when it is done, or after half a second."""
+    def start(self, wait: bool = True) -> None:
+        """wait: return when it is done, or after half a second; else at once."""
         _running.add(self)
         self._thread.start()
-        self._done.wait(_WAIT_S)
+        if wait:
+            self._done.wait(_WAIT_S)
 
     @property
     def is_done(self) -> bool:

@@ -11,6 +11,7 @@ from PIL import ExifTags, Image, ImageOps
 from gpuload.decode.interface import Stored
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
+from gpuload.decode.native.compiled import count_compiled
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
@@ -61,7 +62,8 @@ class ImageDecoder:
         self._thread = _Thread()
         self._compilation = BackgroundCompilation(jpeg.load_compiled)
         if not stored.raw:
-            self._compilation.start()
+            # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
+            self._compilation.start(wait=count_compiled() == 0)
 
     def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], list[int]]:
         """Completes the pictures of the images at these rows.

@@ -28,7 +28,7 @@ def test_batches_are_the_same_before_and_after(packed: Path, views: int, monkeyp
 
     compiled = batches()
     with monkeypatch.context() as patch:
-        patch.setattr(BackgroundCompilation, "start", lambda self: None)
+        patch.setattr(BackgroundCompilation, "start", lambda self, wait: None)
         patch.setattr(BackgroundCompilation, "is_done", False)
         waiting = batches()
     assert len(compiled) == len(waiting) > 3
@@ -47,6 +47,17 @@ def test_it_is_waited_for_only_briefly() -> None:
     go.set()
     compilation.wait()
     assert compilation.is_done
+
+
+def test_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    go = threading.Event()
+    compilation = BackgroundCompilation(go.wait)
+    monkeypatch.setattr(compilation._done, "wait", waited.append)
+    compilation.start(wait=False)
+    assert not waited and not compilation.is_done
+    go.set()
+    compilation.wait()
 
 
 def test_a_fork_and_the_end_of_the_interpreter_wait_for_it() -> None:
