@@ -55,10 +55,12 @@ class DaliIterator(NotSupported):
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
         gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}.
-    device: "auto" (a GPU where there is one), "cpu", "cuda" (under torchrun, the rank's own) or "cuda:1". On a GPU
-        nvJPEG decodes, on the CPU `decoder`; order and crops are the same.
+    device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Without a number it is the GPU that
+        `torch.cuda.set_device` chose, under torchrun the rank's own. On a GPU nvJPEG decodes, on the CPU `decoder`;
+        order and crops are the same.
     decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
-        GPU, on a CPU "native", which is faster, where it is installed. Their pixels differ by rounding.
+        GPU, on a CPU "native", which is faster, unless its packages cannot be used, which is logged. Their pixels
+        differ by rounding.
     fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
         `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
         (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture).
@@ -92,6 +94,7 @@ class DaliIterator(NotSupported):
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
         ShardError: while iterating, where a shard and its index do not match.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
+        GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
     """
