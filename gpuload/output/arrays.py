@@ -4,7 +4,8 @@ The decoder's batch is handed over through DLPack: without a copy, and on a GPU 
 stream. It belongs to its holder: the decoder uses the memory again when the last reference is gone.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -41,7 +42,7 @@ class Arrays(Protocol):
         """The library's array from one that `staging` made, without a copy; an image gets the batch's dtype."""
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Within it, staged arrays are computed on the library's current stream."""
+        """Within it, staged arrays are computed on their device, on the library's current stream."""
 
 
 def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
@@ -92,7 +93,8 @@ class _TorchArrays:
         tensor = self._torch.from_numpy(array)
         if self.device == "cpu":
             return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        with self._torch.cuda.device(self._device_id):  # else pinning would make a context on GPU 0, in every rank
+            return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def staging(self) -> Arrays:
         if self._device_id is None:
@@ -103,12 +105,17 @@ class _TorchArrays:
         tensor = self._torch.from_dlpack(staged)
         return tensor.to(self._dtype) if is_image else tensor
 
-    def stream(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def stream(self) -> Iterator[None]:
         if self._device_id is None:
-            return nullcontext()
+            yield
+            return
         import cupy
 
-        return cupy.cuda.ExternalStream(self._torch.cuda.current_stream(self.device).cuda_stream, self._device_id)  # type: ignore[no-any-return]
+        number = self._torch.cuda.current_stream(self.device).cuda_stream
+        # CuPy uses a stream, and launches its kernels, only where the stream's device is the current one.
+        with cupy.cuda.Device(self._device_id), cupy.cuda.ExternalStream(number, self._device_id):
+            yield
 
 
 class _NumpyArrays:
@@ -155,10 +162,13 @@ class _CupyArrays:
         return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
-        return self.from_host(array) if isinstance(array, np.ndarray) else self._cupy.from_dlpack(array)
+        if isinstance(array, np.ndarray):
+            return self.from_host(array)
+        with self._on_device():
+            return self._cupy.from_dlpack(array)
 
     def from_host(self, array: npt.NDArray[Any]) -> Any:
-        with self._cupy.cuda.Device(self._device_id):
+        with self._on_device():
             return self._cupy.asarray(array)
 
     def staging(self) -> Arrays:
@@ -168,7 +178,10 @@ class _CupyArrays:
         return staged
 
     def stream(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return self._on_device()
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return self._cupy.cuda.Device(self._device_id)  # type: ignore[no-any-return]
 
 
 def _in_host_memory(array: Any) -> Any:

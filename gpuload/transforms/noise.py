@@ -17,7 +17,10 @@ _GAMMA, _MIX_1, _MIX_2 = (
 def on_device(device: torch.device, numbers: npt.NDArray[Any]) -> torch.Tensor:
     """The same numbers on the device, copied through pinned memory, since other copies would wait for the GPU."""
     tensor = torch.from_numpy(np.ascontiguousarray(numbers))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type != "cuda":
+        return tensor
+    with torch.cuda.device(device):  # else pinning would make a context on GPU 0, in every rank
+        return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def random_bits(key: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
