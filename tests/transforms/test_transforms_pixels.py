@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuload import transforms as own
 from gpuload.draws import make_key, random_bits
 from gpuload.transforms import RandomErasing, geometry
-from gpuload.transforms.apply import _apply_grouped, apply_steps, erase, warp_masks
+from gpuload.transforms.apply import _apply_grouped, _erase_at_once, _erase_each, apply_steps, erase, warp_masks
 from gpuload.transforms.auto import _one_of, auto_space, rand_space, trivial_space
 from gpuload.transforms.geometry import affine_of
 from gpuload.transforms.noise import random_bits as torch_bits
@@ -403,6 +404,40 @@ def test_noise_of_levels_is_rounded_and_cut_off() -> None:
         ),
     )
     assert sorted(flat.unique().tolist()) == [0, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("value", [(1.5, 2.0, 3.0), "random"])
+def test_regions_at_once_are_those_of_each(dtype: torch.dtype, memory: torch.memory_format, value: Any) -> None:
+    """What a GPU executes, on a CPU: the same values, to the bit."""
+    regions = RandomErasing(p=0.7, value=value).draw(sample_draws(2, np.arange(20)), 24, 30)
+    chosen = np.flatnonzero(regions.box[:, 2])
+    both = [torch.full((20, 3, 24, 30), 50).to(dtype).contiguous(memory_format=memory) for _ in range(2)]
+    for erase_by, values in zip((_erase_each, _erase_at_once), both, strict=True):
+        erase_by(values, chosen, regions.select(chosen))
+    assert torch.equal(*both) and 5 < len(chosen) < 20
+    assert (both[0] != 50).flatten(1).any(1).nonzero().flatten().tolist() == chosen.tolist()
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that torch executes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_regions_at_once_take_as_many_operations_for_many_images_as_for_few() -> None:
+    counts = []
+    for images in (2, 30):
+        regions = RandomErasing(p=1, value="random").draw(sample_draws(2, np.arange(images)), 24, 30)
+        with Counting() as counting:
+            _erase_at_once(torch.zeros(images, 3, 24, 30), np.arange(images), regions)
+        counts.append(counting.count)
+    assert counts[0] == counts[1] > 10
 
 
 @settings(deadline=None)
