@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.errors import ArgumentError, GpuloadError
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gpuload.tuning import Tuning
-
-# Of DALI 2.2 and later, where nothing is said. Said here, or an earlier tuning would pass for the default.
-DALIS_LOAD = 0.65
 
 _CANDIDATES, _FINALISTS, _SHOWN = 16, 2, 8
 

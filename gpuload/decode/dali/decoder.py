@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
+from gpuload.decode.dali.faults import find_device_fault
 from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
@@ -170,6 +171,8 @@ class DaliDecoder:
         """
         batches = [batch for batch, _ in self._in_flight]
         self._discard()
+        if (fault := find_device_fault(error, self._settings["device_id"])) is not None:
+            return fault
         for batch in batches:
             encoded = batch.encoded
             if not self._stored.raw:

@@ -17,6 +17,7 @@ from typing import Any
 from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 
 from gpuload.augment import Form
+from gpuload.decode.dali.memory import preallocation
 from gpuload.decode.interface import Stored
 
 __all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
@@ -99,10 +100,9 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
         pixels = fn.decoders.image(
             images,
             device="mixed",
-            preallocate_width_hint=stored.width,
-            preallocate_height_hint=stored.height,
             # As libjpeg upsamples chroma on the CPU; without it, coloured edges differ between the devices.
             jpeg_fancy_upsampling=True,
+            **preallocation(stored, Pipeline.current().max_batch_size, decoder.get("hw_decoder_load")),
             **decoder,
         )
     elif whole:

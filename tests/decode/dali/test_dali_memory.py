@@ -1,0 +1,80 @@
+"""Memory that DALI allocates in advance, and errors of the device, neither of which needs a GPU to be tested."""
+
+from typing import Any
+
+import pytest
+from nvidia.dali import Pipeline, fn
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.dali.faults import find_device_fault
+from gpuload.decode.dali.graph import build_graph
+from gpuload.decode.dali.memory import MOST_BYTES, preallocated_bytes, preallocation
+from gpuload.decode.interface import Stored
+
+
+@pytest.mark.parametrize(
+    ("sides", "batch_size", "load", "is_told"),
+    [
+        ((640, 480), 256, None, True),  # 0.65 of 256 images of 0.9 MB
+        ((5980, 6430), 256, None, False),  # ImageNet's largest: 19 GB
+        ((5980, 6430), 256, 0.0, True),  # one image
+        ((5980, 6430), 16, 1.0, False),
+        ((1465, 1465), 166, 1.0, True),  # just below 1 GiB
+        ((1467, 1467), 167, 1.0, False),
+        ((0, 0), 256, None, False),  # unknown
+    ],
+)
+def test_memory_in_advance_has_a_limit(
+    sides: tuple[int, int], batch_size: int, load: float | None, is_told: bool
+) -> None:
+    hints = preallocation(Stored(*sides), batch_size, load)
+    told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
+    assert hints == (told if is_told else {})
+    assert is_told == (0 < preallocated_bytes(*sides, batch_size, load) <= MOST_BYTES)
+
+
+def test_the_graph_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    image = fn.decoders.image
+    monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
+    for stored in (Stored(640, 480), Stored(5980, 6430)):
+        with Pipeline(batch_size=256, num_threads=1, device_id=0):
+            build_graph([Augment(8).form], stored, lambda: (), None, {"hw_decoder_load": 0.9})
+    assert [one.get("preallocate_width_hint") for one in asked] == [640, None]
+    assert all(one["jpeg_fancy_upsampling"] and one["hw_decoder_load"] == 0.9 for one in asked)
+
+
+MESSAGES = {
+    "CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory": "ran out of memory",
+    "Error in thread 1: nvImageCodec: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE": "ran out of memory",
+    "std::bad_alloc": "ran out of memory",
+    "Can't allocate 12884901888 on device 0. CUDA_ERROR_OUT_OF_MEMORY": "ran out of memory",
+    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access": "CUDA failed while DALI",
+}
+
+
+@pytest.mark.parametrize("said", MESSAGES)
+def test_errors_of_the_device_are_no_images_fault(said: str) -> None:
+    found = find_device_fault(RuntimeError(f"Critical error in pipeline:\n{said}\nCurrent pipeline object"), 1)
+    assert isinstance(found, gpuload.DeviceError) and "\n" not in str(found)
+    assert str(found).startswith(f"cuda:1: {'DALI ' if 'memory' in MESSAGES[said] else ''}{MESSAGES[said]}")
+
+
+def test_other_errors_may_be_an_images() -> None:
+    for said in ("Failed to decode a JPEG", "Unrecognized image format.", "Error while decoding: could not"):
+        assert find_device_fault(RuntimeError(said), 0) is None
+
+
+def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory")
+
+    with gpuload.DaliIterator(packed, 8, augment=Augment(8), device="cpu", decoder="dali", num_threads=1) as loader:
+        for _ in loader:
+            monkeypatch.setattr(Pipeline, "run", fail)
+            break
+        with pytest.raises(gpuload.DeviceError, match="DALI ran out of memory .*Use a smaller batch_size or prefetch"):
+            next(iter(loader))
+        monkeypatch.undo()
+        assert len(list(loader)) == len(loader)
