@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.dali.faults import find_device_fault
+from gpuload.decode.dali.feed import Fed, Feed
 from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
 from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
@@ -73,8 +74,8 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
-        self._source: Iterator[Batch] = iter(())
-        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
+        self._feed = Feed(self._inputs)
+        self._in_flight: deque[tuple[Fed, float]] = deque()  # and when its decoding started
         self._pipeline: Any = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
@@ -82,14 +83,14 @@ class DaliDecoder:
         self._rewind()
         if self._pipeline is None:
             self._pipeline = pipeline_def(build_graph)(
-                self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
+                self._forms, self._stored, self._take, self._graph, self._decoder, **self._settings
             )
             with warnings.catch_warnings():
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 self._pipeline.build()
             _pipelines.add(self._pipeline)
-        self._source = batches
+        self._feed.restart(batches)
         while True:
             try:
                 outputs = [output.as_tensor() for output in self._pipeline.run()]
@@ -102,7 +103,7 @@ class DaliDecoder:
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
-            batch, started = self._in_flight.popleft()
+            (batch, _), started = self._in_flight.popleft()
             for field in batch.masks:
                 # DALI silently takes the image's crop out of a larger mask, too.
                 if rows := find_other_sizes(batch, field):
@@ -119,19 +120,21 @@ class DaliDecoder:
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
-        self._source = iter(())
         self._discard()
+        self._feed.close()
 
-    def _feed(self) -> tuple[Any, ...]:
-        batch = next(self._source)
-        self._in_flight.append((batch, time.perf_counter()))
-        # DALI's own conversion of a list of arrays takes 2.4 µs an image; this and what remains of it take 1.2
-        # (2026-11).
+    def _take(self) -> tuple[Any, ...]:
+        fed = self._feed.take()
+        self._in_flight.append((fed, time.perf_counter()))
+        return fed.inputs
+
+    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """DALI's own kinds of lists, which it takes as they are; arrays would cost it some µs for each image."""
         images: Iterable[U8] = batch.encoded.images
         if self._stored.raw:
             sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
             images = (data.reshape(*size, 3) for data, size in zip(images, sizes, strict=True))
-        encoded = [[tensors.TensorCPU(data) for data in field] for field in (images, *batch.masks)]
+        encoded = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         fed = []
         for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
             inputs = view.crops._asdict()
@@ -142,12 +145,12 @@ class DaliDecoder:
                 )
                 drawn = np.stack([own(draw) for draw in range(EACH_GRAPH_VIEW)], axis=1)
                 inputs["draws"] = drawn.astype(np.float32)
-            fed += [inputs[name] for name in input_names(form, self._graph)]
+            fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form, self._graph)]
         return (*encoded, *fed)
 
     def _rewind(self) -> None:
         """Ends a call that was not iterated to its end, so that the pipeline can be used again."""
-        self._source = iter(())
+        self._feed.restart(iter(()))
         if self._in_flight and self._pipeline is not None:
             try:
                 while True:
@@ -169,7 +172,7 @@ class DaliDecoder:
 
         The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
         """
-        batches = [batch for batch, _ in self._in_flight]
+        batches = [fed.batch for fed, _ in self._in_flight]
         self._discard()
         if (fault := find_device_fault(error, self._settings["device_id"])) is not None:
             return fault
@@ -188,6 +191,11 @@ class DaliDecoder:
                 if rows := find_other_sizes(batch, masks):
                     return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
         return error
+
+
+def _as_list(arrays: Iterable[U8], layout: str | None = None) -> Any:
+    """DALI's list of these arrays, not copied. An operator that is given a layout would wrap each of them again."""
+    return tensors.TensorListCPU([tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False)
 
 
 _pipelines: weakref.WeakSet[Any] = weakref.WeakSet()

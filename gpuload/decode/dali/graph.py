@@ -57,17 +57,16 @@ def build_graph(
     feed: gives the encoded images of a batch and its masks, then for each view what `input_names` lists.
     """
     names = [input_names(form, graph) for form in forms]
-    kinds = [(types.UINT8, 3 if stored.raw else 1, "HWC" if stored.raw else "")]
-    kinds += [(types.UINT8, 1, "")] * len(stored.mask_fills)
-    kinds += [(*_INPUTS[name], "") for view in names for name in view]
-    dtypes, ndims, layouts = zip(*kinds, strict=True)
+    kinds = [(types.UINT8, 3 if stored.raw else 1)]
+    kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
+    kinds += [_INPUTS[name] for view in names for name in view]
+    dtypes, ndims = zip(*kinds, strict=True)
     inputs = iter(
         fn.external_source(
             feed,
             num_outputs=len(kinds),
             batch=True,
             no_copy=True,
-            layout=list(layouts),
             dtype=list(dtypes),
             ndim=list(ndims),
         )
