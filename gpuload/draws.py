@@ -34,12 +34,13 @@ Draws = Callable[[int], F64]
 #   (seed, epoch, AUGMENT, view), the others     the same
 #   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py
 #   (seed, epoch, BATCH)                         BATCH_DRAWS of each sample                       read/batches.py
+#   bits number SHARE under that key             which decoder of two decodes each sample         decode/share.py
 #   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
 #   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py
 #   (seed, MEASURE, split)                       images measured for mean and std                 packing/run/plan.py
 #
 # In a mixture, `seed` and `epoch` of a pass are those of the data set.
-SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH = 0, 1, 2, 3, 4, 5
+SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH, SHARE = 0, 1, 2, 3, 4, 5, 6
 SHUFFLE, SPLIT, MEASURE = 1, 2, 3
 
 

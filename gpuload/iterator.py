@@ -16,7 +16,7 @@ from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError
 from gpuload.fields import FieldSpec
-from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
+from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process, check_shares
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, open_data
@@ -56,11 +56,12 @@ class DaliIterator(NotSupported):
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
         gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}.
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Without a number it is the GPU that
-        `torch.cuda.set_device` chose, under torchrun the rank's own. On a GPU nvJPEG decodes, on the CPU `decoder`;
-        order and crops are the same.
-    decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
-        GPU, on a CPU "native", which is faster, unless its packages cannot be used, which is logged. Their pixels
-        differ by rounding.
+        `torch.cuda.set_device` chose, under torchrun the rank's own. Batches are there; order and crops are the same
+        everywhere.
+    decoder: "dali" (nvJPEG on a GPU, else its CPU operators), "native" (compiled, in threads on the CPU; for a GPU the
+        pixels are copied there, and normalised and transformed there), "both" (a share of each batch by each) or
+        "auto": "dali" on a GPU, on a CPU "native", which is faster, unless its packages cannot be used, which is
+        logged. Their pixels differ by rounding.
     fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
         `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
         (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture).
@@ -75,8 +76,13 @@ class DaliIterator(NotSupported):
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
     hw_decoder_load: on a GPU, share of the images that its JPEG engines decode; its CUDA cores decode the rest. None:
-        DALI decides. For this and the two above, the default is what `python -m gpuload tune` found on this device, if
-        it ran.
+        DALI decides. For this, cpu_share and the two above, the default is what `python -m gpuload tune` found on this
+        device, if it ran.
+    cpu_share: with decoder="both", share of the images that the CPU decodes, 0.25 where nothing was measured. Which
+        images depends on (seed, epoch, sample) alone.
+    deterministic: on a GPU, one unit decodes all images that DALI decodes: CUDA's cores, or with hw_decoder_load=1 the
+        JPEG engines. Otherwise which unit decodes an image may depend on its batch, and its pixels by rounding. Tuned
+        shares are not used. On a CPU pixels never depend on the batch.
     graph: a function of DALI operators inside its graph, (images, draws) to images: uint8 (height, width, 3), cropped
         and resized, before flips and normalisation, and 16 random numbers in [0, 1) for each sample. It must keep the
         size; masks and boxes do not follow what it moves.
@@ -124,6 +130,8 @@ class DaliIterator(NotSupported):
         num_threads: int | None = None,
         prefetch: int | None = None,
         hw_decoder_load: float | None = None,
+        cpu_share: float | None = None,
+        deterministic: bool = False,
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
@@ -139,11 +147,21 @@ class DaliIterator(NotSupported):
         collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
+        check_shares(decoder, cpu_share, deterministic, hw_decoder_load)
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
         self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes)
-        self.num_threads, prefetch, hw_decoder_load = tuned(
-            self._datasets[0].folder, device_id, self.ranks, self.decoder, num_threads, prefetch, hw_decoder_load
+        self.num_threads, prefetch, hw_decoder_load, share = tuned(
+            self._datasets[0].folder,
+            device_id,
+            self.ranks,
+            self.decoder,
+            num_threads,
+            prefetch,
+            hw_decoder_load,
+            cpu_share,
+            deterministic,
         )
+        self.cpu_share = share if self.decoder == "both" else None
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
@@ -156,6 +174,7 @@ class DaliIterator(NotSupported):
             collate.mask_fills if decodes else None,
             graph,
             hw_decoder_load,
+            share,
             batch_size=min(batch_size, self._epochs.samples),
             num_threads=self.num_threads,
             prefetch=prefetch,

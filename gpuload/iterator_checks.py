@@ -23,7 +23,7 @@ from gpuload.checks import (
 )
 from gpuload.decode.open import DecoderName
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import CallError, GpuloadError
+from gpuload.errors import ArgumentError, CallError, GpuloadError
 from gpuload.fields import FieldSpec
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
@@ -68,6 +68,8 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "num_threads": optional(whole(1, _MOST)),
     "prefetch": optional(whole(1, _MOST)),
     "hw_decoder_load": optional(number(0, 1, "a share of the images, in 0..1")),
+    "cpu_share": optional(number(0, 1, "a share of the images, in 0..1")),
+    "deterministic": FLAG,
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
@@ -114,6 +116,20 @@ class NotSupported:
         raise CallError(
             "DaliIterator: cannot be pickled or copied, since it holds threads and the device's memory. Construct one "
             "in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled"
+        )
+
+
+def check_shares(decoder: str, cpu_share: float | None, deterministic: bool, hw_decoder_load: float | None) -> None:
+    """Raises ArgumentError for shares of images that contradict other arguments."""
+    if cpu_share is not None and decoder != "both":
+        raise ArgumentError(
+            f"cpu_share={cpu_share:g}: divides batches between two decoders, found decoder={decoder!r}. Use "
+            "decoder='both', or leave it out"
+        )
+    if deterministic and hw_decoder_load not in (None, 0, 1):
+        raise ArgumentError(
+            f"deterministic=True, hw_decoder_load={hw_decoder_load:g}: expected 0 or 1, since which of two units "
+            "decodes an image depends on its batch. Use one of them, or leave either out"
         )
 
 

@@ -20,13 +20,16 @@ from gpuload.ranks import Ranks, count_threads
 FILE_NAME = "tuning.json"
 VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
 
+CPU_SHARE = 0.25  # of the samples, for the CPU decoder beside a GPU, where nothing was measured
+ONE_UNIT = 0.0  # hw_decoder_load where one unit decodes all images: CUDA's cores, which every GPU has
+
 
 @dataclass(frozen=True)
 class Tuning:
     """The fastest settings of one decoder, and its speed with them.
 
-    decoder: "dali" or "native". num_threads, prefetch, hw_decoder_load, batch_size: arguments of `DaliIterator`; None
-    is its default. images_per_s: of the loader alone.
+    decoder: "dali", "native" or "both". num_threads, prefetch, hw_decoder_load, batch_size, cpu_share: arguments of
+    `DaliIterator`; None is its default. images_per_s: of the loader alone.
     """
 
     decoder: str
@@ -35,6 +38,7 @@ class Tuning:
     hw_decoder_load: float | None
     batch_size: int
     images_per_s: float
+    cpu_share: float | None = None
 
 
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
@@ -72,13 +76,23 @@ def tuned(
     num_threads: int | None,
     prefetch: int | None,
     hw_decoder_load: float | None,
-) -> tuple[int, int, float | None]:
-    """num_threads, prefetch and hw_decoder_load: as given, else as saved for this device, else the defaults."""
+    cpu_share: float | None,
+    deterministic: bool,
+) -> tuple[int, int, float | None, float]:
+    """num_threads, prefetch, hw_decoder_load and cpu_share: as given, else as saved for this device, else the defaults.
+
+    deterministic: the last two, on which pixels depend, are not those that were saved.
+    """
     saved = load_tuning(folder, describe_device(device_id, ranks), decoder)
-    if saved is None:
-        return num_threads or count_threads(ranks), prefetch or 2, hw_decoder_load
-    load = saved.hw_decoder_load if hw_decoder_load is None else hw_decoder_load
-    return num_threads or saved.num_threads, prefetch or saved.prefetch, load
+    if saved is not None:
+        num_threads, prefetch = num_threads or saved.num_threads, prefetch or saved.prefetch
+        if not deterministic:
+            hw_decoder_load = saved.hw_decoder_load if hw_decoder_load is None else hw_decoder_load
+            cpu_share = saved.cpu_share if cpu_share is None else cpu_share
+    if deterministic and hw_decoder_load is None:
+        hw_decoder_load = ONE_UNIT
+    share = CPU_SHARE if cpu_share is None else cpu_share
+    return num_threads or count_threads(ranks), prefetch or 2, hw_decoder_load, share
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
@@ -125,8 +139,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse(saved: dict[str, Any]) -> Tuning:
+    saved = {"cpu_share": None, **saved}  # files of before 2026-12 do not have it
     found = Tuning(**{field.name: saved[field.name] for field in fields(Tuning)})
-    if min(found.num_threads, found.prefetch, found.batch_size) < 1 or not 0 <= (found.hw_decoder_load or 0) <= 1:
+    shares = (found.hw_decoder_load or 0, found.cpu_share or 0)
+    if min(found.num_threads, found.prefetch, found.batch_size) < 1 or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"{found}: a setting out of its range")
     return found
 

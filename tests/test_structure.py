@@ -26,7 +26,15 @@ _NATIVE = "decode/native"
 # Large packages, and the only modules that may import them.
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
-    "torch": {"output/arrays.py", "decode/postprocess.py", f"{_NATIVE}/decoder.py", "packing/image/shrink.py"} | _TORCH,
+    "torch": {
+        "output/arrays.py",
+        "decode/postprocess.py",
+        "decode/both.py",
+        "decode/upload.py",
+        f"{_NATIVE}/decoder.py",
+        "packing/image/shrink.py",
+    }
+    | _TORCH,
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/quick_check.py", "packing/image/shrink.py"},
     "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "pointers", "resample")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 from gpuload.augment.crops import Crops
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
+from gpuload.types import I64
 
 Crop = Literal["random", "center", "none", "pad_or_crop"]
 Interpolation = Literal["bilinear", "bicubic"]
@@ -24,7 +25,7 @@ class View(NamedTuple):
     steps: Steps | None
     erased: ErasedRegions | None
 
-    def select(self, rows: slice) -> "View":
+    def select(self, rows: slice | I64) -> "View":
         """The same for some of the images."""
         return View(
             self.size,
@@ -32,6 +33,12 @@ class View(NamedTuple):
             None if self.steps is None else self.steps.select(rows),
             None if self.erased is None else self.erased.select(rows),
         )
+
+    def without_transforms(self) -> "View":
+        """Only crop, resize and flips; where there is nothing else, itself."""
+        if self.steps is None and self.erased is None:
+            return self
+        return View(self.size, self.crops, None, None)
 
 
 class Form(NamedTuple):
@@ -57,3 +64,8 @@ class Form(NamedTuple):
     def is_plain(self) -> bool:
         """Whether pixels are only cropped, resized, flipped and normalised by constants."""
         return not self.transforms and (self.normalize == "constants" or self.dtype == "uint8")
+
+    @property
+    def levels(self) -> "Form":
+        """The form of its pixels before they are transformed and normalised: uint8 (N, 3, height, width)."""
+        return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Literal
 
+from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
@@ -13,15 +14,14 @@ from gpuload.errors import ArgumentError, MissingPackageError
 from gpuload.installed import Fault, fault_of, has_driver
 from gpuload.ranks import Ranks, find_device
 
-DecoderName = Literal["auto", "dali", "native"]
+DecoderName = Literal["auto", "dali", "native", "both"]
+Backend = Literal["dali", "native", "both"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def choose_backend(
-    decoder: str, device: str, ranks: Ranks, decodes: bool = True
-) -> tuple[Literal["dali", "native"], int | None]:
-    """The decoder and the number of the GPU, or None for the CPU.
+def choose_backend(decoder: str, device: str, ranks: Ranks, decodes: bool = True) -> tuple[Backend, int | None]:
+    """The decoder and the number of the GPU that batches are on, or None for the CPU.
 
     "auto" is DALI on a GPU. On a CPU it is "native" where that can be used: its images/s over DALI's, for random crops
     on 2 cores (2026-11), are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128.
@@ -30,16 +30,13 @@ def choose_backend(
     decodes: whether anything is to be decoded; if not, no packages are needed.
 
     Raises:
-        ArgumentError: a decoder that does not run on that device.
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder cannot be used; with "auto" on a CPU, those of neither.
     """
+    if decoder in ("native", "both") and decodes and (fault := _native_fault()) is not None:
+        raise MissingPackageError(f"decoder={decoder!r}: {fault.reason}. {fault.remedy}. Or use decoder='dali'")
     if decoder == "native":
-        if device.startswith("cuda"):
-            raise ArgumentError(f"decoder='native', device={device!r}: it runs on the CPU. Use decoder='dali'")
-        if decodes and (fault := _native_fault()) is not None:
-            raise MissingPackageError(f"decoder='native': {fault.reason}. {fault.remedy}. Or use decoder='dali'")
-        return "native", None
+        return "native", find_device(device, ranks, 0 if device == "cpu" else _count_torchs_gpus(device))
     device_id = find_device(device, ranks, 0 if device == "cpu" else _count_gpus(device))
     if not decodes:
         return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
@@ -54,23 +51,24 @@ def choose_backend(
         _log(fault, "DALI decodes, which on a CPU is slower than the native decoder")
     elif (fault := _dali_fault()) is not None:
         raise _without_dali(f"decoder={decoder!r}", fault)
-    return "dali", device_id
+    return ("both" if decoder == "both" else "dali"), device_id
 
 
 def open_decoder(
-    name: Literal["dali", "native"],
+    name: Backend,
     device_id: int | None,
     datasets: Sequence[Dataset],
     schedule: Schedule,
     mask_fills: tuple[int, ...] | None,
     graph: Callable[[Any, Any], Any] | None,
     hw_decoder_load: float | None,
+    cpu_share: float,
     **options: Any,
 ) -> Decoder:
     """The decoder; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
-        asked for, so that nothing is decoded.
+        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder.
 
     Raises:
         ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.
@@ -88,25 +86,40 @@ def open_decoder(
         mask_fills=mask_fills,
     )
     if name == "native":
-        with paused_collector():
-            from gpuload.decode.native.decoder import NativeDecoder
-
-            return NativeDecoder(schedule.forms, stored, **options)
-    from gpuload.decode.dali.decoder import DaliDecoder
-
+        return _open_native(schedule.forms, stored, device_id, **options)
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
-            "decoder='dali': one of the data sets holds encoded images and another raw ones. Pack both in the same "
+            f"decoder={name!r}: one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    decoder: Decoder = DaliDecoder(
-        schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
-    )
-    if all(form.is_plain for form in schedule.forms):
+    dali = _open_dali(schedule.forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options)
+    if name == "dali":
+        return dali
+    from gpuload.decode.both import BothDecoder
+
+    return BothDecoder(dali, _open_native(schedule.forms, stored, device_id, **options), stored, cpu_share)
+
+
+def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
+    with paused_collector():
+        if device_id is not None:
+            from gpuload.decode.upload import open_uploading
+
+            return open_uploading(forms, stored, device_id, **options)
+        from gpuload.decode.native.decoder import NativeDecoder
+
+        return NativeDecoder(forms, stored, **options)
+
+
+def _open_dali(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
+    from gpuload.decode.dali.decoder import DaliDecoder
+
+    decoder: Decoder = DaliDecoder(forms, stored, device_id=device_id, **options)
+    if all(form.is_plain for form in forms):
         return decoder
     from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
+    return PostprocessingDecoder(decoder, forms, stored.mask_fills, device_id)
 
 
 def _is_raw(dataset: Dataset) -> bool:
@@ -124,6 +137,15 @@ def _count_gpus(device: str) -> int:
     from gpuload.decode.dali.decoder import count_gpus
 
     return count_gpus()
+
+
+def _count_torchs_gpus(device: str) -> int:
+    """GPUs that torch can use, which the CPU decoder's batches are copied to."""
+    if device == "auto" and not has_driver():
+        return 0
+    if fault_of("torch") is not None:  # where nothing is decoded: NumPy's arrays
+        return 0
+    return int(import_module("torch").cuda.device_count())
 
 
 def _native_fault() -> Fault | None:

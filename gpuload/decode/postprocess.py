@@ -66,15 +66,24 @@ def _standardise(images: torch.Tensor) -> torch.Tensor:
 
 class PostprocessingDecoder:
     """Postprocesses the batches of a decoder, which delivers the views of forms that are not plain as uint8
-    (N, 3, height, width)."""
+    (N, 3, height, width).
+
+    levels: it delivers all views so.
+    """
 
     def __init__(
-        self, decoder: Decoder, forms: tuple[Form, ...], mask_fills: tuple[int, ...], device_id: int | None
+        self,
+        decoder: Decoder,
+        forms: tuple[Form, ...],
+        mask_fills: tuple[int, ...],
+        device_id: int | None,
+        *,
+        levels: bool = False,
     ) -> None:
         self._decoder, self._mask_fills = decoder, mask_fills
         self._forms = forms
         device = "cpu" if device_id is None else f"cuda:{device_id}"
-        self._postprocess = [None if form.is_plain else Postprocess(form, device) for form in forms]
+        self._postprocess = [None if form.is_plain and not levels else Postprocess(form, device) for form in forms]
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`."""

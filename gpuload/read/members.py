@@ -34,6 +34,10 @@ class MemberViews(Sequence[U8]):
         shard: U8 = self._shards[self._shard_of[index]]
         return shard[self._starts[index] : self._stops[index]]
 
+    def take(self, rows: I64) -> "MemberViews":
+        """Those at these rows."""
+        return MemberViews(self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows])
+
     def __iter__(self) -> Iterator[U8]:
         shards, ends = self._shards, zip(self._starts.tolist(), self._stops.tolist(), strict=True)
         for shard, (start, stop) in zip(self._shard_of.tolist(), ends, strict=True):

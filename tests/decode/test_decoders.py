@@ -1,4 +1,4 @@
-"""Both decoders: pixels against Pillow's and torchvision's, order, and images that do not decode."""
+"""All decoders: pixels against Pillow's and torchvision's, order, and images that do not decode."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -13,9 +13,11 @@ from PIL import Image
 
 import gpuload
 from gpuload.augment import Augment
+from gpuload.decode.both import BothDecoder
 from gpuload.decode.dali.decoder import DaliDecoder
 from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
 from gpuload.decode.native.decoder import NativeDecoder
+from gpuload.decode.upload import open_uploading
 from gpuload.read.batch import Batch
 from gpuload.types import U8
 
@@ -34,7 +36,7 @@ def batch_of(augment: Augment, images: list[Image.Image], *, seed: int = 0) -> B
 Open = Callable[..., Decoder]
 
 
-@pytest.fixture(params=["dali", "native"])
+@pytest.fixture(params=["dali", "native", "both", "uploading"])
 def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
     opened: list[Decoder] = []
 
@@ -44,10 +46,16 @@ def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
             "num_threads": num_threads,
             "prefetch": prefetch,
         }
-        if request.param == "native":
-            opened.append(NativeDecoder([augment.form], Stored(plain=True), **options))
-        else:
-            opened.append(DaliDecoder([augment.form], Stored(), device_id=None, **options))
+        forms = (augment.form,)
+        if request.param == "uploading":
+            opened.append(open_uploading(forms, Stored(plain=True), None, **options))
+            return opened[-1]
+        if request.param in ("native", "both"):
+            opened.append(NativeDecoder(forms, Stored(plain=True), **options))
+        if request.param in ("dali", "both"):
+            opened.append(DaliDecoder(forms, Stored(), device_id=None, **options))
+        if request.param == "both":
+            opened.append(BothDecoder(opened[-1], opened[-2], Stored(), 0.5))
         return opened[-1]
 
     yield open_

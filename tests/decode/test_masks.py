@@ -27,7 +27,7 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_painted(tmp_path_factory.mktemp("painted"), count=14)
 
 
-@pytest.fixture(params=["dali", "native"])
+@pytest.fixture(params=["dali", "native", "both"])
 def decoder(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -46,11 +46,6 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
     return done.stdout.splitlines(), done.stderr.splitlines()
 
 
-def test_what_cannot_be_combined(packed: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=r"decoder='native', device='cuda': it runs on the CPU"):
-        load(packed, decoder="native", device="cuda")
-
-
 def test_auto_is_the_faster_decoder_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,7 @@ LOADERS: dict[str, Callable[[Path], Make]] = {
     "StatefulDataLoader": lambda packed: make_torch(StatefulDataLoader, packed),
     "gpuload-dali": lambda packed: make_gpuload("dali", packed),
     "gpuload-turbo": lambda packed: make_gpuload("native", packed),
+    "gpuload-both": lambda packed: make_gpuload("both", packed),
 }
 STATEFUL = [name for name in LOADERS if name != "DataLoader"]
 

@@ -2,22 +2,26 @@
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 
 
 class Buffers:
     """Page faults in fresh memory would take as long as filling it. A tensor made of an array, and every view of it,
     holds a reference to the array, so its reference count tells whether it is in use.
 
-    rows: of each array, at most. kept: arrays to keep, of the shape asked for last.
+    rows: of each array, at most. kept: arrays to keep, of the shape asked for last. allocate: makes an array of a shape
+    and dtype.
     """
 
-    def __init__(self, rows: int, dtype: str, kept: int) -> None:
+    def __init__(self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty) -> None:
         self._rows = rows
-        self._dtype = np.dtype(dtype)
+        self._dtype, self._allocate = np.dtype(dtype), allocate
         self._arrays: deque[npt.NDArray[Any]] = deque(maxlen=kept)
 
     def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -26,6 +30,6 @@ class Buffers:
             # in the deque, in `array`, and as getrefcount's argument
             if array.shape[1:] == shape and sys.getrefcount(array) == 3:
                 return array[:count]
-        fresh = np.empty((self._rows, *shape), self._dtype)
+        fresh = self._allocate((self._rows, *shape), self._dtype)
         self._arrays.append(fresh)
         return fresh[:count]

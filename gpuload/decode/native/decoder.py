@@ -22,7 +22,7 @@ import torch
 from gpuload.augment import Form, View
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
-from gpuload.decode.native.buffers import Buffers
+from gpuload.decode.native.buffers import Allocate, Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
@@ -42,11 +42,20 @@ _ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 class NativeDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
-    num_threads: threads that decode.
+    forms: of those without transforms, the transforms of a batch are left to others. num_threads: threads that decode.
+    spare: batches beside those ahead whose memory is kept. allocate: makes that memory.
     """
 
     def __init__(
-        self, forms: Sequence[Form], stored: Stored, *, batch_size: int, num_threads: int, prefetch: int
+        self,
+        forms: Sequence[Form],
+        stored: Stored,
+        *,
+        batch_size: int,
+        num_threads: int,
+        prefetch: int,
+        spare: int = 3,
+        allocate: Allocate = np.empty,
     ) -> None:
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
@@ -58,8 +67,8 @@ class NativeDecoder:
             load_compiled(form, one if is_direct else np.empty((1, 3, 2, 2), np.uint8))
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
-        kept = prefetch + 3
-        self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept) for form in forms]
+        kept = prefetch + spare
+        self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
         # A thread of its own starts the batches while the training loop computes: reading a batch, its crops and its
         # cuts are 0.3 ms of Python.
         self._in_flight: deque[Task[_BatchInFlight | None]] = deque()
@@ -104,13 +113,15 @@ class NativeDecoder:
             return None
         images, masks, cuts = [], [], []
         number = len(batch)
-        for form, view, buffers in zip(self._forms, batch.views, self._buffers, strict=True):
+        pairs = zip(self._forms, batch.views, strict=True)
+        views = [view if form.transforms else view.without_transforms() for form, view in pairs]
+        for form, view, buffers in zip(self._forms, views, self._buffers, strict=True):
             height, width = view.size
             shape = (3, height, width) if form.layout == "NCHW" else (height, width, 3)
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-        flight = _BatchInFlight(batch, images, masks, cuts)
+        flight = _BatchInFlight(batch, views, images, masks, cuts)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
         flight.tasks = [self._pool.submit(partial(self._decode_blocks, flight)) for _ in range(self._num_threads)]
@@ -143,7 +154,7 @@ class NativeDecoder:
             rows = slice(begin, min(begin + flight.block, number))
             _owners, broken = self._images.decode(flight.plan, rows)
             flight.broken.update((row, ("image",)) for row in broken)
-            views = zip(self._forms, flight.batch.views, flight.cuts, self._postprocess, flight.images, strict=True)
+            views = zip(self._forms, flight.views, flight.cuts, self._postprocess, flight.images, strict=True)
             for view in views:
                 _crop_and_resize(flight.plan.pictures[rows], rows, *view)
             if self._fills:
@@ -161,7 +172,7 @@ class NativeDecoder:
             if mask.shape != size:
                 flight.broken[row] = ("mask", OTHER_SIZE)
                 continue
-            for view, masks in zip(batch.views, flight.masks, strict=True):
+            for view, masks in zip(flight.views, flight.masks, strict=True):
                 masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
                 if view.steps is not None:
                     moved = torch.from_numpy(masks[number][row : row + 1])
@@ -172,11 +183,12 @@ class NativeDecoder:
 class _BatchInFlight:
     """A batch that the threads are decoding.
 
-    images, masks: for each view, what they fill. block: images that a thread takes at a time. blocks: where each of
-    them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
+    views: what is done here. images, masks: for each view, what they fill. block: images that a thread takes at a time.
+    blocks: where each of them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
     """
 
     batch: Batch
+    views: list[View]
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]

@@ -1,0 +1,299 @@
+"""Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import drain, load, world
+from made_batches import make_batch
+from painted import pack_painted
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.cli import main
+from gpuload.decode.both import BothDecoder
+from gpuload.decode.interface import Decoded, Stored
+from gpuload.decode.share import divide, is_for_cpu, select, stand_in
+from gpuload.draws import BATCH, make_key
+from gpuload.read.batch import Batch
+from gpuload.transforms import ColorJitter, RandomErasing
+
+SHARE = 0.4
+EVERYTHING = ("index", "image", "mask", "boxes", "caption", "key")
+AUGMENTS = {
+    "plain": Augment(12),
+    "transforms": Augment(12, transforms=[ColorJitter(0.4), RandomErasing(p=0.5)], dtype="float16"),
+    "image": Augment(12, normalize="image", layout="channels_last"),
+    "pads": Augment((40, 90), crop="pad_or_crop", dtype="uint8", vertical_flip=0.5),
+    "bfloat16": Augment(12, dtype="bfloat16", interpolation="bicubic"),
+}
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"), count=40)
+
+
+@pytest.fixture(scope="module")
+def raw(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("raw")
+    options = ["--encode", "raw", "--size", "24", "--fit", "stretch", "--workers", "1"]
+    assert main(["pack", str(photos), str(out), *options]) == 0
+    return out / "train"
+
+
+def for_cpu(seed: int, epoch: int, samples: Any, share: float) -> np.ndarray:
+    """What `is_for_cpu` gives, for samples of any order."""
+    samples = np.asarray(samples)
+    image = [np.zeros(1, np.uint8)] * len(samples)
+    batch = make_batch(Augment(8), image, [(1, 1)] * len(samples))
+    keys = np.full(len(samples), make_key(seed, epoch, BATCH), np.uint64)
+    encoded = type(batch.encoded)(**{**vars(batch.encoded), "samples": samples})
+    return is_for_cpu(Batch(encoded, (), batch.views, batch.sources, keys, 0, 0.0), share)
+
+
+def test_which_decoder_is_a_function_of_seed_epoch_sample_and_share() -> None:
+    samples = np.arange(20_000)
+    chosen = for_cpu(1, 2, samples, 0.3)
+    assert abs(chosen.mean() - 0.3) < 0.02
+    order = np.random.default_rng(0).permutation(20_000)
+    assert (for_cpu(1, 2, order, 0.3) == chosen[order]).all()
+    for other in (for_cpu(2, 2, samples, 0.3), for_cpu(1, 3, samples, 0.3)):
+        assert abs((chosen & other).mean() - 0.09) < 0.01  # independent
+    more = for_cpu(1, 2, samples, 0.6)
+    assert (more | ~chosen).all() and more.sum() > chosen.sum()
+    assert not for_cpu(1, 2, samples, 0.0).any() and for_cpu(1, 2, samples, 1.0).all()
+    # A change would send other samples to the CPU in runs that are resumed.
+    assert np.flatnonzero(for_cpu(0, 0, np.arange(40), 0.25)).tolist() == GOLDEN
+
+
+GOLDEN = [1, 3, 7, 10, 12, 15, 19, 24, 29, 34, 38, 39]  # of seed 0, epoch 0, samples 0..39, share 0.25
+
+
+def fields_of(loader: gpuload.DaliIterator) -> dict[int, dict[str, Any]]:
+    """By sample, what a batch holds of it."""
+    found = {}
+    for batch in loader:
+        for row, index in enumerate(batch["index"].tolist()):
+            found[index] = {name: _row(value, row) for name, value in batch.items()}
+    return found
+
+
+def _row(value: Any, row: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value[row]
+    if isinstance(value, list):
+        return value[row]
+    return tuple(_row(part, row) for part in value)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple):
+        return all(same(*pair) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", AUGMENTS)
+def test_each_sample_is_that_of_its_decoder(painted: Path, name: str) -> None:
+    def all_of(**options: Any) -> dict[int, dict[str, Any]]:
+        with load(
+            painted, 9, augment=AUGMENTS[name], fields=EVERYTHING, output_dict=True, drop_last=False, **options
+        ) as loader:
+            return fields_of(loader)
+
+    found = all_of(decoder="both", cpu_share=SHARE)
+    expected = {decoder: all_of(decoder=decoder) for decoder in ("dali", "native")}
+    counts = {"dali": 0, "native": 0}
+    for index, to_cpu in zip(range(40), for_cpu(0, 0, np.arange(40), SHARE), strict=True):
+        decoder = "native" if to_cpu else "dali"
+        counts[decoder] += 1
+        for field, value in found[index].items():
+            assert same(value, expected[decoder][index][field]), (index, field)
+    assert len(found) == 40 and min(counts.values()) > 8
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
+def test_a_half_may_be_empty(packed: Path, share: float) -> None:
+    found = drain([load(packed, 8, decoder="both", cpu_share=share, drop_last=False)])
+    by_dali, by_native = (dict(drain([load(packed, 8, decoder=name, drop_last=False)])) for name in ("dali", "native"))
+    to_cpu = for_cpu(0, 0, [index for index, _ in found], share)
+    for (index, pixels), native in zip(found, to_cpu, strict=True):
+        assert pixels == (by_native if native else by_dali)[index]
+    assert len(found) == 97 and to_cpu.sum() == {0.0: 0, 1.0: 97}.get(share, to_cpu.sum())
+
+
+def test_raw_images_and_a_stand_in_of_them(raw: Path) -> None:
+    for share in (0.0, 0.5, 1.0):
+        with load(raw, 8, decoder="both", cpu_share=share, augment=Augment(24, crop="none", dtype="uint8")) as loader:
+            found = drain([loader])
+        with load(raw, 8, decoder="native", augment=Augment(24, crop="none", dtype="uint8")) as loader:
+            assert found == drain([loader])  # not resized: the same by either
+
+
+def test_views_share_the_division(packed: Path) -> None:
+    views = [Augment(12, dtype="uint8"), Augment(20, dtype="uint8")]
+    fields = ("index", "image")
+
+    def all_of(**options: Any) -> dict[int, list[bytes]]:
+        with load(packed, 8, augment=views, fields=fields, **options) as loader:
+            return {
+                int(number): [view[row].numpy().tobytes() for view in images]
+                for index, images in loader
+                for row, number in enumerate(index)
+            }
+
+    found, native, dali = all_of(decoder="both", cpu_share=0.5), all_of(decoder="native"), all_of(decoder="dali")
+    for number, to_cpu in zip(found, for_cpu(0, 0, list(found), 0.5), strict=True):
+        assert found[number] == (native if to_cpu else dali)[number]
+
+
+def test_ranks_batch_sizes_and_resuming_change_no_pixel(packed: Path) -> None:
+    options = {"decoder": "both", "cpu_share": SHARE, "drop_last": False}
+    whole = drain([load(packed, 8, **options)])
+    assert sorted(drain(world(packed, 3, 5, **options))) == sorted(whole)
+    loader = load(packed, 8, **options)
+    first = drain([loader], steps=4)
+    again = load(packed, 5, num_threads=2, prefetch=1, **options)
+    again.load_state_dict(loader.state_dict())
+    assert first + drain([again]) == whole
+    assert drain([loader]) != whole and loader.cpu_share == SHARE  # the next epoch
+
+
+def test_leaving_a_loop_early_leaves_nothing_behind(packed: Path) -> None:
+    with load(packed, 8, decoder="both", cpu_share=SHARE) as loader:
+        expected = [drain([loader]) for _ in range(3)]
+    with load(packed, 8, decoder="both", cpu_share=SHARE) as loader:
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            drain([loader], steps=1 + epoch)
+            loader.set_epoch(epoch)
+            assert drain([loader]) == expected[epoch]
+
+
+@pytest.mark.parametrize("half", ["dali", "native"])
+def test_a_damaged_image_of_either_half_is_named(packed: Path, tmp_path: Path, half: str) -> None:
+    to_cpu = for_cpu(0, 0, np.arange(97), SHARE)
+    sample = int(np.flatnonzero(to_cpu == (half == "native"))[12])
+    damaged = Path(shutil.copytree(packed, tmp_path / "damaged"))
+    dataset = gpuload.Dataset(damaged)
+    shard = sample // 10
+    row = dataset.rows(shard).slice(sample % 10, 1).to_pylist()[0]
+    with dataset.shard_paths[shard].open("r+b") as file:
+        file.seek(row["image_offset"])
+        file.write(bytes(row["image_bytes"]))
+    loader = load(damaged, 8, shuffle=False, decoder="both", cpu_share=SHARE, fields=("index", "image"))
+    for _ in range(2):
+        loader.set_epoch(0)
+        seen: list[int] = []
+        with pytest.raises(
+            gpuload.DecodeError, match=rf"shard-00000{shard}.tar: sample '{row['key']}' does not decode"
+        ):
+            for index, _ in loader:
+                seen += index.tolist()
+        assert seen == list(range(sample // 8 * 8))
+
+
+def test_an_error_while_reading_reaches_the_loop(packed: Path, tmp_path: Path) -> None:
+    cut = Path(shutil.copytree(packed, tmp_path / "cut"))
+    loader = load(cut, 8, shuffle=False, decoder="both", cpu_share=SHARE)
+    (cut / "shard-000005.tar").unlink()
+    with pytest.raises(gpuload.ShardError, match="shard-000005.tar"):
+        list(loader)
+    loader.close()
+
+
+class Made:
+    """A decoder whose pixels are its samples' numbers, or that fails."""
+
+    def __init__(self, mark: float, broken: dict[int, str] | None = None) -> None:
+        self.mark, self.broken, self.sizes = mark, broken or {}, []
+
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
+        from gpuload.decode.interface import BatchDecodeError
+
+        for batch in batches:
+            self.sizes.append(len(batch))
+            samples = batch.encoded.samples.tolist()
+            if rows := [row for row, sample in enumerate(samples) if sample in self.broken and batch.keys[row]]:
+                raise BatchDecodeError(batch, rows, self.broken[samples[rows[0]]])
+            pixels = np.array(samples, np.float32)[:, None, None, None] + np.full((1, 3, 2, 2), self.mark, np.float32)
+            yield batch, Decoded((pixels,), (), 1.0 + self.mark)
+
+    def close(self) -> None: ...
+
+
+def made(count: int) -> Batch:
+    return make_batch(Augment(2), [np.zeros(1, np.uint8)] * count, [(1, 1)] * count)
+
+
+def test_errors_of_both_halves_are_one() -> None:
+    from gpuload.decode.interface import BatchDecodeError
+
+    batch = made(40)
+    halves = divide(batch, 0.5)
+    assert sorted([*halves.dali, *halves.native]) == list(range(40)) and min(map(len, halves[1:])) > 5
+    bad = [*halves.dali[:2].tolist(), *halves.native[:3].tolist()]
+    for what, expected in (({}, bad), (dict.fromkeys(bad[2:], "mask"), bad[:2])):
+        kinds = {**dict.fromkeys(bad, "image"), **what}
+        both = BothDecoder(Made(0.0, kinds), Made(0.5, kinds), Stored(), 0.5)
+        with pytest.raises(BatchDecodeError) as caught:
+            list(both.decode(iter([batch])))
+        assert caught.value.batch is batch and caught.value.rows == sorted(expected) and caught.value.what == "image"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_rows_are_put_together_in_order(share: float) -> None:
+    batches = [made(count) for count in (1, 2, 30, 1, 7)]
+    dali, native = Made(0.25), Made(0.5)
+    found = list(BothDecoder(dali, native, Stored(), share).decode(iter(batches)))
+    for (batch, decoded), expected in zip(found, batches, strict=True):
+        assert batch is expected
+        numbers = np.arange(len(batch)) + np.where(is_for_cpu(batch, share), 0.5, 0.25)
+        np.testing.assert_array_equal(np.asarray(decoded.images[0])[:, 0, 0, 0], numbers.astype(np.float32))
+    assert min(dali.sizes) >= 1 and sum(native.sizes) == sum(is_for_cpu(b, share).sum() for b in batches)
+
+
+@pytest.mark.parametrize("masks", [0, 2])
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_a_stand_in_decodes(masks: int, is_raw: bool) -> None:
+    from gpuload.decode.dali.decoder import DaliDecoder
+
+    stored = Stored(raw=is_raw, mask_fills=(0,) * masks)
+    forms = [Augment(8).form, Augment(16, crop="pad_or_crop").form]
+    empty = np.zeros(0, np.uint8)
+    batch = make_batch([Augment(8), Augment(16, crop="pad_or_crop")], [empty], [(1, 1)], masks=[[empty]] * masks)
+    decoder = DaliDecoder(forms, stored, batch_size=2, device_id=None, num_threads=1, prefetch=1)
+    ((_, decoded),) = decoder.decode(iter([stand_in(select(batch, np.zeros(0, np.int64)), stored)]))
+    assert [np.asarray(images).shape for images in decoded.images] == [(1, 3, 8, 8), (1, 3, 16, 16)]
+    assert [len(view) for view in decoded.masks] == [masks] * 2
+    decoder.close()
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"cpu_share": 0.3},
+        r"cpu_share=0.3: divides batches between two decoders, found decoder='auto'. Use decoder='both'",
+    ),
+    ({"decoder": "both", "graph": lambda images, draws: images}, "graph: DALI operators need decoder='dali'"),
+    (
+        {"deterministic": True, "hw_decoder_load": 0.5},
+        r"deterministic=True, hw_decoder_load=0.5: expected 0 or 1, since",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), CONTRADICTIONS)
+def test_what_cannot_be_combined(packed: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(packed, **options)
+
+
+def test_encoded_and_raw_images_together_are_refused(packed: Path, raw: Path) -> None:
+    with pytest.raises(gpuload.ArgumentError, match="decoder='both': one of the data sets holds encoded images and"):
+        load(gpuload.mix([(packed, 0.5), (raw, 0.5)]), decoder="both", fields=("image",))  # type: ignore[arg-type]
