@@ -2,25 +2,27 @@
 
     python examples/cpu_vs_gpu.py shards/train --picture cpu_vs_gpu.png
 
-Both decode the same center crops in the same order, so that their pixels can be compared one by one. Without a GPU,
-DALI's decode on the CPU is compared with Pillow's, with a message that says so. The picture shows a few images of both
-and their difference, magnified.
+Both deliver the same center crops on the same device in the same order, so that pixels can be compared one by one:
+decoded and cropped on the CPU's cores, by gpuload's own decoder, and copied to the GPU; or decoded on the GPU. Each is
+measured alone, and into the same training step, of a small net. Without a GPU, DALI's decode on the CPU is compared
+with Pillow's, with a message that says so. The picture shows a few images of both and their difference, magnified.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pillow_loader
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch import nn
 
 import gpuload
 
@@ -30,22 +32,24 @@ _GAP_PX, _FONT_PX = 8, 14
 
 
 class Measured(NamedTuple):
-    """images: uint8 (N, 3, size, size) on the CPU, the first N that were decoded."""
+    """images: uint8 (N, 3, size, size) on the CPU, the first N that were decoded. trained_per_s: images/s with a
+    training step."""
 
     images: torch.Tensor
     images_per_s: float
     cores: float
+    trained_per_s: float
 
 
 @contextmanager
-def open_dali(args: argparse.Namespace, device: str) -> Iterator[Iterable[torch.Tensor]]:
+def open_gpuload(args: argparse.Namespace, device: str, decoder: Any) -> Iterator[Iterable[torch.Tensor]]:
     augment = gpuload.Augment(args.size, crop="center", dtype="uint8")
     with gpuload.DaliIterator(
         args.folder,
         args.batch_size,
         augment=augment,
         device=device,
-        decoder="dali",
+        decoder=decoder,
         fields=["image"],
         shuffle=False,
         num_threads=args.threads,
@@ -64,15 +68,43 @@ def open_pillow(args: argparse.Namespace) -> Iterator[Iterable[torch.Tensor]]:
 
 
 def measure(opened: AbstractContextManager[Iterable[torch.Tensor]], images: int) -> Measured:
-    """Keeps the first images, then times as many again."""
+    """Keeps the first images, then times as many again, and as many with a training step."""
     with opened as batches:
         kept = torch.cat([batch.cpu() for batch in first_batches(batches, images)])[:images]
-        started, cpu = time.perf_counter(), time.process_time()
-        taken = sum(len(batch) for batch in first_batches(batches, images))
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        elapsed = time.perf_counter() - started
-        return Measured(kept, taken / elapsed, (time.process_time() - cpu) / elapsed)
+        rate, cores = timed(batches, images, lambda batch: None)
+        for batch in first_batches(batches, 1):
+            step = TrainingStep(batch.device)
+            step(batch)  # what is loaded with the first step
+        trained, _ = timed(batches, images, step)
+        return Measured(kept, rate, cores, trained)
+
+
+def timed(batches: Iterable[torch.Tensor], images: int, use: Callable[[torch.Tensor], None]) -> tuple[float, float]:
+    """images/s, and the CPU cores kept busy."""
+    started, cpu, seen = time.perf_counter(), time.process_time(), 0
+    for batch in first_batches(batches, images):
+        use(batch)
+        seen += len(batch)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elapsed = time.perf_counter() - started
+    return seen / elapsed, (time.process_time() - cpu) / elapsed
+
+
+class TrainingStep:
+    """Forward, backward and update of a small net, which learns to tell the mean level of an image."""
+
+    def __init__(self, device: torch.device) -> None:
+        layers = (nn.Conv2d(3, 64, 7, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 1))
+        self._net = nn.Sequential(*layers).to(device)
+        self._optimizer = torch.optim.SGD(self._net.parameters(), lr=1e-3)
+
+    def __call__(self, images: torch.Tensor) -> None:
+        values = images.float().div_(255)
+        loss = (self._net(values) - values.mean((1, 2, 3))[:, None]).square().mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
 
 
 def first_batches(batches: Iterable[torch.Tensor], images: int) -> Iterator[torch.Tensor]:
@@ -110,22 +142,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=512, help="number of images to compare")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads of DALI")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads that decode")
     parser.add_argument("--picture", type=Path, default=Path("cpu_vs_gpu.png"), help="PNG to write")
     args = parser.parse_args(argv)
 
-    names = ("DALI, CPU", "DALI, GPU") if torch.cuda.is_available() else ("DALI, CPU", "Pillow")
-    if not torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    names = ("CPU, copied", "GPU") if on_gpu else ("DALI, CPU", "Pillow")
+    if not on_gpu:
         print("No GPU was found: this compares DALI's decode on the CPU with Pillow's.")
     try:
-        left = measure(open_dali(args, "cpu"), args.images)
-        right = measure(open_dali(args, "cuda") if torch.cuda.is_available() else open_pillow(args), args.images)
+        first = open_gpuload(args, "cuda", "native") if on_gpu else open_gpuload(args, "cpu", "dali")
+        left = measure(first, args.images)
+        right = measure(open_gpuload(args, "cuda", "dali") if on_gpu else open_pillow(args), args.images)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
 
     for name, result in zip(names, (left, right), strict=True):
-        print(f"{name:<10} {result.images_per_s:>8,.0f} images/s  {result.cores:.2f} CPU cores")
+        alone = f"{result.images_per_s:>8,.0f} images/s  {result.cores:.2f} CPU cores"
+        print(f"{name:<11} {alone}; {result.trained_per_s:,.0f} images/s into a training step")
     difference = (left.images.int() - right.images.int()).abs().float()
     print(
         f"{len(difference):,} images, {args.size}×{args.size}: pixels (0..255) differ by {difference.mean():.3f} on "

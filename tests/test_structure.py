@@ -27,6 +27,7 @@ _NATIVE = "decode/native"
 OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {
+        "commands/beside.py",
         "output/arrays.py",
         "decode/postprocess.py",
         "decode/both.py",

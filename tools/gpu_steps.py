@@ -13,6 +13,8 @@ _OPTIONS = {
     "bench": ("--rounds 3 --images 32768", "--rounds 1 --images 256"),
     "tune": ("--seconds 60", "--seconds 5 --size 64 --batch-size 16"),
     "probe": ("--batch-size 128 --time-limit 20", "--images 64 --batch-size 16"),
+    "streams": ("", "--size 64 --batch-size 16 --seconds 0.5"),
+    "thread": ("", "--size 32 --batch-size 16 --turns 1"),
     "train": ("--steps 150 --warm-up 40", "--size 32 --batch-size 4 --steps 1 --warm-up 0"),
     "pictures": ("--images 512", "--images 32"),
 }
@@ -82,6 +84,9 @@ def _measured(out: Path, device: str, quick: bool) -> list[Step]:
     tune = [sys.executable, "-m", "gpuload", "tune", train, *to, *options("tune")]
     net = [] if quick else ["--batch-size", batch]
     pictures = [train, *crops, *options("pictures"), "--picture", str(out / "cpu_vs_gpu.png")]
+    decoders = ["--decoder", "dali", "native", "both"]
+    thread = [train, *to, *decoders, *options("thread")]
+    on_streams = [Step("streams", 40, _python("tools/probe_streams.py", train, *to, *options("streams")))]
     return [
         Step("tests", 150, _python("tools/gpu_tests.py", *tests), needs_data=False),
         Step("bench", 150, _python("tools/bench.py", *bench)),
@@ -90,6 +95,8 @@ def _measured(out: Path, device: str, quick: bool) -> list[Step]:
         Step("train", 110, _python("examples/train_resnet50.py", train, *to, *net, *options("train"))),
         Step("pictures", 40, _python("examples/cpu_vs_gpu.py", *pictures)),
         Step("kernel", 40, _python("examples/raw_kernel.py", train, *to, "--picture", str(out / "faded.png"))),
+        *(on_streams if on_gpu else []),
+        Step("thread", 30, _python("tools/training_thread.py", *thread)),
     ]
 
 

@@ -4,12 +4,15 @@ Candidates take turns, a few tenths of a second each; after each round the slowe
 as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the time goes to those that
 matter. Turns are interleaved and medians compared, so that whatever else the machine does falls on all of them. The
 defaults stay to the end: what is said of the best is said against them.
+
+Then the best of each decoder, and both decoders at once with shares that would take them equally long, are measured
+beside a training step (`beside.py`), since the fastest loader may be the one that leaves least to the training.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice, product, repeat
 from pathlib import Path
 from statistics import median
@@ -22,20 +25,25 @@ from gpuload.errors import ArgumentError, GpuloadError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gpuload.commands.beside import Beside
+    from gpuload.iterator import DaliIterator
     from gpuload.tuning import Tuning
 
 _CANDIDATES, _FINALISTS, _SHOWN = 16, 2, 8
+_ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
+_ROUNDS = 2  # beside a training step
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of `DaliIterator`. hw_decoder_load: None on a CPU, where it means nothing."""
+    """Arguments of `DaliIterator`. hw_decoder_load, cpu_share: None where they mean nothing."""
 
     decoder: str
     num_threads: int
     prefetch: int
     batch_size: int
     hw_decoder_load: float | None = None
+    cpu_share: float | None = None
 
 
 @dataclass
@@ -59,12 +67,39 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
     def changes(setting: Setting) -> int:
         return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
 
-    single = [setting for setting in whole if changes(setting) == 1]
-    others = [setting for setting in whole if changes(setting) > 1]
+    single = _distinct(setting for setting in whole if changes(setting) == 1)
+    single.sort(key=lambda setting: setting.decoder == defaults.decoder)  # the others however little time there is
+    others = [one for one in _distinct(setting for setting in whole if changes(setting) > 1) if one not in single]
     free = max(0, most - 1 - len(single))
     step = max(1, len(others) / free) if free else 1.0
     spread = [others[int(number * step)] for number in range(min(free, len(others)))]
     return [defaults, *single, *spread][:most]
+
+
+def _distinct(settings: Iterable[Setting]) -> list[Setting]:
+    """Without what means nothing to the decoder, and each once."""
+    return list(
+        dict.fromkeys(replace(one, hw_decoder_load=None) if one.decoder == "native" else one for one in settings)
+    )
+
+
+def both_of(found: Sequence[Measured]) -> Setting | None:
+    """Both decoders at once, as the best of each was set, with shares that take them equally long."""
+    best = _best(found)
+    if not {"dali", "native"} <= set(best):
+        return None
+    dali, native = best["dali"], best["native"]
+    share = round(native.rate / (native.rate + dali.rate), 2)
+    return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
+
+
+def _best(found: Sequence[Measured]) -> dict[str, Measured]:
+    """The best of each decoder, of candidates of which the best are first."""
+    best: dict[str, Measured] = {}
+    for one in found:
+        if one.rates:
+            best.setdefault(one.setting.decoder, one)
+    return best
 
 
 def sweep(
@@ -120,21 +155,7 @@ def plan(settings: Sequence[Setting], seconds: float, opening_s: float) -> tuple
 
 def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
     """images/s of one turn: random crops, normalised, as float16 on a GPU and float32 on a CPU."""
-    from gpuload.augment import Augment
-    from gpuload.iterator import DaliIterator
-
-    options: dict[str, Any] = {} if setting.hw_decoder_load is None else {"hw_decoder_load": setting.hw_decoder_load}
-    with DaliIterator(
-        folder,
-        setting.batch_size,
-        augment=Augment(size, dtype="float32" if device == "cpu" else "float16"),
-        device=device,
-        decoder=setting.decoder,  # type: ignore[arg-type]
-        fields=("image",),
-        num_threads=setting.num_threads,
-        prefetch=setting.prefetch,
-        **options,
-    ) as loader:
+    with _open(folder, setting, device, size) as loader:
         batches = chain.from_iterable(repeat(loader))
         for (images,) in islice(batches, setting.prefetch + 1):  # what was decoded ahead does not count
             images[:1].cpu()
@@ -144,6 +165,46 @@ def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn
             seen += len(images)
         images[:1].cpu()  # waits for a GPU
         return seen / (time.perf_counter() - started)
+
+
+def measure_beside_training(
+    folder: Path, settings: Sequence[Setting], device: str, size: int, seconds: float
+) -> tuple["Beside", dict[Setting, "Beside"]]:
+    """A training step with a resident batch, and with each loader, in turn; those that fail are left out."""
+    from gpuload.commands.beside import Beside, TrainingStep, measure_beside
+
+    step, resident, found = TrainingStep(device), Beside(), {setting: Beside() for setting in settings}
+    turn_s = seconds / (_ROUNDS * (1 + len(settings)))
+    kept: Any = None
+    for _ in range(_ROUNDS):
+        for setting in list(found):
+            try:
+                with _open(folder, setting, device, size) as loader:
+                    batches = (images for _ in repeat(None) for (images,) in loader)
+                    kept = next(batches)
+                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1)
+            except (GpuloadError, RuntimeError):
+                del found[setting]
+        measure_beside(resident, repeat(kept), step, turn_s, 1)
+    return resident, found
+
+
+def _open(folder: Path, setting: Setting, device: str, size: int) -> "DaliIterator":
+    from gpuload.augment import Augment
+    from gpuload.iterator import DaliIterator
+
+    shares: dict[str, Any] = {"hw_decoder_load": setting.hw_decoder_load, "cpu_share": setting.cpu_share}
+    return DaliIterator(
+        folder,
+        setting.batch_size,
+        augment=Augment(size, dtype="float32" if device == "cpu" else "float16"),
+        device=device,
+        decoder=setting.decoder,  # type: ignore[arg-type]
+        fields=("image",),
+        num_threads=setting.num_threads,
+        prefetch=setting.prefetch,
+        **{name: share for name, share in shares.items() if share is not None},
+    )
 
 
 def choose(folder: Path, device: str, batch_size: int | None) -> tuple[str, Setting, dict[str, Sequence[Any]]]:
@@ -170,7 +231,7 @@ def choose(folder: Path, device: str, batch_size: int | None) -> tuple[str, Sett
     usual = Setting(decoder, threads, 2, batch_size or min(256, samples), DALIS_LOAD)
     sizes = () if batch_size else (64, 128, 256, 408)
     choices = {
-        "decoder": (decoder,),
+        "decoder": (decoder, "native"),
         "num_threads": (threads, max(1, threads // 2)),
         "prefetch": (2, 3),
         "batch_size": [usual.batch_size, *(size for size in sizes if size <= samples and size != usual.batch_size)],
@@ -222,36 +283,91 @@ def _tune(args: argparse.Namespace) -> int:
     device, usual, choices = choose(args.folder, args.device, args.batch_size)
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
-        measure_setting(args.folder, usual, device, args.size, 0)  # warms the page cache, and the libraries
-        started = time.monotonic()
-        measure_setting(args.folder, usual, device, args.size, 0)
-        settings, turn_s = plan(candidates(usual, choices), args.seconds, time.monotonic() - started)
-        deadline = time.monotonic() + args.seconds
-        found = sweep(
-            settings,
-            lambda setting: measure_setting(args.folder, setting, device, args.size, turn_s),
-            lambda: time.monotonic() > deadline,
-        )
+        found, resident, beside = _measure_all(args, device, usual, choices)
     name = describe_device(None if device == "cpu" else int(device.partition(":")[2]), find_ranks(None, None))
     saved = save_tuning(args.folder, name, best_of_each(found))
     console.print(make_table(found, f"{len(found)} settings on {name}"))
     gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
-    console.print(f"best: {gain:.2f} times the images/s of the defaults. Saved in {saved}", soft_wrap=True)
+    console.print(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}", soft_wrap=True)
+    console.print(make_beside_table(resident, beside))
+    best = max(beside, key=lambda setting: beside[setting].rate)
+    console.print(f"best beside a training step: {advice(best, usual)}", soft_wrap=True)
     if args.json:
-        rows = [{**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates} for one in found]
-        args.json.write_text(json.dumps({"device": name, "saved": str(saved), "settings": rows}, indent=1) + "\n")
+        figures = {"device": name, "saved": str(saved), **_figures(found, resident, beside)}
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def _measure_all(
+    args: argparse.Namespace, device: str, usual: Setting, choices: dict[str, Sequence[Any]]
+) -> tuple[list[Measured], "Beside", dict[Setting, "Beside"]]:
+    """Loaders alone, the best first; then a resident batch and the best of each decoder beside a training step."""
+
+    def measure(setting: Setting) -> float:
+        return measure_setting(args.folder, setting, device, args.size, turn_s)
+
+    turn_s = 0.0
+    measure(usual)  # warms the page cache, and the libraries
+    started = time.monotonic()
+    measure(usual)
+    alone_s = _ALONE * args.seconds
+    settings, turn_s = plan(candidates(usual, choices), alone_s, time.monotonic() - started)
+    deadline = time.monotonic() + alone_s
+    found = sweep(settings, measure, lambda: time.monotonic() > deadline)
+    if (both := both_of(found)) is not None:
+        one = Measured(both)
+        try:
+            one.rates += [measure(both) for _ in range(_ROUNDS)]
+        except (GpuloadError, RuntimeError) as error:
+            one.failed = str(error).splitlines()[0]
+        finalists = _FINALISTS + 1
+        found = [*sorted([one, *found[:finalists]], key=lambda one: one.rate, reverse=True), *found[finalists:]]
+    contenders = [one.setting for one in _best(found).values()]
+    return found, *measure_beside_training(args.folder, contenders, device, args.size, args.seconds - alone_s)
+
+
+def _figures(found: Sequence[Measured], resident: "Beside", beside: Mapping[Setting, "Beside"]) -> dict[str, Any]:
+    rows = [{**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates} for one in found]
+    trained = [
+        {
+            **asdict(setting),
+            "images_per_s": one.rate,
+            "device_left": one.device_left(resident),
+            "cores_left": one.cores_left,
+            "turns": one.rates,
+        }
+        for setting, one in beside.items()
+    ]
+    return {"settings": rows, "resident_images_per_s": resident.rate, "beside_training": trained}
 
 
 def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:
     """The best setting of each decoder, of candidates of which the best are first."""
     from gpuload.tuning import Tuning
 
-    best: dict[str, Measured] = {}
-    for one in found:
-        if one.rates:
-            best.setdefault(one.setting.decoder, one)
-    return [Tuning(**asdict(one.setting), images_per_s=round(one.rate, 1)) for one in best.values()]
+    return [Tuning(**asdict(one.setting), images_per_s=round(one.rate, 1)) for one in _best(found).values()]
+
+
+def advice(best: Setting, usual: Setting) -> str:
+    """What to pass to DaliIterator, which takes no other decoder than the default without being asked."""
+    if best.decoder == usual.decoder:
+        return f"decoder={best.decoder!r}, which is the default here"
+    share = "" if best.cpu_share is None else f", cpu_share={best.cpu_share:g}"
+    return f"pass decoder={best.decoder!r}{share}; pixels differ by rounding from those of {usual.decoder!r}"
+
+
+def make_beside_table(resident: "Beside", found: Mapping[Setting, "Beside"]) -> "Table":
+    from rich.table import Table
+
+    title = f"beside a training step of a small net, which with one resident batch takes {resident.rate:,.0f} images/s"
+    table = Table(title=title, title_justify="left", box=None)
+    for head in ("decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"):
+        table.add_column(head, justify="left" if head == "decoder" else "right")
+    for setting, one in sorted(found.items(), key=lambda pair: pair[1].rate, reverse=True):
+        share = "" if setting.cpu_share is None else f"{setting.cpu_share:.0%}"
+        left = (f"{one.rate / resident.rate:.0%}", f"{one.device_left(resident):.0%}", f"{one.cores_left:.1f}")
+        table.add_row(setting.decoder, share, f"{one.rate:,.0f}", *left)
+    return table
 
 
 def make_table(found: Sequence[Measured], title: str) -> "Table":

@@ -4,6 +4,8 @@ import argparse
 import errno
 import itertools
 import json
+import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import numpy as np
 import pytest
 
 import gpuload
+from gpuload.commands.beside import Beside
 from gpuload.commands.tune import (
     Measured,
     Setting,
     add_command,
+    advice,
     best_of_each,
+    both_of,
     candidates,
     choose,
     count_turns,
@@ -46,6 +51,7 @@ def test_candidates_are_the_defaults_then_single_changes_then_combinations() -> 
     assert len(found) == len(set(found)) == 16
     assert len(candidates(USUAL, CHOICES, most=100)) == 2 * 3 * 3 * 2
     assert candidates(USUAL, CHOICES, most=3) == found[:3]
+    assert [one.decoder for one in found[:2]] == ["native", "dali"]  # both however little time there is
     assert {one.decoder for one in found[7:]} == {"native", "dali"}  # spread over all there are
 
 
@@ -118,6 +124,25 @@ def test_a_plan_fits_the_time() -> None:
 def test_the_best_of_each_decoder_is_kept() -> None:
     found = [Measured(Setting("native", 2, 2, 64), [5.0]), Measured(USUAL, [4.0]), Measured(Setting("dali", 1, 1, 64))]
     assert best_of_each(found) == [Tuning("native", 2, 2, None, 64, 5.0)]
+
+
+def test_both_decoders_have_shares_that_take_them_equally_long() -> None:
+    dali, native = Measured(Setting("dali", 4, 3, 128, 0.3), [3000.0]), Measured(Setting("native", 16, 2, 64), [1000.0])
+    assert both_of([dali, native]) == Setting("both", 16, 3, 128, 0.3, 0.25)
+    assert both_of([native]) is both_of([dali, Measured(native.setting)]) is None
+
+
+def test_what_is_to_be_passed_is_said() -> None:
+    both = Setting("both", 4, 2, 64, cpu_share=0.3)
+    assert advice(both, USUAL) == "pass decoder='both', cpu_share=0.3; pixels differ by rounding from those of 'native'"
+    assert advice(USUAL, USUAL) == "decoder='native', which is the default here"
+
+
+def test_what_is_left_of_device_and_cores() -> None:
+    resident, one = Beside([900.0], [0.1], [1.0]), Beside([500.0, 700.0], [0.1, 0.15, 0.125], [1.5, 0.5])
+    assert (one.rate, one.device_left(resident)) == (600.0, pytest.approx(0.8))
+    assert one.cores_left == len(os.sched_getaffinity(0)) - 1.0
+    assert resident.device_left(one) == 1.0 and Beside([1.0], [1.0], [1e6]).cores_left == 0
 
 
 FAST, SLOW = Tuning("native", 3, 1, None, 64, 900.5), Tuning("dali", 2, 4, None, 64, 700.0)
@@ -214,7 +239,14 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     options = ["--device", "cpu", "--seconds", "1", "--size", "32", "--batch-size", "16", "--json", str(figures)]
     assert run(str(data), *options) == 0
     said = capsys.readouterr().out
-    for text in ("decoder", "threads", "images/s", "turns", "times the images/s of the defaults. Saved in"):
+    for text in (
+        "decoder",
+        "threads",
+        "images/s",
+        "turns",
+        "times the images/s of the defaults. Saved in",
+        "cores left",
+    ):
         assert text in said
     written = json.loads(figures.read_text())
     best = written["settings"][0]
@@ -222,6 +254,17 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     found = load_tuning(data, written["device"], best["decoder"])
     assert found is not None
     assert (found.num_threads, found.prefetch) == (best["num_threads"], best["prefetch"])
+    beside = {one["decoder"]: one for one in written["beside_training"]}
+    assert set(beside) == {"native", "dali", "both"} and written["resident_images_per_s"] > 0
+    for one in beside.values():
+        assert one["images_per_s"] > 0 and 0 < one["device_left"] <= 1 and one["cores_left"] >= 0
+    share = beside["both"]["cpu_share"]
+    assert 0 < share < 1 and load_tuning(data, written["device"], "both").cpu_share == share  # type: ignore[union-attr]
+    assert re.search(r"best beside a training step: (pass )?decoder='(native|dali|both)'", said)
+    for options, expected in (({}, share), ({"deterministic": True}, 0.25), ({"cpu_share": 0.5}, 0.5)):
+        usual: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": "both"}
+        with gpuload.DaliIterator(data, 8, **usual, **options) as loader:
+            assert loader.cpu_share == expected
 
 
 class OnGpu:
@@ -244,7 +287,8 @@ def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeyp
     assert choices["batch_size"] == [97, 64]  # of 64, 128, 256 and 408, those that 97 samples fill
     assert all(values[0] == getattr(usual, name) for name, values in choices.items())
     loads = {one.hw_decoder_load for one in candidates(usual, choices)}
-    assert {0.0, 0.65, 1.0} <= loads and None not in loads
+    assert {0.0, 0.65, 1.0} <= loads
+    assert {one.decoder for one in candidates(usual, choices) if one.hw_decoder_load is None} == {"native"}
     assert choose(packed, "cuda", 32)[2]["batch_size"] == [32]
 
 

@@ -66,7 +66,7 @@ def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
 def decode(open_decoder: Open, augment: Augment, wanted: Batch) -> np.ndarray:
     """The batch, of the augment's dtype and layout."""
     [(_, decoded)] = open_decoder(augment, len(wanted)).decode(iter([wanted]))
-    return np.array(decoded.images[0])
+    return np.asarray(decoded.images[0]).copy()
 
 
 @pytest.fixture(scope="module")

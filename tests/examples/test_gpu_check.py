@@ -19,7 +19,9 @@ import gpu_report
 import gpu_steps
 import gpu_tests
 import probe_cropped_decode
+import probe_streams
 import pytest
+import training_thread
 from benchmark.contenders import CONTENDERS
 from benchmark.peers import dali
 from benchmark.work import Work
@@ -417,3 +419,42 @@ def test_results_of_another_setting_are_not_mixed(host: Host, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         host.call("--device", "cuda")
     assert "holds results of another setting, {'device': 'cpu', 'quick': False}" in capsys.readouterr().err
+
+
+def test_the_thread_that_trains_is_measured(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = tmp_path / "figures.json"
+    options = [
+        "--batch-size",
+        "8",
+        "--size",
+        "16",
+        "--turns",
+        "1",
+        "--decoder",
+        "dali",
+        "native",
+        "--json",
+        str(figures),
+    ]
+    assert training_thread.main([str(packed / "train"), *options]) == 0
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["decoder"] for row in rows] == ["dali", "native"]
+    assert all(0 < row["ms"] <= row["most_ms"] and row["batches"] == training_thread.TURN for row in rows)
+    assert len(re.findall(r"ms a batch of 8", capsys.readouterr().out)) == 2
+    assert training_thread.main([str(tmp_path / "none")]) == 2
+
+
+def test_batches_are_taken_on_a_stream_where_one_is_given(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU DALI does not look at the stream."""
+    run, streams = Pipeline.run, []
+    monkeypatch.setattr(Pipeline, "run", lambda self, *stream: streams.append(stream) or run(self))
+    options: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": "dali", "num_threads": 1}
+    with gpuload.DaliIterator(packed / "train", 8, **options) as loader:
+        expected = [images.sum().item() for images, _ in loader]
+        assert set(streams) == {()}
+        streams.clear()
+        loader.set_epoch(0)
+        loader._decoder.stream = lambda: 7  # type: ignore[attr-defined]
+        assert [images.sum().item() for images, _ in loader] == expected and set(streams) == {(7,)}
+    if not probe_streams.torch.cuda.is_available():
+        assert probe_streams.main([str(packed / "train")]) == 2

@@ -17,7 +17,8 @@ def test_cpu_vs_gpu(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cpu_vs_gpu.main([str(packed / "val"), "--size", "48", "--images", "100", "--picture", str(picture)]) == 0
     output = capsys.readouterr().out
     assert ("No GPU was found" in output) == (not torch.cuda.is_available())
-    assert len(re.findall(r"[\d,]+ images/s +[\d.]+ CPU cores", output)) == 2
+    measured = r"[\d,]+ images/s +[\d.]+ CPU cores; [\d,]+ images/s into a training step"
+    assert len(re.findall(measured, output)) == 2
     found = re.search(r"100 images, 48×48: .* differ by ([\d.]+) on average, by (\d+) at most", output)
     assert found, output
     # Decoder and resize round differently: by one step where libjpeg decodes, by a few where nvJPEG does.

@@ -24,7 +24,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no GPU")
 
 
-@pytest.fixture(params=params("native", "default"))
+@pytest.fixture(params=params("native", "default", "copied", "both"))
 def accelerated(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What opens the loader under test."""
     return DECODERS[request.param]

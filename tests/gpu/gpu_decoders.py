@@ -17,6 +17,8 @@ DECODERS: dict[str, dict[str, Any]] = {
     "cuda": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 0.0},
     "hardware": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 1.0},
     "default": {"device": "cuda", "decoder": "dali"},
+    "copied": {"device": "cuda", "decoder": "native"},
+    "both": {"device": "cuda", "decoder": "both", "cpu_share": 0.5},
 }
 
 

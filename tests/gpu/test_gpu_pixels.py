@@ -17,6 +17,7 @@ import gpuload
 # 0.16 and 1 at most, of these images (2026-11). Those of a GPU are demands, not measurements: nvJPEG rounds another way,
 # and an engine may upsample chroma without a filter; `-m gpu --junitxml` records what is found.
 BOUNDS = {"native": (0.3, 2.0), "cuda": (0.7, 6.0), "hardware": (1.0, 24.0), "default": (1.0, 24.0)}
+BOUNDS |= {"copied": BOUNDS["native"], "both": BOUNDS["default"]}
 
 CROPS = {
     "random": gpuload.Augment(64, dtype="uint8"),
@@ -49,7 +50,7 @@ def pixels(kinds: Path) -> Callable[[str, str], dict[str, np.ndarray]]:
     return pixels
 
 
-@pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "default"))
+@pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "default", "copied", "both"))
 @pytest.mark.parametrize("crop", list(CROPS))
 @pytest.mark.parametrize("kind", list(jpegs.KINDS))
 def test_pixels_are_those_of_the_cpu_graph(

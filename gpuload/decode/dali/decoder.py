@@ -6,7 +6,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,9 @@ class DaliDecoder:
         self._feed = Feed(self._inputs)
         self._in_flight: deque[tuple[Fed, float]] = deque()  # and when its decoding started
         self._pipeline: Any = None
+        # Gives the number of the CUDA stream that a batch is taken on. Then no thread waits for a batch, only that
+        # stream does. None: the thread waits. tools/probe_streams.py compares the two.
+        self.stream: Callable[[], int] | None = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
@@ -93,7 +96,7 @@ class DaliDecoder:
         self._feed.restart(batches)
         while True:
             try:
-                outputs = [output.as_tensor() for output in self._pipeline.run()]
+                outputs = [output.as_tensor() for output in self._run()]
             except StopIteration:
                 self._pipeline.reset()
                 return
@@ -122,6 +125,9 @@ class DaliDecoder:
         """Stops the threads and frees the memory; batches handed out stay valid."""
         self._discard()
         self._feed.close()
+
+    def _run(self) -> Any:
+        return self._pipeline.run() if self.stream is None else self._pipeline.run(self.stream())
 
     def _take(self) -> tuple[Any, ...]:
         fed = self._feed.take()
