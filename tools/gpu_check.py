@@ -16,13 +16,15 @@ The steps, the most valuable first, and their time limits in seconds:
     call 1  1. packages    30   the machine, the versions, and missing packages
             2. codec       60   one pixel test with nvImageCodec's log: JPEG engines, preallocated memory
             3. cut, pack  120   6,000 images like ImageNet's, in shards
-               tests      150   every test marked `gpu`: pixels of each kind of JPEG, streams, memory, transforms
+               tests      150   every test marked `gpu`: pixels of each kind of JPEG, damaged ones, streams, memory
             4. bench      150   torch-gpu, dali-gpu and gpuload-gpu in turn, with `nvidia-smi dmon` beside them
-    call 2  5. tune       100   the fastest settings of gpuload
+    call 2  5. tune       100   the fastest settings: decoded on the GPU, on the CPU, and by both
                probe      150   ways to decode a crop, by hw_decoder_load; the cost of filtered chroma
             6. train      110   ResNet-50 by loader, compared with one resident batch
-               pictures    40   CPU and GPU side by side
+               pictures    40   decoded on the CPU and on the GPU, into the same training step
                kernel      40   a CUDA kernel on each batch
+            7. streams     40   batches taken without waiting for them on the host: the same, and faster?
+               thread      30   what a batch costs the thread that trains, by decoder
 
 A call takes at most 520 s: a step starts only if its limit fits into the rest. The next call skips completed steps, and
 retries failed ones after the new ones. A step that hangs is stopped at its limit, and what it has written by then is

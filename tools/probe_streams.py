@@ -4,9 +4,10 @@
     python tools/probe_streams.py shards/train --json figures.json
 
 `pipeline.run()` returns when a batch is ready, and DLPack then makes the training's stream wait for whatever DALI has
-queued by then, later batches included. `pipeline.run(stream)` returns at once, and the stream waits for this batch alone.
-gpuload uses the first; this measures what the second would gain beside a training step, and whether batches are the same.
-The two take turns; medians. `torch.profiler` writes a timeline of each with --traces FOLDER, for chrome://tracing.
+queued by then, later batches included. `pipeline.run(stream)` returns at once, and the stream waits for this batch
+alone. gpuload does the first; this measures what the second would gain beside a training step, and whether batches are
+the same. The two take turns; medians. With --traces FOLDER, torch.profiler writes a timeline of each for
+chrome://tracing.
 
 Exit codes: 0 the same batches by both; 1 others; 2 it cannot be measured here.
 """

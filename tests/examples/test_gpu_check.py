@@ -248,7 +248,7 @@ def test_the_benchmark_is_of_the_device(tmp_path: Path, device: str, quick: bool
     assert {CONTENDERS[name].device for name in (*args.loaders,)} == {args.device} == {device}
     assert args.images >= 16 * args.batch_size  # or bench.py refuses it
     assert args.json == tmp_path / "out" / "bench.json"
-    for name in ("tests", "bench", "tune", "probe", "train", "kernel"):
+    for name in ("tests", "bench", "tune", "probe", "train", "kernel", "thread"):
         assert ("cuda" in found[name].command or "gpu" in found[name].command) == (device == "cuda"), name
 
 
