@@ -31,10 +31,12 @@ class BothDecoder:
 
     def __init__(self, dali: Decoder, native: Decoder, stored: Stored, cpu_share: float) -> None:
         self._decoders, self._stored, self._cpu_share = (dali, native), stored, cpu_share
+        self._source: _Divided | None = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: torch's tensors, or what the one decoder made that had it all."""
-        source = _Divided(batches, self._stored, self._cpu_share)
+        self._end()
+        self._source = source = _Divided(batches, self._stored, self._cpu_share)
         running = [decoder.decode(source.half(number)) for number, decoder in enumerate(self._decoders)]
         while True:
             found = [_next(half) for half in running]
@@ -47,8 +49,14 @@ class BothDecoder:
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
+        self._end()
         for decoder in self._decoders:
             decoder.close()
+
+    def _end(self) -> None:
+        """Ends the call before: one decoder must not read for it while the other reads for the next."""
+        if self._source is not None:
+            self._source.end()
 
 
 class _Divided:
@@ -73,6 +81,13 @@ class _Divided:
     def taken(self) -> Halves:
         """The next batch, both of whose halves have been decoded."""
         return self._halves.popleft()
+
+    def end(self) -> None:
+        """Waits until no batch is being read; from now on there are none."""
+        with self._lock:
+            self._batches = iter(())
+            for parts in self._parts:
+                parts.clear()
 
     def _divide_next(self) -> bool:
         if self._error is not None:

@@ -1,7 +1,11 @@
 """Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole."""
 
+import queue
 import shutil
+import threading
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +261,56 @@ def test_rows_are_put_together_in_order(share: float) -> None:
         numbers = np.arange(len(batch)) + np.where(is_for_cpu(batch, share), 0.5, 0.25)
         np.testing.assert_array_equal(np.asarray(decoded.images[0])[:, 0, 0, 0], numbers.astype(np.float32))
     assert min(dali.sizes) >= 1 and sum(native.sizes) == sum(is_for_cpu(b, share).sum() for b in batches)
+
+
+def test_a_call_that_is_left_reads_nothing_beside_the_next() -> None:
+    reading, most, lock = 0, 0, threading.Lock()
+
+    def source() -> Iterator[Batch]:
+        nonlocal reading, most
+        for _ in range(40):
+            with lock:
+                reading += 1
+                most = max(most, reading)
+            time.sleep(0.001)
+            with lock:
+                reading -= 1
+            yield made(6)
+
+    ahead = [Ahead(Made(mark)) for mark in (0.25, 0.5)]
+    both = BothDecoder(*ahead, Stored(), 0.5)
+    for _ in range(8):
+        assert sum(1 for _ in islice(both.decode(source()), 3)) == 3
+    assert most == 1
+    both.close()
+    for one in ahead:
+        one.wait()
+
+
+class Ahead:
+    """A decoder that reads in a thread of its own, and goes on for a while after a call is left."""
+
+    def __init__(self, decoder: Made) -> None:
+        self._decoder, self._threads = decoder, list[threading.Thread]()
+
+    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
+        found: queue.Queue[Any] = queue.Queue()
+
+        def run() -> None:
+            for one in self._decoder.decode(batches):
+                found.put(one)
+            found.put(None)
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+        yield from iter(found.get, None)
+
+    def wait(self) -> None:
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("masks", [0, 2])

@@ -3,7 +3,7 @@
 from gpuload.decode.interface import Stored
 
 # What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
-# would be 18 GB for each loader, because one image is that wide and another that high.
+# would be 18 GiB for each loader, because one image is that wide and another that high.
 MOST_BYTES = 1 << 30
 
 # DALI's own default, of 2.2 and later. Said here, too, so that an earlier tuning does not pass for it.
