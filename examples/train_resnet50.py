@@ -2,6 +2,7 @@
 
     python examples/train_resnet50.py shards/train
     python examples/train_resnet50.py shards/train --batch-size 128 --json figures.json
+    python examples/train_resnet50.py shards/train --loaders synthetic gpuload gpuload-native gpuload-both
 
 The resident batch shows what the device could do if data were free; what a loader falls short of that is its cost.
 Mixed precision (on a GPU) and channels_last; the net is ResNet-50 v1.5 (stride in the 3×3 convolution) of plain torch
@@ -28,7 +29,14 @@ from torch import nn
 
 import gpuload
 
-LOADERS = {"synthetic": "one resident batch", "gpuload": "gpuload", "torch": "DataLoader + Pillow"}
+LOADERS = {
+    "synthetic": "one resident batch",
+    "gpuload": "gpuload",
+    "gpuload-native": "gpuload, CPU decoder",
+    "gpuload-both": "gpuload, both",
+    "torch": "DataLoader + Pillow",
+}
+USUAL = ("synthetic", "gpuload", "torch")
 DEPTHS, WIDTHS = (3, 4, 6, 3), (64, 128, 256, 512)  # He et al., arXiv 1512.03385, table 1
 
 
@@ -117,7 +125,10 @@ def open_loader(name: str, args: argparse.Namespace, trainer: Trainer, classes: 
         yield chain.from_iterable(repeat(loader))
     else:
         augment = gpuload.Augment(args.size, dtype=str(trainer.dtype).removeprefix("torch."), layout="channels_last")  # type: ignore[arg-type]
-        with gpuload.DaliIterator(args.folder, args.batch_size, augment=augment, device=args.device) as opened:
+        decoder: Any = name.partition("-")[2] or "auto"
+        with gpuload.DaliIterator(
+            args.folder, args.batch_size, augment=augment, device=args.device, decoder=decoder
+        ) as opened:
             yield chain.from_iterable(repeat(opened))
 
 
@@ -191,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed split with labels, such as shards/train")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:1")
-    parser.add_argument("--loaders", nargs="+", choices=list(LOADERS), default=list(LOADERS), metavar="NAME")
+    parser.add_argument("--loaders", nargs="+", choices=list(LOADERS), default=list(USUAL), metavar="NAME")
     parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100, help="counted steps per loader and round")

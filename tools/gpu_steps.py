@@ -15,7 +15,10 @@ _OPTIONS = {
     "probe": ("--batch-size 128 --time-limit 20", "--images 64 --batch-size 16"),
     "streams": ("", "--size 64 --batch-size 16 --seconds 0.5"),
     "thread": ("", "--size 32 --batch-size 16 --turns 1"),
-    "train": ("--steps 150 --warm-up 40", "--size 32 --batch-size 4 --steps 1 --warm-up 0"),
+    "train": (
+        "--steps 110 --warm-up 30 --loaders synthetic gpuload gpuload-native gpuload-both torch",
+        "--size 32 --batch-size 4 --steps 1 --warm-up 0",
+    ),
     "pictures": ("--images 512", "--images 32"),
 }
 
