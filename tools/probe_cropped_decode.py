@@ -34,6 +34,8 @@ from typing import Any
 import numpy as np
 
 import gpuload
+from gpuload.decode.dali.memory import preallocation
+from gpuload.decode.interface import Stored
 
 SIZE, BATCHES_AHEAD = 224, 4
 WAYS = ("slice", "region", "cropped")
@@ -59,15 +61,14 @@ def read_images(dataset: gpuload.Dataset, count: int) -> tuple[list[np.ndarray],
     return [one[0] for one in found], (start, shape)
 
 
-def decoder_settings(way: str, device: str, load: float, width: int, height: int) -> dict[str, Any]:
+def decoder_settings(way: str, device: str, load: float, width: int, height: int, batch_size: int) -> dict[str, Any]:
     """Arguments of DALI's decoder. width, height: of the largest image."""
     if device == "cpu":
         return {"device": "cpu"}
     return {
         "device": "mixed",
         "hw_decoder_load": load,
-        "preallocate_width_hint": width,
-        "preallocate_height_hint": height,
+        **preallocation(Stored(width, height), batch_size, load),
         "jpeg_fancy_upsampling": way != "unfiltered",
     }
 
@@ -95,7 +96,8 @@ def try_one(args: argparse.Namespace) -> dict[str, Any]:
     images, (start, shape) = read_images(dataset, args.images)
     batches = len(images) // args.batch_size
     on_gpu = args.device == "cuda"
-    settings = decoder_settings(args.way, args.device, args.load, dataset.manifest.width, dataset.manifest.height)
+    largest = dataset.manifest.width, dataset.manifest.height
+    settings = decoder_settings(args.way, args.device, args.load, *largest, args.batch_size)
 
     def feed(number: int) -> tuple[Any, Any, Any]:
         part = slice(number % batches * args.batch_size, (number % batches + 1) * args.batch_size)

@@ -252,7 +252,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune = commands.add_parser(
         "tune",
         help="find the fastest settings for a packed folder on this machine",
-        description="Measures settings of DaliIterator on a packed folder and saves the best, where it finds them.",
+        description="Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. Then "
+        "measures the best of each decoder beside a training step, and says which one to pass.",
         epilog="Exit codes: 0 saved; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     tune.set_defaults(run=_tune)
@@ -359,7 +360,7 @@ def advice(best: Setting, usual: Setting) -> str:
 def make_beside_table(resident: "Beside", found: Mapping[Setting, "Beside"]) -> "Table":
     from rich.table import Table
 
-    title = f"beside a training step of a small net, which with one resident batch takes {resident.rate:,.0f} images/s"
+    title = f"beside a training step ({resident.rate:,.0f} images/s with one resident batch)"
     table = Table(title=title, title_justify="left", box=None)
     for head in ("decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"):
         table.add_column(head, justify="left" if head == "decoder" else "right")

@@ -92,7 +92,7 @@ def test_what_is_compared_with_gpuload_decodes_alike(packed: Path, monkeypatch: 
     assert settings_of_the_decoder(monkeypatch, lambda: dali.graph(work, "cuda")) == expected
 
     def probed(way: str) -> dict[str, object]:
-        settings = probe_cropped_decode.decoder_settings(way, "cuda", 0.65, 64, 48)
+        settings = probe_cropped_decode.decoder_settings(way, "cuda", 0.65, 64, 48, 4)
         inputs = [fn.external_source(lambda: (), batch=True) for _ in range(3)]
         return settings_of_the_decoder(monkeypatch, lambda: probe_cropped_decode.show(way, settings, *inputs))
 

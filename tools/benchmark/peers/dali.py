@@ -54,12 +54,14 @@ def graph(work: Work, device: str) -> tuple[Any, Any]:
         cropped = fn.decoders.image_random_crop(encoded, random_area=_AREA, random_aspect_ratio=_RATIO)
         images = fn.resize(cropped, **resize)
     else:
+        from gpuload.decode.dali.memory import preallocation
+        from gpuload.decode.interface import Stored
+
         whole = fn.decoders.image(
             encoded,
             device="mixed",
-            preallocate_width_hint=work.largest[0],
-            preallocate_height_hint=work.largest[1],
             jpeg_fancy_upsampling=True,  # as on the CPU; without it decoding takes less work, and coloured edges differ
+            **preallocation(Stored(*work.largest), work.batch_size, None),
         )
         images = fn.random_resized_crop(whole, random_area=_AREA, random_aspect_ratio=_RATIO, **resize)
     normalised = fn.crop_mirror_normalize(
