@@ -252,8 +252,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune = commands.add_parser(
         "tune",
         help="find the fastest settings for a packed folder on this machine",
-        description="Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. Then "
-        "measures the best of each decoder beside a training step, and says which one to pass.",
+        description="Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. "
+        "Then measures the best of each decoder beside a training step, and says which one to pass.",
         epilog="Exit codes: 0 saved; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     tune.set_defaults(run=_tune)
