@@ -80,6 +80,7 @@ def _measured(out: Path, device: str, quick: bool) -> list[Step]:
         *(["-m", "gpu"] if on_gpu else []),
         "tests/gpu",
         "tests/batchwise/test_batchwise.py",
+        *(["tests/transforms/test_transforms_pixels.py"] if on_gpu else []),
     ]
     loaders = ["torch-gpu", "dali-gpu", "gpuload-gpu"] if on_gpu else ["torch", "dali", "gpuload"]
     crops = ["--size", size, "--batch-size", batch, "--threads", _cores()]

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Stored
+from gpuload.decode.postprocess import as_tensor
 from gpuload.decode.share import Halves, divide, select, stand_in
 from gpuload.read.batch import Batch
 from gpuload.transforms.noise import on_device
@@ -137,10 +137,7 @@ def _join_rows(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
     held = [(part, at) for part, at in zip(parts, rows, strict=True) if len(at)]
     if len(held) < 2:
         return held[0][0] if held else parts[_NATIVE]
-    tensors = [
-        torch.from_numpy(part) if isinstance(part, np.ndarray) else torch.utils.dlpack.from_dlpack(part)
-        for part, _ in held
-    ]
+    tensors = [as_tensor(part) for part, _ in held]
     whole = torch.empty((sum(map(len, rows)), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=tensors[0].device)
     for tensor, (_, at) in zip(tensors, held, strict=True):
         whole.index_copy_(0, on_device(whole.device, at), tensor)

@@ -57,6 +57,19 @@ class Postprocess:
             erase(out, view.erased.in_levels(self._form.mean, self._form.std) if as_is else view.erased)
 
 
+def as_tensor(array: Any) -> torch.Tensor:
+    """A decoder's array as a tensor, without a copy.
+
+    A tensor stays itself: torch exports those of a GPU only while that is the current one.
+    """
+    if isinstance(array, torch.Tensor):
+        return array
+    tensor: torch.Tensor = (torch.from_numpy if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack)(
+        array
+    )
+    return tensor
+
+
 def _standardise(images: torch.Tensor) -> torch.Tensor:
     """TensorFlow's `per_image_standardization`: (x - mean) / max(std, 1 / sqrt(values in the image))."""
     values = images.float().flatten(1)
@@ -104,14 +117,13 @@ class PostprocessingDecoder:
         if view.steps is None:
             return masks
         return tuple(
-            warp_masks(torch.utils.dlpack.from_dlpack(mask), view.steps, fill)
-            for mask, fill in zip(masks, self._mask_fills, strict=True)
+            warp_masks(as_tensor(mask), view.steps, fill) for mask, fill in zip(masks, self._mask_fills, strict=True)
         )
 
 
 @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
 def _postprocess_view(postprocess: Postprocess, form: Form, pixels: Any, view: View) -> torch.Tensor:
-    images = torch.utils.dlpack.from_dlpack(pixels)
+    images = as_tensor(pixels)
     count, _, height, width = images.shape
     if form.layout == "NCHW":
         out = batch = torch.empty((count, 3, height, width), dtype=DTYPES[form.dtype], device=images.device)

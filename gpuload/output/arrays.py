@@ -81,13 +81,17 @@ class _TorchArrays:
         self._device_id, self._dtype, self._channels_last = device_id, getattr(torch, dtype), channels_last
 
     def images(self, pixels: Any) -> Any:
-        batch = (self._torch.from_numpy if isinstance(pixels, np.ndarray) else self._torch.from_dlpack)(pixels)
+        batch = self._torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else self._adopt(pixels)
         if batch.dtype != self._dtype:  # bfloat16. Even where there is nothing to do, `to` would wait for Python's lock
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
-        return self.from_host(array) if isinstance(array, np.ndarray) else self._torch.from_dlpack(array)
+        return self.from_host(array) if isinstance(array, np.ndarray) else self._adopt(array)
+
+    def _adopt(self, array: Any) -> Any:
+        """torch's own tensors as they are: it exports those of a GPU only while that is the current one."""
+        return array if isinstance(array, self._torch.Tensor) else self._torch.from_dlpack(array)
 
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         tensor = self._torch.from_numpy(array)

@@ -92,6 +92,21 @@ def test_both_decoders_with_uploading(packed: Path, uploading: None, monkeypatch
         assert (ours - theirs).abs().max() <= LIMITS["float32"]
 
 
+@pytest.mark.parametrize("decoder", ["dali", "native", "both"])
+def test_torchs_tensors_are_not_exported(
+    painted: Path, uploading: None, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch refuses it for tensors of a GPU that is not the current one."""
+
+    def refuse(tensor: torch.Tensor, **_: Any) -> None:
+        raise BufferError("Can't export tensors on a different CUDA device index")
+
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
+    augment = Augment(16, transforms=TRANSFORMS)
+    with load(painted, 8, decoder=decoder, augment=augment, fields=("image", "mask")) as loader:
+        assert [len(images) for images, _ in loader] == [8] * 3
+
+
 class Cuda:
     """torch's streams and events, which note what happens on them in order, on the CPU."""
 
