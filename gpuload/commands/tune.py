@@ -1,23 +1,19 @@
 """`python -m gpuload tune DIR`: which settings load fastest here, measured on the user's own shards.
 
-Candidates take turns, a few tenths of a second each; after each round the slower half drops out and the rest get twice
-as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the time goes to those that
-matter. Turns are interleaved and medians compared, so that whatever else the machine does falls on all of them. The
-defaults stay to the end: what is said of the best is said against them.
-
-Then the best of each decoder, and both decoders at once with shares that would take them equally long, are measured
-beside a training step (`beside.py`), since the fastest loader may be the one that leaves least to the training.
+The fastest settings of loaders alone are searched for first (`candidates.py`). Then the best of each decoder, and both
+decoders at once with shares that would take them equally long, are measured beside a training step (`beside.py`), since
+the fastest loader may be the one that leaves least to the training.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice, product, repeat
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain, islice, repeat
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gpuload.commands.candidates import FINALISTS, Measured, Setting, best_of, both_of, candidates, plan, sweep
 from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.errors import ArgumentError, GpuloadError
 
@@ -29,128 +25,9 @@ if TYPE_CHECKING:
     from gpuload.iterator import DaliIterator
     from gpuload.tuning import Tuning
 
-_CANDIDATES, _FINALISTS, _SHOWN = 16, 2, 8
+_SHOWN = 8  # settings in the table
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Arguments of `DaliIterator`. hw_decoder_load, cpu_share: None where they mean nothing."""
-
-    decoder: str
-    num_threads: int
-    prefetch: int
-    batch_size: int
-    hw_decoder_load: float | None = None
-    cpu_share: float | None = None
-
-
-@dataclass
-class Measured:
-    """A candidate and the images/s of each of its turns. failed: why it has no more turns."""
-
-    setting: Setting
-    rates: list[float] = field(default_factory=list)
-    failed: str | None = None
-
-    @property
-    def rate(self) -> float:
-        return median(self.rates) if self.rates else 0.0
-
-
-def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int = _CANDIDATES) -> list[Setting]:
-    """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
-    names = list(choices)
-    whole = [Setting(**dict(zip(names, values, strict=True))) for values in product(*choices.values())]
-
-    def changes(setting: Setting) -> int:
-        return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
-
-    single = _distinct(setting for setting in whole if changes(setting) == 1)
-    single.sort(key=lambda setting: setting.decoder == defaults.decoder)  # the others however little time there is
-    others = [one for one in _distinct(setting for setting in whole if changes(setting) > 1) if one not in single]
-    free = max(0, most - 1 - len(single))
-    step = max(1, len(others) / free) if free else 1.0
-    spread = [others[int(number * step)] for number in range(min(free, len(others)))]
-    return [defaults, *single, *spread][:most]
-
-
-def _distinct(settings: Iterable[Setting]) -> list[Setting]:
-    """Without what means nothing to the decoder, and each once."""
-    return list(
-        dict.fromkeys(replace(one, hw_decoder_load=None) if one.decoder == "native" else one for one in settings)
-    )
-
-
-def both_of(found: Sequence[Measured]) -> Setting | None:
-    """Both decoders at once, as the best of each was set, with shares that take them equally long."""
-    best = _best(found)
-    if not {"dali", "native"} <= set(best):
-        return None
-    dali, native = best["dali"], best["native"]
-    share = round(native.rate / (native.rate + dali.rate), 2)
-    return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
-
-
-def _best(found: Sequence[Measured]) -> dict[str, Measured]:
-    """The best of each decoder, of candidates of which the best are first."""
-    best: dict[str, Measured] = {}
-    for one in found:
-        if one.rates:
-            best.setdefault(one.setting.decoder, one)
-    return best
-
-
-def sweep(
-    settings: Sequence[Setting], measure: Callable[[Setting], float], is_over: Callable[[], bool]
-) -> list[Measured]:
-    """All candidates, the best first; the first of `settings`, the defaults, never drops out.
-
-    measure: images/s of a setting in one turn. A setting that raises GpuloadError or RuntimeError (out of memory, for
-    instance) drops out; the defaults must work. is_over: no more turns, once each has had one.
-    """
-    everyone = [Measured(setting) for setting in settings]
-    defaults, contenders, turns = everyone[0], everyone[1:], 1
-    while True:
-        for turn in range(turns):
-            for one in _rotated([defaults, *contenders], turn):
-                if one.failed or (one.rates and is_over()):
-                    continue
-                try:
-                    one.rates.append(measure(one.setting))
-                except (GpuloadError, RuntimeError) as error:
-                    if one is defaults:
-                        raise
-                    one.failed = str(error).splitlines()[0]
-        contenders = sorted((one for one in contenders if not one.failed), key=lambda one: one.rate, reverse=True)
-        if len(contenders) <= _FINALISTS or is_over():
-            break
-        contenders, turns = contenders[: (len(contenders) + 1) // 2], 2 * turns
-    finalists = sorted([defaults, *contenders], key=lambda one: one.rate, reverse=True)
-    dropped = [one for one in everyone if one not in finalists]
-    return finalists + sorted(dropped, key=lambda one: (len(one.rates), one.rate), reverse=True)
-
-
-def count_turns(settings: int) -> int:
-    """Turns of a whole sweep of so many."""
-    contenders, each = settings - 1, 1
-    turns = settings
-    while contenders > _FINALISTS:
-        contenders, each = (contenders + 1) // 2, 2 * each
-        turns += (contenders + 1) * each
-    return turns
-
-
-def plan(settings: Sequence[Setting], seconds: float, opening_s: float) -> tuple[list[Setting], float]:
-    """As many of the candidates as there is time for, and the seconds to measure in each turn.
-
-    opening_s: of each turn, what goes before measuring, which is to take no more than half of it.
-    """
-    count = len(settings)
-    while count > 2 and seconds / count_turns(count) < 2 * opening_s:
-        count -= 1
-    return list(settings[:count]), max(seconds / count_turns(count) - opening_s, opening_s)
 
 
 def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
@@ -241,12 +118,6 @@ def choose(folder: Path, device: str, batch_size: int | None) -> tuple[str, Sett
     return device, usual, choices
 
 
-def _rotated(candidates: list[Measured], turn: int) -> list[Measured]:
-    """Whoever is first follows the pause between two rounds: not always the same."""
-    first = turn % len(candidates)
-    return candidates[first:] + candidates[:first]
-
-
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command to the command line."""
     tune = commands.add_parser(
@@ -321,9 +192,9 @@ def _measure_all(
             one.rates += [measure(both) for _ in range(_ROUNDS)]
         except (GpuloadError, RuntimeError) as error:
             one.failed = str(error).splitlines()[0]
-        finalists = _FINALISTS + 1
+        finalists = FINALISTS + 1
         found = [*sorted([one, *found[:finalists]], key=lambda one: one.rate, reverse=True), *found[finalists:]]
-    contenders = [one.setting for one in _best(found).values()]
+    contenders = [one.setting for one in best_of(found).values()]
     return found, *measure_beside_training(args.folder, contenders, device, args.size, args.seconds - alone_s)
 
 
@@ -346,7 +217,7 @@ def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:
     """The best setting of each decoder, of candidates of which the best are first."""
     from gpuload.tuning import Tuning
 
-    return [Tuning(**asdict(one.setting), images_per_s=round(one.rate, 1)) for one in _best(found).values()]
+    return [Tuning(**asdict(one.setting), images_per_s=round(one.rate, 1)) for one in best_of(found).values()]
 
 
 def advice(best: Setting, usual: Setting) -> str:

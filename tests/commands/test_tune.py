@@ -15,19 +15,8 @@ import pytest
 
 import gpuload
 from gpuload.commands.beside import Beside
-from gpuload.commands.tune import (
-    Measured,
-    Setting,
-    add_command,
-    advice,
-    best_of_each,
-    both_of,
-    candidates,
-    choose,
-    count_turns,
-    plan,
-    sweep,
-)
+from gpuload.commands.candidates import Measured, Setting, both_of, candidates, count_turns, plan, sweep
+from gpuload.commands.tune import add_command, advice, best_of_each, choose
 from gpuload.ranks import Ranks
 from gpuload.tuning import Tuning, describe_device, load_tuning, save_tuning
 
