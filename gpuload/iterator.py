@@ -21,6 +21,7 @@ from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, open_data
 from gpuload.order.position import Position, RunIdentity
+from gpuload.order.sampling import Weights, find_samplings, fingerprint_of
 from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
@@ -71,6 +72,16 @@ class DaliIterator(NotSupported):
     seed: with the epoch, it decides order, crops and flips; nothing else does.
     drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If False,
         each sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
+    balance: the name of a field of classes, such as "label": each class is drawn equally often. A pass then has as many
+        samples of each, or one more.
+    weights: how often samples are drawn, in proportion: the name of a field of numbers, or an array (len(data),), for a
+        mixture of all its samples, one data set after another. A sample of which 2.3 are expected in a pass comes 2 or
+        3 times. A sample that comes again in a pass has other crops. For both, order and counts do not depend on ranks
+        and batch size, and mid-epoch resume is exact; a pass costs O(samples) once, and they take 4 bytes (`balance`)
+        or 16 (`weights`) of memory for each sample.
+    replacement: for `balance` and `weights`, whether a sample may come several times in a pass, as in torch's
+        `WeightedRandomSampler`. False needs num_samples.
+    num_samples: for `balance` and `weights`, samples in a pass over all ranks; by default as many as the data has.
     rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
@@ -119,6 +130,10 @@ class DaliIterator(NotSupported):
         seed: int = 0,
         drop_last: bool | None = None,
         steps_per_epoch: int | None = None,
+        balance: str | None = None,
+        weights: Weights | None = None,
+        replacement: bool = True,
+        num_samples: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         num_threads: int | None = None,
@@ -129,13 +144,22 @@ class DaliIterator(NotSupported):
         window: int = 8,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, self._datasets, shares = open_data(data)
+        self.dataset, mixture = open_data(data)
+        self._datasets = mixture.datasets
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
         self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
-        self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks)
+        samplings = find_samplings(
+            self._datasets,
+            balance=balance,
+            weights=weights,
+            replacement=replacement,
+            num_samples=num_samples,
+            shuffle=shuffle,
+        )
+        self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples)
         collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
@@ -146,7 +170,9 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
+        stream = Stream(
+            self._datasets, mixture.interleaving(seed), samplings, seed=seed, window=window, shuffle=shuffle
+        )
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(
             self.decoder,
@@ -162,7 +188,7 @@ class DaliIterator(NotSupported):
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
-        self._identity = RunIdentity(self.dataset, seed, shuffle, window)
+        self._identity = RunIdentity(self.dataset, seed, shuffle, window, fingerprint_of(samplings))
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False

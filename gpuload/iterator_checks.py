@@ -19,12 +19,14 @@ from gpuload.checks import (
     instance,
     number,
     optional,
+    text,
     whole,
 )
 from gpuload.decode.open import DecoderName
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import CallError, GpuloadError
 from gpuload.fields import FieldSpec
+from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
 
@@ -63,6 +65,10 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "seed": whole(),
     "drop_last": optional(FLAG),
     "steps_per_epoch": optional(whole(1, 10**9)),
+    "balance": optional(text("the name of a field of classes, such as 'label'")),
+    "weights": ANYTHING,  # checked by `find_samplings`
+    "replacement": FLAG,
+    "num_samples": optional(whole(1, MOST_DRAWS)),
     "rank": optional(whole(0)),
     "world_size": optional(COUNT),
     "num_threads": optional(whole(1, _MOST)),
@@ -83,8 +89,9 @@ ADVICE = {
     "pin_memory": "Leave it out: batches are on the device already, whose memory they were made in",
     "pin_memory_device": "Use device",
     "collate_fn": "Use fields, which says what a batch holds, and batch_transforms, functions of a whole batch",
-    "sampler": "Use Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed "
-    "for the order. Ranks get their shares by rank and world_size",
+    "sampler": "Use weights or balance in place of a WeightedRandomSampler, Dataset.subset(...) or filter(...) to "
+    "choose samples, gpuload.mix for shares, and shuffle and seed for the order. Ranks get their shares by rank and "
+    "world_size",
     "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
     "persistent_workers": "Leave it out: threads live as long as the loader",
     "timeout": "Leave it out: there are no workers to wait for",

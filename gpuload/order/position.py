@@ -31,6 +31,7 @@ class RunIdentity:
     seed: int
     shuffle: bool
     window: int
+    sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
 
     def state_dict(self, position: Position) -> dict[str, Any]:
         """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
@@ -42,6 +43,7 @@ class RunIdentity:
             "window": self.window,
             "fingerprint": self.data.fingerprint,
             "dataset_samples": len(self.data),
+            **({} if self.sampling is None else {"sampling": self.sampling}),
         }
 
     def load(self, state: Mapping[str, Any]) -> Position:
@@ -54,6 +56,12 @@ class RunIdentity:
             raise StateError(
                 f"state_dict: is of version {state.get('version')!r}, this gpuload reads {VERSION}. "
                 "Was it made by another loader?"
+            )
+        if state.get("sampling") != self.sampling:
+            made, has = ("with" if sampling else "without" for sampling in (state.get("sampling"), self.sampling))
+            raise StateError(
+                f"state_dict: was made {made} balance= or weights=, this loader is {has} them, or they differ. The "
+                "order would differ: construct it with the same balance, weights, replacement and num_samples"
             )
         expected = self.state_dict(Position(0, 0, 0))
         if missing := sorted(set(expected) - set(state)):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import BATCH, make_key
+from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.members import MemberViews
@@ -78,11 +78,13 @@ class BatchReader:
         found = []
         for part in slices:
             encoded = self._readers[part.source].read(part.order, part.start, part.stop)
+            repeats = part.order.repeats(part.start, part.stop)
             views = tuple(
-                augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number)
+                augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
                 for number, augment in enumerate(augments)
             )
-            key = np.full(len(encoded), make_key(part.seed, part.epoch, BATCH), np.uint64)
+            key = np.empty(len(encoded), np.uint64)
+            key[:] = each_key(make_key(part.seed, part.epoch, BATCH), repeats)
             found.append((encoded, views, np.full(len(encoded), part.source), key))
         # Mostly there is one slice, and nothing is copied.
         merged = found[0] if len(found) == 1 else _merge(found, [part.rows for part in slices])
