@@ -75,19 +75,21 @@ def test_repeats_differ_in_every_random_number(packed: Path) -> None:
     weights = np.zeros(97)
     weights[[3, 50]] = 1
     jitter = [transforms.ColorJitter(0.5), transforms.RandomErasing(1.0)]
-    seen_draws = []
+    augment = gpuload.Augment(12, crop="none", transforms=jitter)
+    options: dict[str, Any] = {"weights": weights, "num_samples": 40, "fields": ("index", "image")}
+    views = [images for _, images in load(packed, 10, augment=[augment, augment], **options)]
+    assert len({image.numpy().tobytes() for batch in views for images in batch for image in images}) == 80
+    drawn = []
 
     def look(batch: Any) -> None:
-        seen_draws.extend(batch.draws(0).tolist())
+        drawn.extend(batch.draws(0).tolist())
 
-    augment = gpuload.Augment(12, crop="none", transforms=jitter)
-    options: Any = {"augment": [augment, augment], "fields": ("index", "image"), "batch_transforms": [look]}
-    rows = []
-    for index, images in load(packed, 10, weights=weights, num_samples=40, **options):
-        rows += [(int(i), *(view[row].numpy().tobytes() for view in images)) for row, i in enumerate(index)]
-    assert len(rows) == 40
-    assert len({first for _, first, _ in rows} | {second for _, _, second in rows}) == 80
-    assert len(set(seen_draws)) == 40
+    assert len(drain_images(load(packed, 10, augment=augment, batch_transforms=[look], **options))) == 40
+    assert len(set(drawn)) == 40
+
+
+def drain_images(loader: gpuload.DaliIterator) -> list[Any]:
+    return [image for _, images in loader for image in images]
 
 
 def test_a_subset_takes_weights_of_its_own(packed: Path) -> None:
