@@ -19,7 +19,7 @@ from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
-from gpuload.order.mixture import Mixture, open_data
+from gpuload.order.mixture import Mixture, interleave, open_data
 from gpuload.order.position import Position, RunIdentity
 from gpuload.order.sampling import Weights, find_samplings, fingerprint_of
 from gpuload.order.stream import Stream
@@ -170,9 +170,7 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        stream = Stream(
-            self._datasets, mixture.interleaving(seed), samplings, seed=seed, window=window, shuffle=shuffle
-        )
+        stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(
             self.decoder,

@@ -159,6 +159,10 @@ LOADER: dict[str, Wrong] = {
     "seed": wrong("whole"),
     "drop_last": or_none(FLAG),
     "steps_per_epoch": or_none(whole(1, 10**9)),
+    "balance": or_none(wrong("text", too=st.just(""))),
+    "weights": or_none(wrong(too=st.just([1.0] * 96))),
+    "replacement": FLAG,
+    "num_samples": or_none(whole(1, 2**31 - 1)),
     "rank": or_none(whole(0)),
     "world_size": or_none(whole(1)),
     "num_threads": or_none(whole(1, 4096)),
@@ -260,13 +264,18 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),
         "Dataset.keys": Call(dataset.keys, {}, {"samples": Wrong(SAMPLES.others, SAMPLES.own | st.just(np.ones(97, bool)))}),
         "Dataset.require_field": Call(dataset.require_field, {}, {"name": NAME}, {"name": "has no field ''"}),
-        "mix": Call(gpuload.mix, {}, {"parts": wrong("items", too=PAIRS)}),
+        "mix": Call(
+            gpuload.mix,
+            {"parts": [(dataset, 1)]},
+            {"parts": wrong("items", too=PAIRS), "batches": words("shuffled", "stratified")},
+        ),
         "Mixture": Call(
             gpuload.Mixture,
             {"datasets": (dataset, dataset), "shares": (0.5, 0.5)},
             {
                 "datasets": wrong("items", too=st.sampled_from([(), (packed,), [dataset, None]])),
                 "shares": wrong("items", "array", too=tuples(2, 0.5, number(ABOVE_0, 0.4)) | KINDS["items"]),
+                "batches": words("shuffled", "stratified"),
             },
         ),
         "Boxes": Call(

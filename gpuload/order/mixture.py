@@ -73,9 +73,10 @@ class Mixture:
         """The folders, for messages."""
         return " + ".join(str(dataset.folder) for dataset in self.datasets)
 
-    def interleaving(self, seed: int) -> Interleaving:
-        """Which data set each position draws from."""
-        return Stratified(self.shares) if self.batches == "stratified" else ShuffledBlocks(self.shares, seed)
+
+def interleave(mixture: Mixture, seed: int) -> Interleaving:
+    """Which data set each position of a mixture draws from."""
+    return Stratified(mixture.shares) if mixture.batches == "stratified" else ShuffledBlocks(mixture.shares, seed)
 
 
 def open_data(data: str | Path | Dataset | Mixture) -> tuple[Dataset | Mixture, Mixture]:
