@@ -101,7 +101,7 @@ def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
     ),
     batches=choice(*get_args(Batches)),
 )
-def mix(parts: Sequence[tuple[str | Path | Dataset, float]], batches: Batches = "shuffled") -> Mixture:
+def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
     batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a

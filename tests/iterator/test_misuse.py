@@ -23,7 +23,7 @@ from gpuload.iterator_checks import ADVICE, ARGUMENTS
         ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
         ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are on the device already"),
         ({"collate_fn": len}, "has no argument 'collate_fn'. Use fields, .* and batch_transforms"),
-        ({"sampler": None}, r"has no argument 'sampler'. Use Dataset.subset\(...\)"),
+        ({"sampler": None}, r"has no argument 'sampler'. Use weights or balance .*, Dataset.subset\(...\)"),
         ({"persistent_workers": True}, "has no argument 'persistent_workers'. Leave it out"),
         ({"prefetch_factor": 2}, "has no argument 'prefetch_factor'. Use prefetch"),
         ({"batchsize": 2}, "has no argument 'batchsize'. Did you mean batch_size?"),
