@@ -14,7 +14,7 @@ from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError
+from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.order.global_batches import find_epochs
@@ -198,9 +198,16 @@ class DaliIterator(NotSupported):
         Batch size, world size and device may have changed since: order and crops do not depend on them.
 
         Raises:
-            StateError: the state is of another data set, or of a loader with another seed, shuffle or window.
+            StateError: the state is of another data set, or of a loader with another seed, shuffle or window; or it is
+                further into its epoch than this loader's epochs are long.
         """
-        self._next = self._handed_out = self._identity.load(state)
+        position = self._identity.load(state)
+        if self.steps_per_epoch is None and position.samples > self._epochs.samples:
+            raise StateError(
+                f"state_dict: is {position.samples:,} samples into its epoch, which has {self._epochs.samples:,} here. "
+                "Was it made with steps_per_epoch? Construct the loader with it, too"
+            )
+        self._next = self._handed_out = position
 
     @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
