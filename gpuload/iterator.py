@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.counted import counted
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
@@ -204,7 +205,8 @@ class DaliIterator(NotSupported):
         position = self._identity.load(state)
         if self.steps_per_epoch is None and position.samples > self._epochs.samples:
             raise StateError(
-                f"state_dict: is {position.samples:,} samples into its epoch, which has {self._epochs.samples:,} here. "
+                f"state_dict: is {counted(position.samples, 'sample')} into its epoch, which has "
+                f"{self._epochs.samples:,} here. "
                 "Was it made with steps_per_epoch? Construct the loader with it, too"
             )
         self._next = self._handed_out = position
@@ -251,9 +253,10 @@ class DaliIterator(NotSupported):
 
     def __repr__(self) -> str:
         return (
-            f"DaliIterator({str(self.dataset.folder)!r}: {len(self.dataset):,} samples, {len(self):,} batches of "
+            f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
+            f"{counted(len(self), 'batch', 'batches')} of "
             f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
-            f"{self.decoder} with {self.num_threads} threads)"
+            f"{self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:

@@ -9,8 +9,8 @@ percentile and maximum of the absolute difference of each pair, in levels of 255
 column `inside` leaves out the outermost pixels: there DALI's filter repeats the edge of a crop, while Pillow's, torch's
 and the native decoder's give the weight of what lies outside to the pixels inside.
 
-`reduced` are images that the native decoder decodes at 1/2, 1/4 or 1/8 of their size, which it does where the crop is at
-least six times as large as the output; the others never do in these pairs.
+`reduced` are images that the native decoder decodes at 1/2, 1/4 or 1/8 of their size, which it does where the sides of
+the crop are at least six times as long as those of the output.
 """
 
 import argparse

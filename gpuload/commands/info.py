@@ -1,6 +1,7 @@
 """`python -m gpuload info DIR`: what a packed folder holds, and how well a window mixes it."""
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
@@ -36,7 +37,8 @@ def _info(args: argparse.Namespace) -> int:
     check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
-    console = Console(highlight=False)
+    # What is not printed on a terminal is not cut to the width of one.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     console.print(_table(dataset, mixing))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)
@@ -57,6 +59,8 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
 
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")  # else a long path is cut
     table.add_row("folder", str(dataset.folder))
     table.add_row("samples", f"{len(dataset):,} in {counted(shards, 'shard')}, {decimal(manifest.bytes)}")
     table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))

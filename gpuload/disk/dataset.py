@@ -46,8 +46,8 @@ def _as_expression(value: Any) -> Any:
 _SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
 _NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
 _NO_IMAGES = (
-    "does not exist, since it decodes nothing. Use gpuload.DaliIterator(dataset, ...) for images; dataset.subset([...]) "
-    "chooses samples, dataset.rows(shard) is their index"
+    "does not exist, since it decodes nothing. Use gpuload.DaliIterator(dataset, ...) for images; "
+    "dataset.subset([...]) chooses samples, dataset.rows(shard) is their index"
 )
 # Attributes of torchvision's ImageFolder and of Hugging Face's data sets.
 _ATTRIBUTES = {
@@ -97,7 +97,8 @@ class Dataset:
         self._index = Index(self.folder / index_file.FILE_NAME, self.manifest.fields)
         if len(self._index) != len(self.shard_paths):
             raise FormatError(
-                f"{self._index.path}: indexes {len(self._index)} shards, manifest.json lists {len(self.shard_paths)}. "
+                f"{self._index.path}: indexes {counted(len(self._index), 'shard')}, manifest.json lists "
+                f"{len(self.shard_paths)}. "
                 "They come from different runs: copy the folder again"
             )
 
@@ -125,10 +126,9 @@ class Dataset:
             raise AttributeError(unknown_attribute("Dataset", name, _ATTRIBUTES), name=name, obj=self)
 
     def __repr__(self) -> str:
-        part = "" if self._selected is None else f" of {self.first_samples[-1]:,}"
-        return (
-            f"Dataset({str(self.folder)!r}: {len(self):,}{part} samples in {counted(len(self.shard_paths), 'shard')})"
-        )
+        total = counted(int(self.first_samples[-1]), "sample")
+        samples = total if self._selected is None else f"{len(self):,} of {total}"
+        return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.folder.absolute()), self.manifest.fingerprint, self._selected)
@@ -228,7 +228,9 @@ class Dataset:
             FormatError: the index and the manifest disagree on the number of samples in the shard.
         """
         if shard >= len(self.shard_paths):
-            raise ArgumentError(f"Dataset.rows(shard={shard}): {self.folder} has {len(self.shard_paths)} shards")
+            raise ArgumentError(
+                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
+            )
         rows = self._index.shard(shard)
         expected = self.manifest.shards[shard].samples
         if rows.num_rows != expected:
@@ -289,11 +291,12 @@ class Dataset:
                 found = os.stat(path).st_size
             except OSError:
                 raise ShardError(
-                    f"{path}: missing; manifest.json lists {len(self.manifest.shards)} shards. Copy the folder again"
+                    f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
+                    "folder again"
                 ) from None
             if found != info.bytes:
                 raise ShardError(
-                    f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
+                    f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
                 )
 

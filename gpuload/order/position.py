@@ -70,7 +70,8 @@ class RunIdentity:
             if state[name] != getattr(self, name):
                 raise StateError(
                     f"state_dict: was made with {name}={shown(state[name])}, this loader has "
-                    f"{name}={getattr(self, name)}. The order would differ: construct it with {name}={shown(state[name])}"
+                    f"{name}={getattr(self, name)}. The order would differ: construct it with "
+                    f"{name}={shown(state[name])}"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
 
