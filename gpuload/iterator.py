@@ -61,7 +61,7 @@ class DaliIterator(NotSupported):
         order and crops are the same.
     decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
         GPU, on a CPU "native", which is faster, unless its packages cannot be used, which is logged. Their pixels
-        differ by rounding.
+        differ by rounding, and along an image's edges, where DALI filters differently (gpuload/DESIGN.md has figures).
     fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
         `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
         (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture).

@@ -138,8 +138,13 @@ def rows_of(found: dict[Group, tuple[int, Counts]]) -> list[dict[str, Any]]:
     """What is written as JSON: a row for each group."""
     return [
         {**group._asdict(), "images": number, **{name: summary(counts[name]) for name in COLUMNS}}
-        for group, (number, counts) in found.items()
+        for group, (number, counts) in sorted(found.items(), key=lambda item: _place(item[0]))
     ]
+
+
+def _place(group: Group) -> tuple[int, int, bool]:
+    """Rows are in the order of sizes, crops, and whole images before reduced ones."""
+    return group.size, CROPS.index(group.crop), group.reduced
 
 
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:
