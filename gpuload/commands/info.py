@@ -1,8 +1,9 @@
 """`python -m gpuload info DIR`: what a packed folder holds, and how well a window mixes it."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
+
+from gpuload.commands.console import open_console
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _info(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gpuload.checks import COUNT, check_option
     from gpuload.disk.dataset import Dataset
     from gpuload.order.mixedness import measure_mixing, smallest_good_window
@@ -37,8 +36,7 @@ def _info(args: argparse.Namespace) -> int:
     check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
-    # What is not printed on a terminal is not cut to the width of one.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    console = open_console()
     console.print(_table(dataset, mixing))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gpuload.commands.console import open_console
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
@@ -243,7 +244,7 @@ def _tune(args: argparse.Namespace) -> int:
             except OSError as error:
                 raise OutputError(f"--json {args.json}: cannot be written ({error.strerror})") from None
 
-    console, errors = Console(highlight=False), Console(stderr=True)
+    console, errors = open_console(), Console(stderr=True)
     with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
         measure_setting(args.folder, usual, device, args.size, 0)  # warms the page cache, and the libraries
         started = time.monotonic()
