@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuload.counted import counted
 from gpuload.decode.interface import BatchDecodeError
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DecodeError
@@ -21,7 +22,9 @@ def explain(error: BatchDecodeError, datasets: Sequence[Dataset]) -> DecodeError
             "`python -m gpuload pack` leaves out what does not fit, and says so"
         )
     what = "sample" if error.what == "image" else f"the {error.what} of sample"
-    others = f", nor do {len(error.rows) - 1} others of its batch" if len(error.rows) > 1 else ""
+    others = (
+        f", nor {counted(len(error.rows) - 1, 'other does', 'others do')} of its batch" if len(error.rows) > 1 else ""
+    )
     return DecodeError(
         f"{shard}: {what} {key!r} does not decode{others}. Pack its images again: `python -m gpuload pack` leaves out "
         "what does not decode, and says so"

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.counted import counted
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError
+from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.order.global_batches import find_epochs
@@ -61,7 +62,7 @@ class DaliIterator(NotSupported):
         order and crops are the same.
     decoder: "dali" (GPU or CPU), "native" (CPU: a compiled decoder and resize, in threads) or "auto": "dali" on a
         GPU, on a CPU "native", which is faster, unless its packages cannot be used, which is logged. Their pixels
-        differ by rounding.
+        differ by rounding, and along an image's edges, where DALI filters differently (gpuload/DESIGN.md has figures).
     fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
         `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
         (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture).
@@ -222,9 +223,17 @@ class DaliIterator(NotSupported):
         Batch size, world size and device may have changed since: order and crops do not depend on them.
 
         Raises:
-            StateError: the state is of another data set, or of a loader with another seed, shuffle or window.
+            StateError: the state is of another data set, or of a loader with another seed, shuffle or window; or it is
+                further into its epoch than this loader's epochs are long.
         """
-        self._next = self._handed_out = self._identity.load(state)
+        position = self._identity.load(state)
+        if self.steps_per_epoch is None and position.samples > self._epochs.samples:
+            raise StateError(
+                f"state_dict: is {counted(position.samples, 'sample')} into its epoch, which has "
+                f"{self._epochs.samples:,} here. "
+                "Was it made with steps_per_epoch? Construct the loader with it, too"
+            )
+        self._next = self._handed_out = position
 
     @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
@@ -268,9 +277,10 @@ class DaliIterator(NotSupported):
 
     def __repr__(self) -> str:
         return (
-            f"DaliIterator({str(self.dataset.folder)!r}: {len(self.dataset):,} samples, {len(self):,} batches of "
+            f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
+            f"{counted(len(self), 'batch', 'batches')} of "
             f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
-            f"{self.decoder} with {self.num_threads} threads)"
+            f"{self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:

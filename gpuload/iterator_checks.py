@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from gpuload.batchwise.apply import TRANSFORMS
 from gpuload.checks import (
@@ -20,6 +20,7 @@ from gpuload.checks import (
     number,
     optional,
     text,
+    unknown_attribute,
     whole,
 )
 from gpuload.decode.open import DecoderName
@@ -53,7 +54,7 @@ def _as_device(value: Any) -> str:
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder, a gpuload.Dataset, or what gpuload.mix gives", _as_data),
+    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
     "batch_size": whole(1, 2**31 - 1),  # what DALI can count
     "augment": ANYTHING,  # checked by `Schedule`
     "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),
@@ -99,6 +100,7 @@ ADVICE = {
     "multiprocessing_context": "Leave it out: there are no workers",
     "generator": "Use seed, which with the epoch decides the order and all other random numbers",
     "in_order": "Leave it out: batches always come in order",
+    "reset": "Leave it out: each loop over the loader is an epoch",
     "epochs": "Write a loop over epochs, each of which loops over the loader",
 }
 
@@ -116,6 +118,19 @@ class NotSupported:
             "DaliIterator: loader[...] does not exist, since batches come in the order of the epoch. Use a loop over "
             "it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples"
         )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise CallError("DaliIterator: `in` does not exist, since it would decode a whole epoch. Use a loop")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            raise AttributeError(unknown_attribute("DaliIterator", name, ADVICE), name=name, obj=self)
+
+        def __setattr__(self, name, value):
+            if name in ARGUMENTS and name in self.__dict__:
+                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
+            object.__setattr__(self, name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise CallError(

@@ -361,3 +361,31 @@ def test_constraints_pin_the_dependencies() -> None:
     assert all("==" in line for line in pins)
     for name in ("numpy", "pyarrow", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "pytest", "hatchling"):
         assert any(line.startswith(f"{name}==") for line in pins), name
+
+
+@pytest.mark.parametrize(
+    ("folders", "arguments"),
+    [
+        (["a", "b"], "{folder} {shards} --val 0.1"),
+        (["train", "val"], "{folder} {shards}"),
+        (["train", "test", "dev"], "{folder} {shards}"),
+        (["train", "test"], "{folder}/train {shards} --val 0.1"),  # --val is refused where a source has splits
+        (["training", "testing"], "{folder}/training {shards} --val 0.1"),
+    ],
+)
+def test_demo_packs_a_set_with_validation(tmp_path: Path, folders: list[str], arguments: str) -> None:
+    for name in folders:
+        (tmp_path / "photos" / name / "x").mkdir(parents=True)
+        (tmp_path / "photos" / name / "x.jpg").write_bytes(b"")
+    tools, programs = tmp_path / "tools", tmp_path / ".venv" / "bin"
+    for folder in (tools, programs):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "demo.sh", tools)
+    (tools / "setup.sh").write_text(f"root={tmp_path}\nset_up() {{ :; }}\n")
+    # Notes what it is called with, and stops the demo after packing.
+    fake_program(programs, "python", f'echo "$*" >"{tmp_path}/called"; exit 9')
+    assert bash(str(tools / "demo.sh"), str(tmp_path / "photos")).returncode == 1
+    program, *called = (tmp_path / "called").read_text().split()
+    shards = next(word for word in called if word.startswith("demo/photos-"))
+    assert program == "tools/pack.py"
+    assert " ".join(called) == arguments.format(folder=tmp_path / "photos", shards=shards)

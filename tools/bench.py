@@ -38,6 +38,7 @@ from benchmark.report import describe, describe_ceiling, print_profile, print_re
 from benchmark.work import Work
 
 import gpuload
+from gpuload.counted import counted
 
 _BATCHES = 16  # minimum per round
 # Mean size of a stored sample below which images count as small: loaders make tens of thousands of them per second.
@@ -60,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     _check_images(parser, args, dataset)
     if len(dataset) < args.batch_size:
         parser.error(
-            f"--batch-size {args.batch_size}: is larger than {args.folder}, which has {len(dataset):,} samples; "
+            f"--batch-size {args.batch_size}: is larger than {args.folder}, which has "
+            f"{counted(len(dataset), 'sample')}; "
             "use a smaller one"
         )
     work = Work(
@@ -82,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
     title = (
         f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
-        f"{args.rounds} rounds of {args.images:,} images"
+        f"{counted(args.rounds, 'round')} of {args.images:,} images"
     )
     lines = describe(work, args.folder)
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gpuload
+from gpuload.counted import counted
 from gpuload.disk import IndexWriter, Manifest, ShardInfo
 from gpuload.disk.tar import member_span
 from gpuload.fields.field import IMAGE, LABEL
@@ -150,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
             found["resume"]["resumed"] < 1.2 * found["resume"]["fresh"],
         ),
     ]
-    table = Table(title=f"{args.samples:,} samples in {args.shards:,} shards", title_justify="left")
+    table = Table(title=f"{args.samples:,} samples in {counted(args.shards, 'shard')}", title_justify="left")
     for name in ("what", "measured", "target", "met"):
         table.add_column(name)
     for name, measured, target, met in rows:

@@ -50,7 +50,7 @@ class Augment:
         all its pixels and channels (TensorFlow's per_image_standardization). Not used with uint8.
     mean, std: of each channel (R, G, B), for pixels in 0..1. ImageNet's by default.
     fill: level 0..255 of all channels where "pad_or_crop" pads.
-    dtype: of the batch; uint8 gives pixels in 0..255.
+    dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
 
     Raises:

@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from gpuload.commands.console import open_console
+
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,8 +28,6 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _info(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gpuload.checks import COUNT, check_option
     from gpuload.disk.dataset import Dataset
     from gpuload.order.mixedness import measure_mixing, smallest_good_window
@@ -36,7 +36,7 @@ def _info(args: argparse.Namespace) -> int:
     check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
-    console = Console(highlight=False)
+    console = open_console()
     console.print(_table(dataset, mixing))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)
@@ -57,6 +57,8 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
 
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")  # else a long path is cut
     table.add_row("folder", str(dataset.folder))
     table.add_row("samples", f"{len(dataset):,} in {counted(shards, 'shard')}, {decimal(manifest.bytes)}")
     table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))

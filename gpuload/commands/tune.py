@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.commands.console import open_console
+from gpuload.errors import ArgumentError, GpuloadError, OutputError
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
@@ -70,12 +71,16 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
 
 
 def sweep(
-    settings: Sequence[Setting], measure: Callable[[Setting], float], is_over: Callable[[], bool]
+    settings: Sequence[Setting],
+    measure: Callable[[Setting], float],
+    is_over: Callable[[], bool],
+    measured: Callable[[list[Measured]], None] = lambda everyone: None,
 ) -> list[Measured]:
     """All candidates, the best first; the first of `settings`, the defaults, never drops out.
 
     measure: images/s of a setting in one turn. A setting that raises GpuloadError or RuntimeError (out of memory, for
-    instance) drops out; the defaults must work. is_over: no more turns, once each has had one.
+    instance) drops out; the defaults must work. is_over: no more turns, once each has had one. measured: called with
+    all candidates after each turn.
     """
     everyone = [Measured(setting) for setting in settings]
     defaults, contenders, turns = everyone[0], everyone[1:], 1
@@ -90,6 +95,7 @@ def sweep(
                     if one is defaults:
                         raise
                     one.failed = str(error).splitlines()[0]
+                measured(everyone)
         contenders = sorted((one for one in contenders if not one.failed), key=lambda one: one.rate, reverse=True)
         if len(contenders) <= _FINALISTS or is_over():
             break
@@ -202,7 +208,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")
     tune.add_argument("--batch-size", type=int, metavar="N", help="of this one alone (default: several)")
-    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn")
 
 
 def _tune(args: argparse.Namespace) -> int:
@@ -222,7 +228,23 @@ def _tune(args: argparse.Namespace) -> int:
     if args.json is not None and (args.json.is_dir() or not args.json.parent.is_dir()):
         raise ArgumentError(f"--json {args.json}: expected a file in a folder that exists")
     device, usual, choices = choose(args.folder, args.device, args.batch_size)
-    console, errors = Console(highlight=False), Console(stderr=True)
+    name = describe_device(None if device == "cpu" else int(device.partition(":")[2]), find_ranks(None, None))
+
+    def write(found: Sequence[Measured], saved: str | None = None) -> None:
+        """What was measured so far; `saved` is null until the best settings are."""
+        if args.json:
+            rows = [
+                {**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates, "failed": one.failed}
+                for one in found
+            ]
+            temporary = args.json.with_name(f".{args.json.name}.tmp")  # never half a file, whenever it is stopped
+            try:
+                temporary.write_text(json.dumps({"device": name, "saved": saved, "settings": rows}, indent=1) + "\n")
+                temporary.replace(args.json)
+            except OSError as error:
+                raise OutputError(f"--json {args.json}: cannot be written ({error.strerror})") from None
+
+    console, errors = open_console(), Console(stderr=True)
     with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
         measure_setting(args.folder, usual, device, args.size, 0)  # warms the page cache, and the libraries
         started = time.monotonic()
@@ -233,15 +255,13 @@ def _tune(args: argparse.Namespace) -> int:
             settings,
             lambda setting: measure_setting(args.folder, setting, device, args.size, turn_s),
             lambda: time.monotonic() > deadline,
+            write,
         )
-    name = describe_device(None if device == "cpu" else int(device.partition(":")[2]), find_ranks(None, None))
     saved = save_tuning(args.folder, name, best_of_each(found))
     console.print(make_table(found, f"{len(found)} settings on {name}"))
     gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
     console.print(f"best: {gain:.2f} times the images/s of the defaults. Saved in {saved}", soft_wrap=True)
-    if args.json:
-        rows = [{**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates} for one in found]
-        args.json.write_text(json.dumps({"device": name, "saved": str(saved), "settings": rows}, indent=1) + "\n")
+    write(found, str(saved))
     return 0
 
 

@@ -3,8 +3,8 @@
 import argparse
 
 from gpuload.commands.exit_codes import DONE, FAULTY
-from gpuload.commands.progress import progress_bar
 from gpuload.counted import counted
+from gpuload.packing.progress import progress_bar
 from gpuload.packing.verify import verify
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.checks import COUNT, FLAG, check_fields, choice, number, optional
+from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, shortest
@@ -184,7 +185,8 @@ def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) 
         )
     if len(boxes) != len(box_classes):
         raise SourceError(
-            f"{where}: each box needs one class; sample {row} has {len(boxes)} {name} and {len(box_classes)} classes. "
+            f"{where}: each box needs one class; sample {row} has {len(boxes)} of {name!r} and "
+            f"{counted(len(box_classes), 'class', 'classes')}. "
             "Correct that"
         )
     found: list[list[float]] = array.tolist()

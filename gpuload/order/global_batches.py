@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.order.mixture import Mixture
@@ -94,7 +95,8 @@ def find_epochs(
     if not epochs.batches:
         times = f" x world_size {ranks.world_size}" if ranks.world_size > 1 else ""
         raise ArgumentError(
-            f"batch_size {batch_size}{times}: is larger than {data.folder} ({in_pass:,} samples), so an epoch has no "
+            f"batch_size {batch_size}{times}: is larger than {data.folder} ({counted(in_pass, 'sample')}), so an "
+            "epoch has no "
             "batch. Use a smaller batch_size, or drop_last=False"
         )
     return epochs

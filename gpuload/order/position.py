@@ -52,9 +52,11 @@ class RunIdentity:
         Raises:
             StateError: the state is of another data set, of a run with another seed, shuffle or window, or damaged.
         """
-        if state.get("version") != VERSION:
+        if "version" not in state:
+            raise StateError(f"state_dict: {_about_foreign(state)}")
+        if state["version"] != VERSION:
             raise StateError(
-                f"state_dict: is of version {state.get('version')!r}, this gpuload reads {VERSION}. "
+                f"state_dict: is of version {shown(state['version'])}, this gpuload reads {VERSION}. "
                 "Was it made by another loader?"
             )
         if state.get("sampling") != self.sampling:
@@ -75,17 +77,27 @@ class RunIdentity:
         for name in ("seed", "shuffle", "window"):
             if state[name] != getattr(self, name):
                 raise StateError(
-                    f"state_dict: was made with {name}={state[name]}, this loader has {name}={getattr(self, name)}. "
-                    f"The order would differ: construct it with {name}={state[name]}"
+                    f"state_dict: was made with {name}={shown(state[name])}, this loader has "
+                    f"{name}={getattr(self, name)}. The order would differ: construct it with "
+                    f"{name}={shown(state[name])}"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
+
+
+def _about_foreign(state: Mapping[str, Any]) -> str:
+    """What is said of a dict that is no state of a loader."""
+    for name, entry in state.items():
+        if isinstance(entry, Mapping) and {"version", *Position._fields} <= set(entry):
+            return f"is a checkpoint that holds one, not the state itself. Give its entry {shown(name)}"
+    entries = f"its entries are {shown(list(state))}" if state else "it is empty"
+    return f"is not what state_dict() of a loader returned ({entries}). Was it made by a model or another loader?"
 
 
 def _count(name: str, value: Any) -> int:
     """A number of a state, also where a checkpoint has made a tensor or an array of it."""
     try:
         found = int(value)
-        if found == value and found >= 0:
+        if found == value and 0 <= found < 2**62:
             return found
     except (TypeError, ValueError, OverflowError):
         pass

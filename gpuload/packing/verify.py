@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
@@ -69,7 +70,10 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
     except FormatError as error:
         return [str(error)]
     if len(index) != len(manifest.shards):
-        return [f"{index.path}: indexes {len(index)} shards, {manifest_file.FILE_NAME} lists {len(manifest.shards)}"]
+        return [
+            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
+            f"{len(manifest.shards)}"
+        ]
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
@@ -98,7 +102,7 @@ def verify_shard(job: VerifyJob) -> list[str]:
     except OSError as error:
         return [f"{path}: {error.strerror}"]
     if size != job.shard.bytes:
-        return [f"{path}: is {size:,} bytes, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"]
+        return [f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"]
     faults = []
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.tar import BLOCK_BYTES
 from gpuload.errors import ShardError
@@ -35,7 +36,8 @@ class MappedShard:
         expected = dataset.manifest.shards[number].bytes
         if len(self.data) < expected:
             raise ShardError(
-                f"{self.path}: is {len(self.data):,} bytes, manifest.json says {expected:,}. It was truncated or "
+                f"{self.path}: is {counted(len(self.data), 'byte')}, manifest.json says {expected:,}. It was "
+                "truncated or "
                 "replaced: copy it again, or index the folder again"
             )
         self._check_headers(dataset.require_field("image"))

@@ -72,9 +72,11 @@ class Source(ABC):
     """Where images come from. It is sent to worker processes, so it must be picklable and hold no open files.
 
     own_splits: whether a listing tells the splits that the source itself has; else these are ignored.
+    images_alone: whether only the images are listed, without fields. Not all sources heed it, see `registry.Format`.
     """
 
     own_splits: bool = True
+    images_alone: bool = False
 
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
         """Called before `list_samples` with a folder whose files are no samples: that which is packed into."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.files import Files, Folder
@@ -92,7 +93,7 @@ class ParquetSource(FileSource):
         places = sorted(
             {path.parent.relative_to(self.path).as_posix() for path in paths} if self.path.is_dir() else "."
         )
-        self._notes = [f"packed are the {len(paths):,} files in {some_of(places)}"] if places != ["."] else []
+        self._notes = [f"packed: {counted(len(paths), 'file')} in {some_of(places)}"] if places != ["."] else []
         for number, path in enumerate(paths):
             try:
                 file = parquet.ParquetFile(path)

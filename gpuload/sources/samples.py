@@ -60,7 +60,13 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        fill_spool(scratch, self.title, self.samples)
+        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples)
+
+    def _images(self) -> Iterator[Sample]:
+        """The samples without fields, but with what may tell their splits."""
+        kept = ("image", NAME, *COLUMNS)
+        for sample in self.samples():
+            yield {key: sample[key] for key in kept if key in sample and (key not in COLUMNS or self.own_splits)}
 
     def list_samples(self) -> Listing:
         rows, kinds = read_rows(self._folder)
@@ -74,6 +80,8 @@ class SampleSource(Source):
                 own = splits_of_column(self.title, name, values, asked, self.origin_of_splits())
                 if own is not None:
                     continue
+            if self.images_alone:
+                continue
             found.add(kind, name, values, self.class_names(name), detail)
         schema = listing_schema(tuple(found.fields), where=True)
         columns = [rows.column(NAME), rows.column(BYTES), rows.column(WHERE), *found.columns]

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
@@ -35,7 +36,8 @@ class SidecarSource(FilesSource):
         wanted = [kind for kind in _BESIDE if counts[kind] * 2 > len(samples)]
         if not wanted:
             raise SourceError(
-                f"{self.root}: most of its {len(samples):,} images have no .txt, .json or .png beside them (such as "
+                f"{self.root}: most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them "
+                "(such as "
                 f"{some_of([found['image'].name for found in samples.values()], 1)}). "
                 "For classes give a folder of class folders"
             )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import SourceError
@@ -49,6 +50,8 @@ class TarsSource(Source):
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
         image, fields, classes = self._known()
+        if self.images_alone:
+            fields, classes = (), None
         splits = self._splits()
         split_of: list[str] = []
         tally = _Tally()
@@ -78,11 +81,13 @@ class TarsSource(Source):
                     rows.append(row)
                     split_of += splits[number : number + 1]
         if not rows:
-            raise SourceError(f"{self.paths[0]}: no sample with an image in {len(self.paths):,} tars")
+            raise SourceError(f"{self.paths[0]}: no sample with an image in {counted(len(self.paths), 'tar')}")
         fields = fields or ()
         table = pa.Table.from_pylist(rows, schema=listing_schema(fields, where=True))
         own = SourceSplits.of(split_of, "by the names of its tars or their folders") if splits else None
-        return Listing(table, fields, classes, tuple(rejected), tuple(tally.notes(bool(fields))), own)
+        return Listing(
+            table, fields, classes, tuple(rejected), tuple(tally.notes(bool(fields) or self.images_alone)), own
+        )
 
     def _title(self, path: Path) -> str:
         return path.name if self._folder is None else path.relative_to(self._folder).as_posix()

@@ -345,7 +345,7 @@ def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
 
 def test_repr_shows_what_was_chosen(packed: Path) -> None:
     assert repr(load(packed)) == (
-        f"DaliIterator('{packed}': 97 samples, 12 batches of 8, rank 0 of 1, on cpu by {DECODER['decoder']} with 1 threads)"
+        f"DaliIterator('{packed}': 97 samples, 12 batches of 8, rank 0 of 1, on cpu by {DECODER['decoder']} with 1 thread)"
     )
 
 
@@ -415,7 +415,7 @@ def test_states_of_another_set_or_order_are_refused(packed: Path, tmp_path: Path
         load(packed, window=4).load_state_dict(state)
     with pytest.raises(gpuload.StateError, match="made with shuffle=True, this loader has shuffle=False"):
         load(packed, shuffle=False).load_state_dict(state)
-    with pytest.raises(gpuload.StateError, match="is of version None, this gpuload reads 1"):
+    with pytest.raises(gpuload.StateError, match="is not what state_dict.. of a loader returned"):
         load(packed).load_state_dict({"epoch": 3})
     other = {**state, "fingerprint": "0" * 16, "dataset_samples": 1234}
     with pytest.raises(

@@ -1,7 +1,7 @@
 """The CPU decoder: a compiled JPEG decoder and resize, in threads, into memory that is used again.
 
 On a CPU it replaces DALI's operators, whose resize takes longer than its decoder: 0.58 ms an image for a random crop of
-500×375 to 224×224, while this one resizes and normalises in 0.1 ms, to the same pixels within rounding (2 cores,
+500×375 to 224×224, while this one resizes and normalises in 0.1 ms, to Pillow's pixels within rounding (2 cores,
 2026-11). The threads hold Python's lock only between calls.
 """
 

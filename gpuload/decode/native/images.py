@@ -54,7 +54,7 @@ class ImageDecoder:
 
     Nearly all JPEGs go to `gpuload.decode.native.jpeg`. What it does not support, or finds a fault in, goes to
     libjpeg-turbo, and what that refuses to Pillow. The first process on a machine compiles it for some seconds; until
-    then libjpeg-turbo decodes everything, to the same pixels.
+    then libjpeg-turbo decodes everything, to the same pixels (but for coefficients that no 8-bit image has).
     """
 
     def __init__(self, stored: Stored) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import OutputError, SourceError
 from gpuload.packing.image.check import KEPT
@@ -36,23 +37,40 @@ class Progress:
     total_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PackReport:
     """The result of a run of the packer.
 
-    manifests: by split. kinds: number of images by `StoredImage.kind`, "kept" or what a re-encoded image was before.
-    rejected: the rejected and skipped samples, by split (see `rejected_in_split`). notes: sentences for the user.
+    folder: what was packed into. manifests: by split, with the shards that were there before. kinds: number of images
+    by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
+    split (see `rejected_in_split`). notes: sentences for the user. packed: images that this run has packed itself, not
+    those of the set to which they were appended, nor of the run that it resumed. elapsed_s: what that took.
     """
+
+    folder: Path
 
     manifests: dict[str, Manifest]
     kinds: Counter[str]
     rejected: tuple[Rejection, ...]
     notes: tuple[str, ...]
+    packed: int
     elapsed_s: float
 
     @property
     def images(self) -> int:
+        """Samples in all splits."""
         return sum(manifest.samples for manifest in self.manifests.values())
+
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{name} {counted(one.samples, 'sample')} in {counted(len(one.shards), 'shard')}"
+            for name, one in self.manifests.items()
+        )
+        asked = sum(rejection.asked for rejection in self.rejected)
+        return (
+            f"PackReport({str(self.folder)!r}: {splits}; {len(self.rejected) - asked:,} rejected, {asked:,} left out; "
+            f"{self.packed:,} packed in {self.elapsed_s:.1f} s)"
+        )
 
 
 class Engine(Protocol):
@@ -126,7 +144,8 @@ def pack(
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
     manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
-    return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
+    notes, elapsed_s = (*state.notes, *run.notes()), time.monotonic() - started
+    return PackReport(output.final, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
 
 
 def _resume_hint(output: Output) -> str:
@@ -160,6 +179,7 @@ class _PackingRun:
         self.watch = watch
         self.kinds: Counter[str] = Counter()
         self.packed: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
+        self.packed_now = 0  # images, but for those of the run that this one resumes
         self._done_images = 0
         self._done_bytes = 0
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
@@ -191,11 +211,13 @@ class _PackingRun:
                 self._done(job, packed)
             else:
                 waiting.append(job)
+        before = self.kinds.total()
         try:
             engine.run(waiting, self._done, LostWorkers(), self._report_progress)
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
             self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
+        self.packed_now = self.kinds.total() - before
 
     def _done(self, job: ShardJob, packed: ShardReport) -> None:
         self.output.keep = True
@@ -268,7 +290,8 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
-    return PackReport(manifests, kinds, rejected, ("the set was complete already",), time.monotonic() - started)
+    notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
+    return PackReport(output.final, manifests, kinds, rejected, notes, 0, elapsed_s)
 
 
 def _most_common(reasons: Counter[str]) -> str:

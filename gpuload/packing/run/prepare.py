@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
@@ -58,6 +59,7 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     encoding = options.encoding
     return {
         "the source": source.identity,
+        "--no-splits": not source.own_splits,
         "splits": [list(pair) for pair in options.shares],
         "--seed": options.seed,
         "shuffle": options.shuffle,
@@ -112,8 +114,10 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
         ]
     notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if len(duplicates.rows) and options.dedup != "no":
-        outcome = " and were skipped" if options.dedup == "drop" else "; --dedup drop skips them"
-        notes.append(f"{len(duplicates.rows):,} images have the same bytes as earlier ones{outcome}")
+        outcome = "; skipped" if options.dedup == "drop" else "; --dedup drop skips them"
+        notes.append(
+            f"{counted(len(duplicates.rows), 'image has', 'images have')} the same bytes as earlier ones{outcome}"
+        )
     state = RunState(
         settings=settings,
         fields=listing.fields,

@@ -48,7 +48,7 @@ def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
             for d in ("native", "dali")
         )
         difference = np.abs(fast.astype(int) - dali)
-        # Rounding, and at the edges of a crop chroma that DALI upsamples without its neighbours.
+        # Rounding, and along the edges DALI's filter (gpuload/DESIGN.md, "How far pixels are apart").
         assert difference.mean() < 0.3
         assert np.percentile(difference, 99.9) <= 3
 
