@@ -146,6 +146,8 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
+        if batch_transforms:
+            self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(

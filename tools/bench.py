@@ -10,7 +10,7 @@
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
 images are converted once, byte for byte, into --cache. A loader that is not installed is skipped with a message;
-`pip install 'gpuload[bench]'` installs those that can share an environment with gpuload, --python names the interpreter
+`pip install -e '.[bench]'` installs those that can share an environment with gpuload, --python names the interpreter
 of the others.
 
 The loaders take turns, so that other load on the machine affects all of them alike; figures are medians over the
@@ -38,6 +38,7 @@ from benchmark.report import describe, describe_ceiling, print_profile, print_re
 from benchmark.work import Work
 
 import gpuload
+from gpuload.installed import fault_of
 
 _BATCHES = 16  # minimum per round
 # Mean size of a stored sample below which images count as small: loaders make tens of thousands of them per second.
@@ -52,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     _check_device(parser, args)
     _check_counts(parser, args)
     pythons = _interpreters(parser, args)
+    if args.plot and (fault := fault_of("matplotlib")) is not None:
+        parser.error(f"--plot: {fault.reason}. {fault.remedy}")
     try:
         dataset = gpuload.Dataset(args.folder)
     except gpuload.GpuloadError as error:

@@ -14,6 +14,7 @@ images: use at least 4,096 images of 110 kB, better 16,384.
 
 import argparse
 import ctypes
+import importlib.util
 import io
 import json
 import multiprocessing
@@ -208,6 +209,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     args = parser.parse_args(argv)
+    if not args.memory and importlib.util.find_spec("simplejpeg") is None:
+        parser.error("simplejpeg is not installed, and libjpeg-turbo is measured by it: pip install simplejpeg")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     found: list[dict[str, Any]] = []
     for folder in args.folders:
