@@ -7,4 +7,4 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "shard"), counted(1200, "image")
     ('1 shard', '1,200 images')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.counted import counted
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
@@ -69,8 +70,9 @@ class DaliIterator(NotSupported):
     output_dict: a batch is a dict from names to values, not a tuple.
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch, it decides order, crops and flips; nothing else does.
-    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If False,
-        each sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
+    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If True, the
+        samples that would be in it, other ones in each epoch, are left out of that epoch. If False, each sample comes
+        once over all ranks, and a rank's last batch may have fewer samples, or none.
     rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
     num_threads: CPU threads that decode; by default this rank's share of the cores.
     prefetch: batches decoded ahead of the one handed out.
@@ -82,7 +84,7 @@ class DaliIterator(NotSupported):
         size; masks and boxes do not follow what it moves.
     output: "torch", "numpy" or "cupy".
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
-        data follow one another without a gap. By default an epoch is one pass.
+        data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
 
     Yields:
@@ -245,10 +247,12 @@ class DaliIterator(NotSupported):
         return self
 
     def __repr__(self) -> str:
+        left_out = self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
         return (
-            f"DaliIterator({str(self.dataset.folder)!r}: {len(self.dataset):,} samples, {len(self):,} batches of "
-            f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
-            f"{self.decoder} with {self.num_threads} threads)"
+            f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
+            f"{counted(len(self), 'batch')} of {self.batch_size}"
+            f"{f' ({left_out:,} left out of each epoch)' if self.drop_last and left_out else ''}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
+            f"{self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:

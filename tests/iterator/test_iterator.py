@@ -345,7 +345,7 @@ def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
 
 def test_repr_shows_what_was_chosen(packed: Path) -> None:
     assert repr(load(packed)) == (
-        f"DaliIterator('{packed}': 97 samples, 12 batches of 8, rank 0 of 1, on cpu by {DECODER['decoder']} with 1 threads)"
+        f"DaliIterator('{packed}': 97 samples, 12 batches of 8 (1 left out of each epoch), rank 0 of 1, on cpu by {DECODER['decoder']} with 1 thread)"
     )
 
 
