@@ -247,12 +247,12 @@ class DaliIterator(NotSupported):
         return self
 
     def __repr__(self) -> str:
-        left_out = self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
+        unused = self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
+        left_out = f" ({unused:,} left out of each epoch)" if self.drop_last and unused else ""
         return (
             f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
-            f"{counted(len(self), 'batch')} of {self.batch_size}"
-            f"{f' ({left_out:,} left out of each epoch)' if self.drop_last and left_out else ''}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
-            f"{self.decoder} with {counted(self.num_threads, 'thread')})"
+            f"{counted(len(self), 'batch')} of {self.batch_size}{left_out}, rank {self.ranks.rank} of "
+            f"{self.ranks.world_size}, on {self.device} by {self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:
