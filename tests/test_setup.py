@@ -283,7 +283,10 @@ def test_the_installed_torch_and_torchvision(
         (tmp_path / name / "version.py").write_text(f"__version__ = '{build}'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert check_torchvision.main() == 1
-    problem, header = check_torchvision.problem(), pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    problem, header = (
+        check_torchvision.problem(),
+        pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")),
+    )
     assert problem is not None and header.pytest_report_header() == problem
     said = capsys.readouterr().err
     assert said.startswith(

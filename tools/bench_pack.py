@@ -11,8 +11,8 @@ webdataset's ShardWriter in one process (the JSON names the resizer that `pack` 
 workers against one. The packer is timed from the start of Python to its end, of which some 0.4 s do not depend on the
 images: use at least 4,096 images of 110 kB, better 16,384.
 
-Each round packs or reads all images seven times, into folders beside FOLDER that are removed again: as much space as the
-images take must be free there.
+Each round packs or reads all images seven times, into folders beside FOLDER that are removed again: as much
+space as the images take must be free there.
 """
 
 import argparse

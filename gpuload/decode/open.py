@@ -117,7 +117,7 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if device == "auto" and not has_driver():
+    if not has_driver():  # DALI would find none, too, and may not be installed
         return 0
     if (fault := _dali_fault()) is not None:
         if device != "auto":

@@ -123,11 +123,13 @@ def test_the_drivers_extra_is_read_from_its_version(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("no_driver")
 def test_dali_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    for decoder, device in (("dali", "cpu"), ("auto", "cuda"), ("dali", "cuda:1")):
-        with pytest.raises(
-            gpuload.MissingPackageError,
-            match=r"nvidia.dali is not installed. `pip install -e '\S+\[dali\]'` brings it; DALI decodes on machines without",
-        ):
+    with pytest.raises(
+        gpuload.MissingPackageError,
+        match=r"nvidia.dali is not installed. `pip install -e '\S+\[dali\]'` brings it; DALI decodes on machines without",
+    ):
+        choose_backend("dali", "cpu", Ranks())
+    for decoder, device in (("auto", "cuda"), ("dali", "cuda:1")):  # what is missing is the GPU
+        with pytest.raises(gpuload.DeviceError, match=rf"device='{device}'.*no"):
             choose_backend(decoder, device, Ranks())
 
 
