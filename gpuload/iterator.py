@@ -71,8 +71,9 @@ class DaliIterator(NotSupported):
     output_dict: a batch is a dict from names to values, not a tuple.
     shuffle: False gives stored order, in every epoch.
     seed: with the epoch, it decides order, crops and flips; nothing else does.
-    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If False,
-        each sample comes once over all ranks, and a rank's last batch may have fewer samples, or none.
+    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If True, the
+        samples that would be in it, other ones in each epoch, are left out of that epoch. If False, each sample comes
+        once over all ranks, and a rank's last batch may have fewer samples, or none.
     balance: the name of a field of classes, such as "label": each class is drawn equally often. A pass then has as many
         samples of each, or one more.
     weights: how often samples are drawn, in proportion: the name of a field of numbers, or an array (len(data),), for a
@@ -94,7 +95,7 @@ class DaliIterator(NotSupported):
         size; masks and boxes do not follow what it moves.
     output: "torch", "numpy" or "cupy".
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
-        data follow one another without a gap. By default an epoch is one pass.
+        data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
 
     Yields:
@@ -171,6 +172,8 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
+        if batch_transforms:
+            self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(
@@ -276,11 +279,12 @@ class DaliIterator(NotSupported):
         return self
 
     def __repr__(self) -> str:
+        unused = self._epochs.samples - len(self) * self.batch_size * self.ranks.world_size
+        left_out = f" ({unused:,} left out of each epoch)" if self.drop_last and unused else ""
         return (
             f"DaliIterator({str(self.dataset.folder)!r}: {counted(len(self.dataset), 'sample')}, "
-            f"{counted(len(self), 'batch', 'batches')} of "
-            f"{self.batch_size}, rank {self.ranks.rank} of {self.ranks.world_size}, on {self.device} by "
-            f"{self.decoder} with {counted(self.num_threads, 'thread')})"
+            f"{counted(len(self), 'batch', 'batches')} of {self.batch_size}{left_out}, rank {self.ranks.rank} of "
+            f"{self.ranks.world_size}, on {self.device} by {self.decoder} with {counted(self.num_threads, 'thread')})"
         )
 
     def _epoch(self) -> Iterator[tuple[Any, ...]]:

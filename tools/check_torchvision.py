@@ -33,18 +33,25 @@ def build(package: str) -> str:
     return found[1] if found else distribution.version
 
 
-def main() -> int:
+def problem() -> str | None:
+    """What is wrong with the installed torch and torchvision, and what to do; None if nothing, or one is missing."""
     try:
-        problem = mismatch(build("torch"), build("torchvision"), importlib.metadata.requires("torchvision") or [])
+        found = mismatch(build("torch"), build("torchvision"), importlib.metadata.requires("torchvision") or [])
     except (importlib.metadata.PackageNotFoundError, OSError):
-        return 0
-    if problem is None:
-        return 0
-    print(
-        f"{problem}. Delete .venv and run the same command again, or install the torchvision that goes with this "
-        "torch (https://pytorch.org/get-started)",
-        file=sys.stderr,
+        return None
+    if found is None:
+        return None
+    return (
+        f"{found}. Delete .venv and run the same command again, or install the torchvision that goes with this torch "
+        "(https://pytorch.org/get-started)"
     )
+
+
+def main() -> int:
+    found = problem()
+    if found is None:
+        return 0
+    print(found, file=sys.stderr)
     return 1
 
 

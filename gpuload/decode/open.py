@@ -10,7 +10,7 @@ from gpuload.collector import paused_collector
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.installed import Fault, fault_of, has_driver
+from gpuload.installed import Fault, fault_of, has_driver, require
 from gpuload.ranks import Ranks, find_device
 
 DecoderName = Literal["auto", "dali", "native"]
@@ -37,14 +37,14 @@ def choose_backend(
     if decoder == "native":
         if device.startswith("cuda"):
             raise ArgumentError(f"decoder='native', device={device!r}: it runs on the CPU. Use decoder='dali'")
-        if decodes and (fault := _native_fault()) is not None:
+        if decodes and (fault := native_fault()) is not None:
             raise MissingPackageError(f"decoder='native': {fault.reason}. {fault.remedy}. Or use decoder='dali'")
         return "native", None
     device_id = find_device(device, ranks, 0 if device == "cpu" else _count_gpus(device))
     if not decodes:
         return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
     if decoder == "auto" and device_id is None:
-        if (fault := _native_fault()) is None:
+        if (fault := native_fault()) is None:
             return "native", None
         if (other := _dali_fault()) is not None:
             raise MissingPackageError(
@@ -92,6 +92,9 @@ def open_decoder(
             from gpuload.decode.native.decoder import NativeDecoder
 
             return NativeDecoder(schedule.forms, stored, **options)
+    is_plain = all(form.is_plain for form in schedule.forms)
+    if not is_plain:
+        require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
     from gpuload.decode.dali.decoder import DaliDecoder
 
     if any(map(_is_raw, datasets)) and not stored.raw:
@@ -102,7 +105,7 @@ def open_decoder(
     decoder: Decoder = DaliDecoder(
         schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
-    if all(form.is_plain for form in schedule.forms):
+    if is_plain:
         return decoder
     from gpuload.decode.postprocess import PostprocessingDecoder
 
@@ -114,7 +117,7 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if device == "auto" and not has_driver():
+    if not has_driver():  # DALI would find none, too, and may not be installed
         return 0
     if (fault := _dali_fault()) is not None:
         if device != "auto":
@@ -126,9 +129,9 @@ def _count_gpus(device: str) -> int:
     return count_gpus()
 
 
-def _native_fault() -> Fault | None:
+def native_fault() -> Fault | None:
     """Why the native decoder cannot be used here."""
-    for package in ("simplejpeg", "torch", "numba"):
+    for package in ("numba", "simplejpeg", "torch"):
         if (fault := fault_of(package)) is not None:
             return fault
     if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
@@ -138,7 +141,7 @@ def _native_fault() -> Fault | None:
 
 def _dali_fault() -> Fault | None:
     """Why DALI cannot be used here."""
-    return fault_of("nvidia.dali", without_gpu="dali")
+    return fault_of("nvidia.dali")
 
 
 def _without_dali(subject: str, fault: Fault) -> MissingPackageError:

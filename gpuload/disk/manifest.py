@@ -9,6 +9,7 @@ from typing import Any
 from gpuload.errors import FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.installed import upgrade_command
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
@@ -97,7 +98,7 @@ class Manifest:
         if found.get("version") != VERSION:
             raise FormatError(
                 f"{path}: has version {found.get('version')!r}, this gpuload reads version {VERSION}. "
-                "Upgrade with `pip install -U gpuload`, or pack again"
+                f"Upgrade with `{upgrade_command()}`, or pack again"
             )
         try:
             manifest = cls(

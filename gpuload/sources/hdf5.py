@@ -5,7 +5,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from gpuload.errors import MissingPackageError, SourceError
+from gpuload.errors import SourceError
 from gpuload.sources.named_arrays import array_samples
 from gpuload.sources.samples import FileSource
 from gpuload.sources.spool import Sample
@@ -23,13 +23,11 @@ class Hdf5Source(FileSource):
     knows, and by more (PyTables' Blosc) where the package hdf5plugin is installed.
     """
 
+    needs = ("h5py",)
+
     def samples(self) -> Iterator[Sample]:
-        try:
-            import h5py
-        except ImportError:
-            raise MissingPackageError(
-                "HDF5 needs h5py, which is not installed: pip install 'gpuload[sources]'"
-            ) from None
+        import h5py
+
         with suppress(ImportError):
             import_module("hdf5plugin")
         if self.path.is_dir():

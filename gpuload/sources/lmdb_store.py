@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.errors import MissingPackageError, SourceError
+from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.named_arrays import image_array, plain
 from gpuload.sources.samples import FileSource
@@ -24,14 +24,12 @@ class LmdbSource(FileSource):
     usual.
     """
 
+    needs = ("lmdb", "msgpack")
+
     def samples(self) -> Iterator[Sample]:
-        try:
-            import lmdb
-            import msgpack
-        except ImportError:
-            raise MissingPackageError(
-                "LMDB needs lmdb and msgpack, which are not installed: pip install 'gpuload[sources]'"
-            ) from None
+        import lmdb
+        import msgpack
+
         try:
             store = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, subdir=self.path.is_dir())
         except lmdb.Error as error:

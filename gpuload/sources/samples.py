@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
+from gpuload.installed import require
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
 from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
@@ -99,9 +100,15 @@ class FileSource(SampleSource):
     """Samples that lie in one file or folder.
 
     columns: names in it by what they hold, such as {"image": ("photo",)}, where they are not the usual ones.
+
+    Raises:
+        MissingPackageError: one of the packages that it needs cannot be used.
     """
 
+    needs: tuple[str, ...] = ()
+
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        require(str(path), *self.needs)
         self.path = Path(path)
         self.columns = dict(columns or {})
 

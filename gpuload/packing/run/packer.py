@@ -15,7 +15,7 @@ from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
-from gpuload.packing.run.prepare import choose_resizer, plan_run, settings_of
+from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
 from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.split_files import refuse_other_settings, rejected_in_split, write_split_files
@@ -108,8 +108,10 @@ def pack(
         OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
             with `options.resume` continues.
         ArgumentError: a split would have no sample, or a run is resumed with different settings.
+        MissingPackageError: a package that the options ask for cannot be used.
     """
     started = time.monotonic()
+    check_packages(options)
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
             return _report_finished(output, source, options, started)
