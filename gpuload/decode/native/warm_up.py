@@ -29,7 +29,7 @@ class WarmUp:
 def warm_up() -> WarmUp:
     """Compiles what the native decoder calls, for every kind of crop, or loads it.
 
-    Compiling takes about 15 s of one core's time. It is for this kind of processor, this Python and this version of
+    Compiling takes about 8 s of one core's time. It is for this kind of processor, this Python and this version of
     numba; elsewhere the first loader compiles again.
     """
     started = time.perf_counter()
