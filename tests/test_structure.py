@@ -28,7 +28,7 @@ OWNERS = {
     "nvidia": {"decode/dali/graph.py"},
     "torch": {"output/arrays.py", "decode/postprocess.py", f"{_NATIVE}/decoder.py", "packing/image/shrink.py"} | _TORCH,
     "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/quick_check.py", "packing/image/shrink.py"},
-    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "pointers", "resample")}
+    "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "pointers", "resample", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},

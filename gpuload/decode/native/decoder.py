@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from gpuload.augment import Form, View
+from gpuload.collector import paused_collector
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
 from gpuload.decode.native.buffers import Buffers
@@ -51,11 +52,9 @@ class NativeDecoder:
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
         self._postprocess = [Postprocess(form, "cpu") for form in forms]
-        for form, postprocess in zip(forms, self._postprocess, strict=True):
-            is_direct = postprocess.linear and not form.transforms
-            shape = (1, 2, 2, 3) if form.layout == "channels_last" else (1, 3, 2, 2)
-            one = _as_nchw(form, np.empty(shape, NUMPY_DTYPES[form.dtype]))
-            load_compiled(form, one if is_direct else np.empty((1, 3, 2, 2), np.uint8))
+        with paused_collector():
+            for form in forms:
+                load_compiled(form)
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
         kept = prefetch + 3
