@@ -76,8 +76,8 @@ def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
         unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
         table.add_row(
             "epoch",
-            f"shuffled: {counted(batches, 'batch', 'batches')} of {batch_size:,} on one rank, {counted(left_out, 'sample')} left "
-            f"out of each epoch ({unless})",
+            f"shuffled: {counted(batches, 'batch', 'batches')} of {batch_size:,} on one rank, "
+            f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
         )
     table.add_row("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)")
     if mixing.classes is not None:
