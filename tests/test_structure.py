@@ -15,11 +15,12 @@ PACKAGE = Path(gpuload.__file__).parent
 # The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
-COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "draws", "headers", "fields", "disk"]
+COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits"]
+COMMON += ["draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
+LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
 LOADING += ["decode_errors", "iterator_checks", "iterator"]
-COMMANDS = ["commands", "cli", "__main__"]
+COMMANDS = ["doctor", "commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 _NATIVE = "decode/native"
@@ -32,6 +33,8 @@ OWNERS = {
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
+    "nvtx": {"monitor/ranges.py"},
+    "prometheus_client": {"monitor/exporter.py"},
 }
 
 

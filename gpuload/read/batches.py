@@ -95,6 +95,10 @@ class BatchReader:
             masks = tuple(encoded.members[name] for name in self._masks)
             yield Batch(encoded, masks, views, sources, keys, stop, 0.0)
 
+    def disk_s(self) -> float:
+        """How long the reading threads have been busy so far, all together."""
+        return sum([reader.disk_s for reader in self._readers])
+
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""
         for reader in self._readers:

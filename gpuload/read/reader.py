@@ -43,6 +43,11 @@ class Reader:
         samples = self._dataset.stored_samples(order[start:stop])
         return self._window.read(samples, self._columns, self._members)
 
+    @property
+    def disk_s(self) -> float:
+        """How long the reading thread has been busy so far."""
+        return self._ahead.busy_s
+
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
         self._ahead.stop()
