@@ -43,6 +43,17 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     return min((quota for quota in quotas if quota > 0), default=None)
 
 
+def throttled(root: Path = _ROOT) -> float | None:
+    """Share of the scheduler's periods so far in which this container was stopped, its quota being used up; None where
+    there is no quota."""
+    for folder in _groups("cpu", root):
+        with suppress(OSError, ValueError):
+            told = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            if int(told.get("nr_periods", 0)) > 0:
+                return int(told["nr_throttled"]) / int(told["nr_periods"])
+    return None
+
+
 def memory_limit(root: Path = _ROOT) -> int | None:
     """Bytes of memory that the control groups of this process grant it; None where they set no limit below the
     machine's memory."""

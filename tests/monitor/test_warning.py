@@ -90,7 +90,7 @@ def test_it_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(waiting, "_SECONDS", 0.0)
     options: Any = {"batch_transforms": [lambda batch: time.sleep(0.01)]}
     message = "training waited for .* in the last 4 steps, and what limits is hand-over"
-    with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:
+    with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:  # noqa: PT031
         for _ in loader:
             time.sleep(0.001)
     assert [Path(one.filename).name for one in said] == [Path(__file__).name]
