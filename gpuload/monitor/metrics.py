@@ -111,12 +111,11 @@ class Meter:
         now = self._handed = perf_counter()
         before, waited = self._totals, ready - asked
         for_read = min(decoded.read_wait_s, waited)
-        spans = batch.encoded.spans
         self._place = place
-        self._totals = totals = Totals(
+        numbers = (
             before[0] + 1,
-            before[1] + len(spans),
-            before[2] + int(spans[:, 1].sum()),
+            before[1] + len(batch.sources),
+            before[2] + batch.image_bytes,
             self._training_s,
             before[4] + for_read,
             before[5] + waited - for_read,
@@ -127,6 +126,7 @@ class Meter:
             before[10] + decoded.queue_depth,
             self.bad_samples,
         )
+        self._totals = totals = tuple.__new__(Totals, numbers)  # half of what calling it takes
         self._kept[totals[0] % _KEPT] = totals
         if self._slow is not None and totals[0] >= self._slow.next_look:
             self._look()

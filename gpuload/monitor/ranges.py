@@ -22,12 +22,11 @@ def annotate(name: str) -> AbstractContextManager[Any]:
     It is an NVTX range in the domain "gpuload" where a tool such as `nsys profile` listens and the package nvtx is
     installed, and a record function where torch's profiler is active. torch's profiler sees the thread that started it.
     """
-    if (domain := _nvtx_domain()) is not None:
-        return _NvtxRange(domain, name)
-    torch = sys.modules.get("torch")
-    profiler = getattr(getattr(torch, "autograd", None), "profiler", None)
-    if getattr(profiler, "_is_profiler_enabled", False):
-        return profiler.record_function(f"gpuload: {name}")  # type: ignore[no-any-return, union-attr]
+    if is_listening():
+        return _NvtxRange(_nvtx_domain(), name)
+    profiler = sys.modules.get("torch.autograd.profiler")
+    if profiler is not None and getattr(profiler, "_is_profiler_enabled", False):
+        return profiler.record_function(f"gpuload: {name}")  # type: ignore[no-any-return]
     return _NO_RANGE
 
 
@@ -59,14 +58,17 @@ class _NvtxRange:
         self._domain.pop_range()
 
 
+def is_listening() -> bool:
+    """Whether a tool listens to NVTX, which is told to it by a variable before the process starts."""
+    return _TOOL is not None and _nvtx_domain() is not None
+
+
+_TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
+
+
 @cache
 def _nvtx_domain() -> Any:
-    """Where NVTX ranges go; None where no tool listens: it is told to NVTX by this variable, before the process starts.
-
-    So nvtx, whose import takes 0.1 s cold, is imported only then.
-    """
-    if not os.environ.get("NVTX_INJECTION64_PATH"):
-        return None
+    """Where NVTX ranges go; None without the package. Its import takes 0.1 s cold."""
     try:
         import nvtx
     except ImportError:

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,7 +149,7 @@ def test_reading_ahead_counts(packed: Path) -> None:
     with load(packed) as loader:
         for _ in loader:
             pass
-        loader._reader._readers[0]._ahead.stop()  # which waits for the thread
+        loader._reader._readers[0].ahead.stop()  # which waits for the thread
         assert loader._reader.disk_s() > 0
 
 
@@ -181,14 +180,10 @@ def test_another_thread_may_ask(packed: Path) -> None:
     assert meter.metrics(MOST_STEPS).steps == MOST_STEPS and meter.metrics().steps == 20_000
 
 
-class Encoded:
-    spans = np.array([[0, 5], [5, 1], [6, 2]])
-
-
 class FakeBatch:
     """As much of a batch, decoded, as is counted."""
 
-    encoded, read_s, work_s, read_wait_s, queue_depth = Encoded, 0.25, 0.5, 0.0, 2.0
+    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
 
 
 def step(meter: Meter) -> None:

@@ -37,6 +37,7 @@ class Domain:
 @pytest.mark.parametrize("decoder", ["native", "dali"])
 def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
     domain = Domain()
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
     monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
     with load(packed, decoder=decoder) as loader:
         for _ in loader:
@@ -79,7 +80,7 @@ def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: boo
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/some/tool.so")
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
     monkeypatch.setitem(sys.modules, "nvtx", None)
     ranges._nvtx_domain.cache_clear()
     try:
@@ -91,6 +92,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_error_ends_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain()
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
     monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
 
     def broken() -> Any:

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from loaders import load
 
@@ -16,14 +15,10 @@ from gpuload.monitor.metrics import Meter
 SETUP = Setup(Path("shards/train"), "native", "cpu", 2, 8, 64)
 
 
-class Encoded:
-    spans = np.zeros((64, 2), int)
-
-
 class Run:
     """A meter with a clock of its own."""
 
-    encoded, read_s, work_s, read_wait_s, queue_depth = Encoded, 0.0, 0.0, 0.0, 0.0
+    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0,) * 64, 8, 0.0, 0.0, 0.0, 0.0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

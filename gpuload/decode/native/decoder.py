@@ -27,7 +27,7 @@ from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
-from gpuload.monitor.ranges import annotate
+from gpuload.monitor.ranges import annotate, is_listening
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
 from gpuload.types import I64
@@ -99,7 +99,7 @@ class NativeDecoder:
         """Batches that are decoded, of those in flight."""
         ready = 0
         for task in self._in_flight:
-            if task.value is None or not all(share.is_done for share in task.value.tasks):
+            if task.value is None or len(task.value.work_s) < self._num_threads:
                 break
             ready += 1
         return ready
@@ -127,7 +127,8 @@ class NativeDecoder:
         flight = _BatchInFlight(batch, images, masks, cuts)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
-        flight.tasks = [self._pool.submit(partial(self._decode_share, flight)) for _ in range(self._num_threads)]
+        work = self._decode_in_range if is_listening() else self._decode_blocks
+        flight.tasks = [self._pool.submit(partial(work, flight)) for _ in range(self._num_threads)]
         return flight
 
     def _abandon(self) -> None:
@@ -145,7 +146,7 @@ class NativeDecoder:
             for share in flight.tasks:
                 share.wait()
 
-    def _decode_share(self, flight: "_BatchInFlight") -> None:
+    def _decode_in_range(self, flight: "_BatchInFlight") -> None:
         with annotate("decode"):
             self._decode_blocks(flight)
 

@@ -39,11 +39,6 @@ class Task(Generic[T]):
             self._error = error
         self._done.release()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, with an error or without."""
-        return not self._done.locked()
-
     def wait(self) -> None:
         """Waits until it has ended, with an error or without."""
         self._done.acquire()
