@@ -50,6 +50,19 @@ def machine(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path
             1.5,
             300_000,
         ),
+        # A group inside such a container.
+        (
+            "4:cpu,cpuacct:/docker/x/sub\n",
+            V1.format(root="/docker/x"),
+            {
+                "cpu,cpuacct/sub/cpu.cfs_quota_us": "50000\n",
+                "cpu,cpuacct/sub/cpu.cfs_period_us": "100000\n",
+                "cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+            None,
+        ),
         # Version 1 without limits: -1, and more bytes than the machine has.
         (
             "5:memory:/\n4:cpu,cpuacct:/\n",

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from gpuload.disk.dataset import Dataset
@@ -65,7 +66,8 @@ def check_disk(dataset: Dataset) -> Finding:
     for path in paths:
         with path.open("rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
-                os.fsync(file.fileno())  # pages that are not written yet cannot be dropped
+                with suppress(OSError):  # a file system that is only read
+                    os.fsync(file.fileno())  # pages that are not written yet cannot be dropped
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             else:
                 is_cold = False

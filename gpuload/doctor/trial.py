@@ -12,6 +12,8 @@ from typing import Any
 
 import gpuload
 from gpuload.doctor.finding import Finding, size
+from gpuload.installed import fault_of
+from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup, advice
 
 SIDE = 224
@@ -53,7 +55,7 @@ def try_decoder(folder: Path, device: str, decoder: str, seconds: float) -> Find
 
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
     """What the process prints: rates, the stage that binds, and advice."""
-    output: Any = "torch" if gpuload.installed.fault_of("torch") is None else "numpy"
+    output: Any = "torch" if fault_of("torch") is None else "numpy"
     began = time.perf_counter()
     dataset = gpuload.Dataset(folder)
     augment = gpuload.Augment(SIDE)
@@ -66,9 +68,11 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         decoder=decoder,  # type: ignore[arg-type]
         fields=("image",),
         output=output,
+        rank=0,  # whatever the environment says
+        world_size=1,
     ) as loader:
         first_s, started, counted = None, 0.0, None
-        while counted is None or loader.metrics() == counted or time.perf_counter() - started < seconds:
+        while counted is None or loader.metrics().steps == counted.steps or time.perf_counter() - started < seconds:
             for _ in loader:
                 if first_s is None:
                     first_s = time.perf_counter() - began
@@ -81,8 +85,7 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         images, stored = now.images - counted.images, now.bytes - counted.bytes
         steps = min(1000, now.steps - counted.steps)
         binds = loader.metrics(max(1, steps)).binds
-        cores = gpuload.limits.count_cores()
-        setup = Setup(Path(folder), loader.decoder, loader.device, loader.num_threads, cores, batch_size)
+        setup = Setup(Path(folder), loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
         return {
             "device": loader.device,
             "decoder": loader.decoder,

@@ -20,10 +20,10 @@ class SlowRun:
     def __init__(self) -> None:
         self.next_look = _STEPS
         self._then: Any = None
-        self._looks = 0
 
     def look(self, now: Any) -> Any:
-        """The totals at the last look, if training waited for 10 % of the time since then or more; else None.
+        """The totals at the last look, if training waited for 10 % of the time since then or more; else None, as at the
+        first look.
 
         now: the totals (`gpuload.monitor.metrics.Totals`).
         """
@@ -36,6 +36,6 @@ class SlowRun:
         self.next_look = now.steps + _STEPS
         if waited + trained < _SECONDS:
             return None
-        self._looks, self._then = self._looks + 1, now
+        self._then = now
         trains = trained >= _TRAINING_S * steps
-        return then if self._looks > 1 and trains and waited >= WAIT_SHARE * (waited + trained) else None
+        return then if trains and waited >= WAIT_SHARE * (waited + trained) else None

@@ -33,13 +33,16 @@ def test_before_the_first_batch(packed: Path, decoder: str) -> None:
 def test_an_epoch(packed: Path, decoder: str) -> None:
     with load(packed, decoder=decoder, drop_last=False) as loader:
         begun = time.perf_counter()
-        timings = [loader.timing for _ in loader]
+        batches = [(index.tolist(), loader.timing) for index, _, _ in loader]
         elapsed = time.perf_counter() - begun
         whole, last, one = loader.metrics(), loader.metrics(5), loader.metrics(1)
     assert (whole.steps, whole.images, whole.epoch, whole.position) == (13, 97, 0, 97)
-    dataset = gpuload.Dataset(packed)
-    stored = sum(sum(dataset.rows(n).column("image_bytes").to_pylist()) for n in range(len(dataset.shard_paths)))
+    dataset, timings = gpuload.Dataset(packed), [timing for _, timing in batches]
+    shards = [dataset.rows(number).column("image_bytes").to_pylist() for number in range(len(dataset.shard_paths))]
+    sizes = [size for shard in shards for size in shard]
+    stored = sum(sizes)
     assert whole.bytes == stored
+    assert last.bytes == sum(sizes[sample] for samples, _ in batches[-5:] for sample in samples)
     assert whole.wait_s == pytest.approx(sum(timing.wait_s for timing in timings))
     assert whole.read_s == pytest.approx(sum(timing.read_s for timing in timings))
     assert 0 < whole.wait_s < whole.seconds <= elapsed
