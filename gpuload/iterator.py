@@ -18,6 +18,10 @@ from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
+from gpuload.limits import count_cores
+from gpuload.monitor.binding import Setup
+from gpuload.monitor.metrics import Meter, Metrics
+from gpuload.monitor.ranges import annotate, annotate_each
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, interleave, open_data
@@ -195,6 +199,9 @@ class DaliIterator(NotSupported):
         self._loops = 0
         self._closed = False
         self.timing: Timing | None = None  # of the batch handed out last
+        folder = self._datasets[0].folder
+        setup = Setup(folder, self.decoder, self.device, self.num_threads, count_cores(), batch_size)
+        self._meter = Meter(self._reader.disk_s, setup)
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -252,6 +259,14 @@ class DaliIterator(NotSupported):
         settings = {"batch_size": self.batch_size, "drop_last": self.drop_last, "batches": len(self)}
         compare_ranks(self.ranks, {**self.state_dict(), **settings}, timeout_s)
 
+    def metrics(self, window: int | None = None) -> Metrics:
+        """What each stage took, images/s, the share of its time that training waited, and the stage that limits.
+
+        window: of the last so many batches, up to 1000; None: of all since the loader was constructed. It takes
+            microseconds, and may be called from any thread, while iterating or not.
+        """
+        return self._meter.metrics(window)
+
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""
         self._closed = True
@@ -295,28 +310,37 @@ class DaliIterator(NotSupported):
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
         try:
+            self._meter.start()
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
-            for batch, decoded in self._decoder.decode(batches):
-                fields = self._collate(batch, decoded, self._arrays)
-                self._handed_out = position._replace(samples=batch.stop - position.begin)
-                self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
+            for batch, decoded in annotate_each("wait", self._decoder.decode(batches)):
+                ready = time.perf_counter()
+                with annotate("hand over"):
+                    fields = self._collate(batch, decoded, self._arrays)
+                self._handed_out = at = position._replace(samples=batch.stop - position.begin)
+                waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+                self.timing = Timing(batch.read_s, decoded.seconds, waited_s)
                 yield fields
+                asked = self._meter.ask()
                 check_process(self._process)
                 if loop != self._loops:
                     raise GpuloadError(
                         "this loop was ended by a later one over the same DaliIterator, or by close(). "
                         "To iterate twice at a time, construct two"
                     )
-                asked = time.perf_counter()
         except BatchDecodeError as error:
             raise explain(error, self._datasets) from None
         if (part := self._epochs.empty_part(position)) is not None:
+            asked = time.perf_counter()
             (last,) = self._reader.read([part], augments)
-            self._handed_out = position._replace(samples=self._epochs.samples)
+            ready = time.perf_counter()
             nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
+            fields = self._collate(last, nothing, self._arrays)
+            self._handed_out = at = position._replace(samples=self._epochs.samples)
+            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
             self.timing = Timing(last.read_s, 0.0, 0.0)
-            yield self._collate(last, nothing, self._arrays)
+            yield fields
+            self._meter.ask()
         self._handed_out = self._epochs.following(position)
 
     def _check_usable(self) -> None:

@@ -17,11 +17,16 @@ class Decoded(NamedTuple):
     masks: for each view, for each mask field, uint8 (N, height, width).
     seconds: from the start of its decoding until it was ready, or with DALI until it was taken. Batches are decoded
         concurrently.
+    work_s: work of the decoding threads, all together. read_wait_s: how long whoever asked for the batch waited until
+        it had been read. queue_depth: batches that were ready when it was asked for. NaN where it is not known.
     """
 
     images: tuple[Any, ...]
     masks: tuple[tuple[Any, ...], ...]
     seconds: float
+    work_s: float = 0.0
+    read_wait_s: float = 0.0
+    queue_depth: float = 0.0
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
@@ -82,7 +87,7 @@ class NoDecoder:
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `Decoder`."""
         for batch in batches:
-            yield batch, Decoded((), (), 0.0)
+            yield batch, Decoded((), (), 0.0, read_wait_s=batch.read_s)
 
     def close(self) -> None:
         """Nothing to stop."""

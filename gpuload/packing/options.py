@@ -1,6 +1,5 @@
 """The settings of the packer, from which the command line takes its defaults."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,6 +20,7 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
+from gpuload.limits import count_cores
 from gpuload.packing.image.placement import Fit
 from gpuload.types import WidthHeight
 
@@ -239,7 +239,7 @@ class PackOptions:
 
     @property
     def worker_count(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or count_cores()
 
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

@@ -17,6 +17,7 @@ from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.limits import count_cores
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.workers import Workers
@@ -85,9 +86,7 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
         results[job.number] = found
         watch(len(results), len(jobs))
 
-    with Workers[VerifyJob, list[str]](
-        min(workers or len(os.sched_getaffinity(0)), len(jobs)), verify_shard, False
-    ) as pool:
+    with Workers[VerifyJob, list[str]](min(workers or count_cores(), len(jobs)), verify_shard, False) as pool:
         pool.run(jobs, done, lambda job, code: replace(job, died=f"exit code {code}"), lambda _: None)
     return faults + [fault for number in sorted(results) for fault in results[number]]
 

@@ -54,7 +54,8 @@ class Batch:
 
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
-    stop: position in the stream where this global batch ends. read_s: seconds that reading took.
+    stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
+        images together, as they are stored.
     """
 
     encoded: EncodedBatch
@@ -64,6 +65,7 @@ class Batch:
     keys: U64
     stop: int
     read_s: float
+    image_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.encoded)

@@ -88,6 +88,7 @@ class BatchReader:
             found.append((encoded, views, np.full(len(encoded), part.source), key))
         # Mostly there is one slice, and nothing is copied.
         merged = found[0] if len(found) == 1 else _merge(found, [part.rows for part in slices])
+        image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
         for first, last, stop in parts:
             encoded, views, sources, keys = merged
             if len(parts) > 1:
@@ -95,7 +96,15 @@ class BatchReader:
                 encoded, views = encoded.select(rows), tuple(view.select(rows) for view in views)
                 sources, keys = sources[rows], keys[rows]
             masks = tuple(encoded.members[name] for name in self._masks)
-            yield Batch(encoded, masks, views, sources, keys, stop, 0.0)
+            stored = image_bytes[last - begin] - image_bytes[first - begin]
+            yield Batch(encoded, masks, views, sources, keys, stop, 0.0, stored)
+
+    def disk_s(self) -> float:
+        """How long the reading threads have been busy so far, all together."""
+        busy = 0.0
+        for reader in self._readers:
+            busy += reader.ahead.busy_s
+        return busy
 
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""

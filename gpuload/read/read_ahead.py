@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Container
 
 from gpuload.types import U8
@@ -24,6 +25,7 @@ class ReadAhead:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
+        self.busy_s = 0.0  # spent so far with reading
 
     def want(self, new: dict[int, U8], kept: Container[int]) -> None:
         """Reads the new shards after those asked for before; forgets shards that are neither new nor kept."""
@@ -58,7 +60,9 @@ class ReadAhead:
             for start in range(0, len(view), _TOUCH_BYTES):
                 if number not in self._untouched:
                     break
+                begun = time.perf_counter()
                 view[start : start + _TOUCH_BYTES : _PAGE_BYTES].max()
+                self.busy_s += time.perf_counter() - begun
             with self._change:
                 self._untouched.pop(number, None)
             del view  # a waiting thread must not keep a shard mapped

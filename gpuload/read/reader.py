@@ -20,6 +20,8 @@ class Reader:
 
     columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
         beside the image, of kinds that stay in the shard, whose bytes to deliver.
+
+    ahead: the thread that reads ahead.
     """
 
     def __init__(self, dataset: Dataset, columns: Sequence[str] = (), members: Sequence[str] = ()) -> None:
@@ -27,8 +29,8 @@ class Reader:
         self._columns, self._members = tuple(columns), tuple(members)
         self._window = Window(dataset, (), {})
         self._entered: tuple[EpochOrder, int, int] | None = None
-        self._ahead = ReadAhead()
-        weakref.finalize(self, self._ahead.stop)  # the thread must not outlive a reader that nobody closed
+        self.ahead = ReadAhead()
+        weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that nobody closed
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
@@ -45,7 +47,7 @@ class Reader:
 
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
-        self._ahead.stop()
+        self.ahead.stop()
         self._entered = None
         self._window = Window(self._dataset, (), {})
 
@@ -54,4 +56,4 @@ class Reader:
         numbers = list(dict.fromkeys(shards))
         new = [number for number in numbers if number not in self._window.shards]
         self._window = Window(self._dataset, numbers, self._window.shards)
-        self._ahead.want({number: self._window.shards[number].data for number in new}, kept=self._window.shards)
+        self.ahead.want({number: self._window.shards[number].data for number in new}, kept=self._window.shards)

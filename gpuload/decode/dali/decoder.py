@@ -1,6 +1,7 @@
 """DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
 
 import ctypes
+import math
 import os
 import time
 import warnings
@@ -17,6 +18,7 @@ from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
 from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
+from gpuload.monitor.ranges import annotate
 from gpuload.read.batch import Batch
 from gpuload.types import U8, HeightWidth
 
@@ -74,6 +76,7 @@ class DaliDecoder:
         }
         self._source: Iterator[Batch] = iter(())
         self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
+        self._fed_s = 0.0  # spent so far in `_feed`, which DALI calls in the thread that asks for a batch
         self._pipeline: Any = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
@@ -90,6 +93,7 @@ class DaliDecoder:
             _pipelines.add(self._pipeline)
         self._source = batches
         while True:
+            fed_s = self._fed_s
             try:
                 outputs = [output.as_tensor() for output in self._pipeline.run()]
             except StopIteration:
@@ -113,6 +117,9 @@ class DaliDecoder:
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
                     time.perf_counter() - started,
+                    work_s=math.nan,
+                    read_wait_s=self._fed_s - fed_s,
+                    queue_depth=math.nan,
                 ),
             )
 
@@ -122,7 +129,13 @@ class DaliDecoder:
         self._discard()
 
     def _feed(self) -> tuple[Any, ...]:
-        batch = next(self._source)
+        begun = time.perf_counter()
+        with annotate("read"):
+            fed = self._inputs(next(self._source))
+        self._fed_s += time.perf_counter() - begun
+        return fed
+
+    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         self._in_flight.append((batch, time.perf_counter()))
         # DALI's own conversion of a list of arrays takes 2.4 µs an image; this and what remains of it take 1.2
         # (2026-11).

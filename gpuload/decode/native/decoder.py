@@ -28,6 +28,7 @@ from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
+from gpuload.monitor.ranges import annotate, is_listening
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
 from gpuload.types import I64
@@ -75,9 +76,11 @@ class NativeDecoder:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
         self._abandon()
         while True:
+            asked, ready = time.perf_counter(), self._count_ready()
             while len(self._in_flight) <= self._prefetch:
                 self._in_flight.append(self._starter.submit(partial(self._start, batches)))
             flight = self._in_flight.popleft().result()
+            read_wait_s = time.perf_counter() - asked
             if flight is None:
                 return
             for task in flight.tasks:
@@ -88,7 +91,17 @@ class NativeDecoder:
                 rows = sorted(row for row, broken in flight.broken.items() if broken == what)
                 raise BatchDecodeError(flight.batch, rows, *what)
             seconds = flight.ended - flight.started
-            yield flight.batch, Decoded(tuple(flight.images), tuple(flight.masks), seconds)
+            images, masks, work_s = tuple(flight.images), tuple(flight.masks), sum(flight.work_s)
+            yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready)
+
+    def _count_ready(self) -> int:
+        """Batches that are decoded, of those in flight."""
+        ready = 0
+        for task in self._in_flight:
+            if task.value is None or len(task.value.work_s) < self._num_threads:
+                break
+            ready += 1
+        return ready
 
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
@@ -98,7 +111,8 @@ class NativeDecoder:
 
     def _start(self, batches: Iterator[Batch]) -> "_BatchInFlight | None":
         """Hands the next batch to the threads; None where there are no more."""
-        batch = next(batches, None)
+        with annotate("read"):
+            batch = next(batches, None)
         if batch is None:
             return None
         images, masks, cuts = [], [], []
@@ -112,7 +126,8 @@ class NativeDecoder:
         flight = _BatchInFlight(batch, images, masks, cuts)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
-        flight.tasks = [self._pool.submit(partial(self._decode_blocks, flight)) for _ in range(self._num_threads)]
+        work = self._decode_in_range if is_listening() else self._decode_blocks
+        flight.tasks = [self._pool.submit(partial(work, flight)) for _ in range(self._num_threads)]
         return flight
 
     def _abandon(self) -> None:
@@ -130,13 +145,18 @@ class NativeDecoder:
             for share in flight.tasks:
                 share.wait()
 
+    def _decode_in_range(self, flight: "_BatchInFlight") -> None:
+        with annotate("decode"):
+            self._decode_blocks(flight)
+
     @torch.inference_mode()
     def _decode_blocks(self, flight: "_BatchInFlight") -> None:
         """One thread's share of a batch: the next block that no other thread has taken, until none is left."""
-        number = len(flight.batch)
+        number, begun = len(flight.batch), time.perf_counter()
         for begin in flight.blocks:
             if begin >= number or flight.abandoned:
                 flight.ended = time.perf_counter()
+                flight.work_s.append(flight.ended - begun)
                 return
             flight.started = min(flight.started, time.perf_counter())
             rows = slice(begin, min(begin + flight.block, number))
@@ -173,6 +193,7 @@ class _BatchInFlight:
 
     images, masks: for each view, what they fill. block: images that a thread takes at a time. blocks: where each of
     them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
+    work_s: of each thread that has done its share.
     """
 
     batch: Batch
@@ -186,6 +207,7 @@ class _BatchInFlight:
     abandoned: bool = False
     started: float = math.inf
     ended: float = 0.0
+    work_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         windows, factors = self.cuts[0].windows, self.cuts[0].factors
