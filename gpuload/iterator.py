@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
@@ -84,6 +84,8 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
+        for each shard. That is done while reading ahead; the first batch waits for a window of shards.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -92,7 +94,9 @@ class DaliIterator(NotSupported):
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match.
+        ShardError: while iterating, where a shard and its index do not match, or a shard was truncated or changed, or
+            cannot be read any more. As after any error in a loop, `state_dict` is then that of the last batch handed
+            out; the next loop opens the shard again.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
@@ -127,6 +131,7 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        verify: Literal["sha256"] | None = None,
     ) -> None:
         self._process = os.getpid()
         self.dataset, self._datasets, shares = open_data(data)
@@ -147,7 +152,8 @@ class DaliIterator(NotSupported):
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
+        wanted_fields = collate.columns, collate.members, collate.masks
+        self._reader = BatchReader(self._datasets, stream, *wanted_fields, verify is not None)
         self._decoder = open_decoder(
             self.decoder,
             device_id,
@@ -260,19 +266,23 @@ class DaliIterator(NotSupported):
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
             for batch, decoded in self._decoder.decode(batches):
+                self._check_loop(loop)
+                self._reader.check()
                 fields = self._collate(batch, decoded, self._arrays)
                 self._handed_out = position._replace(samples=batch.stop - position.begin)
                 self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
                 yield fields
                 check_process(self._process)
-                if loop != self._loops:
-                    raise GpuloadError(
-                        "this loop was ended by a later one over the same DaliIterator, or by close(). "
-                        "To iterate twice at a time, construct two"
-                    )
+                self._check_loop(loop)
                 asked = time.perf_counter()
-        except BatchDecodeError as error:
-            raise explain(error, self._datasets) from None
+            self._check_loop(loop)  # a decoder that was closed ends
+            self._reader.check(look=True)
+        except Exception as error:
+            self._check_loop(loop)  # what is closed meanwhile fails in many ways
+            self._reader.check(look=True)  # a shard that cannot be read looks like images that do not decode
+            if isinstance(error, BatchDecodeError):
+                raise explain(error, self._datasets) from None
+            raise
         if (part := self._epochs.empty_part(position)) is not None:
             (last,) = self._reader.read([part], augments)
             self._handed_out = position._replace(samples=self._epochs.samples)
@@ -280,6 +290,13 @@ class DaliIterator(NotSupported):
             self.timing = Timing(last.read_s, 0.0, 0.0)
             yield self._collate(last, nothing, self._arrays)
         self._handed_out = self._epochs.following(position)
+
+    def _check_loop(self, loop: int) -> None:
+        if loop != self._loops:
+            raise GpuloadError(
+                "this loop was ended by a later one over the same DaliIterator, or by close(). "
+                "To iterate twice at a time, construct two"
+            ) from None
 
     def _check_usable(self) -> None:
         check_process(self._process)
