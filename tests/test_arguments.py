@@ -167,6 +167,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "verify": or_none(words("sha256")),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,

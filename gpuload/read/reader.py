@@ -48,6 +48,7 @@ class Reader:
         weakref.finalize(self, bus_errors.release, slot).atexit = False
         self._window = Window(dataset, (), {}, self._owner)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
+        self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
         self._looked = 0.0
         self._ahead = ReadAhead(verify)
         weakref.finalize(self, self._ahead.stop)  # the thread must not outlive a reader that nobody closed
@@ -70,10 +71,10 @@ class Reader:
         try:
             if self._entered != place:
                 self._enter(_shards_of(order, first, last + 2), place[-1])
-                self._entered = place
+                self._entered, self._needed = place, _shards_of(order, first, last + 1)
             elif time.monotonic() - self._looked > _LOOK_S:
                 self._look(self._window)
-            self._ahead.check(self._window.shards, _shards_of(order, first, last + 1))
+            self._ahead.check(self._window.shards, self._needed)
         except ShardError:
             self._has_failed = True
             raise
