@@ -31,6 +31,10 @@ class ReadAhead:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
+    def forget_errors(self) -> None:
+        """Tries again what failed, when it is wanted the next time."""
+        self._jobs = {number: job for number, job in self._jobs.items() if job.error is None}
+
     def want(self, shards: Mapping[int, MappedShard], order: Iterable[int]) -> None:
         """Reads the shards of these numbers in this order, after those asked for before; forgets all others."""
         jobs = {}

@@ -55,6 +55,7 @@ class Reader:
 
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
+        self._ahead.forget_errors()
         if self._has_failed:
             self._owner, self._has_failed = object(), False
 

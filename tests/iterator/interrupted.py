@@ -38,7 +38,7 @@ def interrupt(work: Callable[[], Any], after_s: float) -> bool:
 
 
 def main(folder: Any, decoder: str, times: int, seed: int) -> None:
-    faulthandler.dump_traceback_later(250, exit=True)
+    faulthandler.dump_traceback_later(270, exit=True)
     drawn = random.Random(seed)
     options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "window": 3}
     loader = load(folder, **options)
