@@ -14,7 +14,7 @@ from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError
+from gpuload.errors import GpuloadError, ShardError
 from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.order.global_batches import find_epochs
@@ -279,7 +279,8 @@ class DaliIterator(NotSupported):
             self._reader.check(look=True)
         except Exception as error:
             self._check_loop(loop)  # what is closed meanwhile fails in many ways
-            self._reader.check(look=True)  # a shard that cannot be read looks like images that do not decode
+            if not isinstance(error, ShardError):
+                self._reader.check(look=True)  # a shard that cannot be read looks like images that do not decode
             if isinstance(error, BatchDecodeError):
                 raise explain(error, self._datasets) from None
             raise

@@ -132,7 +132,7 @@ def main(folder: str, decoder: str, checkpoint: str) -> None:
     os.kill(stopped.process, signal.SIGCONT)
 
     codes = []
-    for steps in (3, 9, 4):
+    for steps in (3, 9):
         run = Child(train, folder, decoder, Path(checkpoint), steps)
         run.read_until("step")
         os.kill(run.process, signal.SIGTERM)
