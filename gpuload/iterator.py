@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
@@ -15,7 +15,7 @@ from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError, StateError
+from gpuload.errors import GpuloadError, ShardError, StateError
 from gpuload.fields import FieldSpec
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.limits import count_cores
@@ -101,6 +101,8 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
+        for each shard. That is done while reading ahead; the first batch waits for a window of shards.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -109,7 +111,9 @@ class DaliIterator(NotSupported):
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match.
+        ShardError: while iterating, where a shard and its index do not match, or a shard was truncated or changed, or
+            cannot be read any more. As after any error in a loop, `state_dict` is then that of the last batch handed
+            out; the next loop opens the shard again.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
@@ -148,6 +152,7 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        verify: Literal["sha256"] | None = None,
     ) -> None:
         self._process = os.getpid()
         self.dataset, mixture = open_data(data)
@@ -179,7 +184,8 @@ class DaliIterator(NotSupported):
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
+        wanted_fields = collate.columns, collate.members, collate.masks
+        self._reader = BatchReader(self._datasets, stream, *wanted_fields, verify is not None)
         self._decoder = open_decoder(
             self.decoder,
             device_id,
@@ -315,6 +321,8 @@ class DaliIterator(NotSupported):
             batches = self._reader.batches(self._epochs.parts(position), augments)
             for batch, decoded in annotate_each("wait", self._decoder.decode(batches)):
                 ready = time.perf_counter()
+                self._check_loop(loop)
+                self._reader.check()
                 with annotate("hand over"):
                     fields = self._collate(batch, decoded, self._arrays)
                 self._handed_out = at = position._replace(samples=batch.stop - position.begin)
@@ -323,13 +331,16 @@ class DaliIterator(NotSupported):
                 yield fields
                 asked = self._meter.ask()
                 check_process(self._process)
-                if loop != self._loops:
-                    raise GpuloadError(
-                        "this loop was ended by a later one over the same DaliIterator, or by close(). "
-                        "To iterate twice at a time, construct two"
-                    )
-        except BatchDecodeError as error:
-            raise explain(error, self._datasets) from None
+                self._check_loop(loop)
+            self._check_loop(loop)  # a decoder that was closed ends
+            self._reader.check(look=True)
+        except Exception as error:
+            self._check_loop(loop)  # what is closed meanwhile fails in many ways
+            if not isinstance(error, ShardError):
+                self._reader.check(look=True)  # a shard that cannot be read looks like images that do not decode
+            if isinstance(error, BatchDecodeError):
+                raise explain(error, self._datasets) from None
+            raise
         if (part := self._epochs.empty_part(position)) is not None:
             asked = time.perf_counter()
             (last,) = self._reader.read([part], augments)
@@ -342,6 +353,13 @@ class DaliIterator(NotSupported):
             yield fields
             self._meter.ask()
         self._handed_out = self._epochs.following(position)
+
+    def _check_loop(self, loop: int) -> None:
+        if loop != self._loops:
+            raise GpuloadError(
+                "this loop was ended by a later one over the same DaliIterator, or by close(). "
+                "To iterate twice at a time, construct two"
+            ) from None
 
     def _check_usable(self) -> None:
         check_process(self._process)

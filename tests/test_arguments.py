@@ -171,6 +171,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "verify": or_none(words("sha256")),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,
@@ -223,7 +224,7 @@ ENCODING: dict[str, Wrong] = {
     "size": or_none(
         wrong("whole", "items", "array", too=st.sampled_from([0, -1]) | tuples(2, 8, whole(1)) | KINDS["items"])
     ),
-    "fit": words("shortest", "crop", "stretch", "pad"),
+    "fit": words("shortest", "longest", "center-crop", "stretch", "pad"),
     "enlarge": FLAG,
     "quality": or_none(whole(1, 100)),
     "lossless": FLAG,

@@ -52,7 +52,8 @@ class Index:
     def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
         self.path = path
         try:
-            self._reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
+            self.bytes = pa.memory_map(str(path), "r").read_buffer()  # no copy: the memory map
+            self._reader = pa.ipc.open_file(self.bytes)
         except FileNotFoundError:
             raise FormatError(
                 f"{path}: missing. Copy the folder again, or index its shards: python -m gpuload index"

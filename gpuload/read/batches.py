@@ -27,7 +27,7 @@ class BatchReader:
     """Reads any part of a stream.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields; they stay in the shard, too.
+    masks: names of mask fields; they stay in the shard, too. verify: as for `Reader`.
     """
 
     def __init__(
@@ -37,12 +37,15 @@ class BatchReader:
         columns: Sequence[str],
         members: Sequence[str],
         masks: Sequence[str],
+        verify: bool = False,
     ) -> None:
-        self._readers = [Reader(dataset, columns, [*members, *masks]) for dataset in datasets]
+        self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
         self._stream, self._masks = stream, masks
 
     def batches(self, parts: Iterator[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
-        """As `read`, some parts at a time."""
+        """As `read`, some parts at a time, for a loop that begins."""
+        for reader in self._readers:
+            reader.begin()
         some: list[tuple[int, int, int]] = []
         samples = 0
         for part in parts:
@@ -105,6 +108,11 @@ class BatchReader:
         for reader in self._readers:
             busy += reader.ahead.busy_s
         return busy
+
+    def check(self, look: bool = False) -> None:
+        """As `Reader.check`."""
+        for reader in self._readers:
+            reader.check(look)
 
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""

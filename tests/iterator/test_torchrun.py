@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import gpuload
+from gpuload.counted import counted
 from gpuload.limits import count_cores
 
 HERE = Path(__file__).parent
@@ -98,7 +99,7 @@ def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
     for number, rank in enumerate(notes(killed, 2)):
         assert rank[0]["threads"] == share
         assert f"rank {number} of 2, on cpu" in rank[0]["loader"]
-        assert f"with {share} threads" in rank[0]["loader"]
+        assert f"with {counted(share, 'thread')}" in rank[0]["loader"]
 
 
 @pytest.mark.parametrize(

@@ -83,21 +83,23 @@ class DaliDecoder:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
         self._rewind()
         if self._pipeline is None:
-            self._pipeline = pipeline_def(build_graph)(
+            built = pipeline_def(build_graph)(
                 self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
             )
             with warnings.catch_warnings():
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
-                self._pipeline.build()
-            _pipelines.add(self._pipeline)
+                built.build()
+            _pipelines.add(built)
+            self._pipeline = built
         self._source = batches
+        pipeline = self._pipeline  # `close` may be called by another thread
         while True:
             fed_s = self._fed_s
             try:
-                outputs = [output.as_tensor() for output in self._pipeline.run()]
+                outputs = [output.as_tensor() for output in pipeline.run()]
             except StopIteration:
-                self._pipeline.reset()
+                pipeline.reset()
                 return
             except RuntimeError as error:
                 raise self._explain(error) from None
@@ -168,6 +170,9 @@ class DaliDecoder:
                 self._pipeline.reset()
             except RuntimeError:  # an image of a batch that nobody waits for any more
                 self._discard()
+            except BaseException:  # Ctrl-C
+                self._discard()
+                raise
         elif self._pipeline is not None:
             self._pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
         self._in_flight.clear()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -68,9 +69,14 @@ class NativeDecoder:
         # whole process. So the user's number is restored once all of ours have started.
         torch_threads = torch.get_num_threads()
         started = threading.Barrier(num_threads + 1)
-        self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
-        started.wait()
-        torch.set_num_threads(torch_threads)
+        try:
+            self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
+            started.wait()
+        except BaseException:  # Ctrl-C, or no more threads
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(torch_threads)
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
@@ -79,12 +85,13 @@ class NativeDecoder:
             asked, ready = time.perf_counter(), self._count_ready()
             while len(self._in_flight) <= self._prefetch:
                 self._in_flight.append(self._starter.submit(partial(self._start, batches)))
-            flight = self._in_flight.popleft().result()
+            flight = self._in_flight[0].result()
             read_wait_s = time.perf_counter() - asked
             if flight is None:
                 return
             for task in flight.tasks:
                 task.result()
+            self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
             if flight.broken:
                 self._abandon()
                 what = min(flight.broken.values())
@@ -132,10 +139,10 @@ class NativeDecoder:
 
     def _abandon(self) -> None:
         """Ends the batches that nobody waits for any more."""
-        tasks = list(self._in_flight)
-        self._in_flight.clear()
-        for task in tasks:
-            task.cancelled = True
+        tasks = []
+        while self._in_flight:
+            tasks.append(self._in_flight.popleft())
+            tasks[-1].cancelled = True
         for task in tasks:
             task.wait()
         flights = [task.value for task in tasks if task.value is not None]
@@ -240,4 +247,5 @@ def _compute_alone(started: threading.Barrier) -> None:
     """Keeps torch from splitting the calling thread's computations among further threads: it is one of many already."""
     torch.set_num_threads(1)
     torch.get_num_threads()  # a thread adopts the number at its first use of it, which must not come later
-    started.wait()
+    with suppress(threading.BrokenBarrierError):
+        started.wait()
