@@ -336,8 +336,8 @@ class DaliIterator(NotSupported):
             self._reader.check(look=True)
         except Exception as error:
             self._check_loop(loop)  # what is closed meanwhile fails in many ways
-            if not isinstance(error, ShardError):
-                self._reader.check(look=True)  # a shard that cannot be read looks like images that do not decode
+            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
+            self._reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):
                 raise explain(error, self._datasets) from None
             raise
