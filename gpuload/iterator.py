@@ -16,6 +16,7 @@ from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError
 from gpuload.fields import FieldSpec
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
@@ -84,6 +85,8 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
+        `--max-pixels` has the same default, Pillow's.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -92,7 +95,7 @@ class DaliIterator(NotSupported):
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match.
+        ShardError: while iterating, where a shard and its index do not match, or an image has more than `max_pixels`.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
@@ -127,6 +130,7 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self._process = os.getpid()
         self.dataset, self._datasets, shares = open_data(data)
@@ -147,7 +151,9 @@ class DaliIterator(NotSupported):
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
         stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
+        self._reader = BatchReader(
+            self._datasets, stream, collate.columns, collate.members, collate.masks, max_pixels if decodes else None
+        )
         self._decoder = open_decoder(
             self.decoder,
             device_id,

@@ -71,6 +71,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "max_pixels": COUNT,
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 

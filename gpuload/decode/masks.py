@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpuload.augment import View
 from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.types import U8, HeightWidth
 
 OTHER_SIZE = "it is not of its image's size"
 
@@ -28,13 +28,20 @@ def find_other_sizes(batch: Batch, masks: Sequence[U8]) -> list[int]:
     return rows
 
 
-def decode_mask(data: U8) -> U8:
-    """uint8 (height, width).
+class OtherSizeError(ValueError):
+    """A mask is not of its image's size; the message is `OTHER_SIZE`."""
+
+
+def decode_mask(data: U8, size: HeightWidth) -> U8:
+    """uint8 (height, width). size: of its image.
 
     Raises:
-        OSError: Pillow does not decode it.
+        OtherSizeError: it is of another; nothing is decoded then.
+        Exception: Pillow does not decode it.
     """
     with Image.open(io.BytesIO(data.tobytes())) as image:
+        if image.size != size[::-1]:
+            raise OtherSizeError(OTHER_SIZE)
         return np.array(image.convert("L") if image.mode != "L" else image)
 
 

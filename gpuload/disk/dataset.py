@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,10 +201,14 @@ class Dataset:
             )
         return rows
 
+    def shard_of(self, sample: int) -> int:
+        """Number of the shard of a sample, which is given by its number in the whole set."""
+        return int(np.searchsorted(self.first_samples, sample, side="right")) - 1
+
     def first_row(self) -> pa.RecordBatch:
         """The first sample's row of the index, as a batch of one row; costs O(1)."""
         first = int(self.stored_samples(np.zeros(1, np.int64))[0])
-        shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
+        shard = self.shard_of(first)
         return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
 
     @checked("Dataset.keys", samples=_NUMBERS)
@@ -248,12 +253,13 @@ class Dataset:
     def _check_shards(self) -> None:
         for path, info in zip(self.shard_paths, self.manifest.shards, strict=True):
             try:
-                found = os.stat(path).st_size
-            except OSError:
+                status = os.stat(path)
+            except (OSError, ValueError):
                 raise ShardError(
                     f"{path}: missing; manifest.json lists {len(self.manifest.shards)} shards. Copy the folder again"
                 ) from None
-            if found != info.bytes:
+            found = status.st_size
+            if found != info.bytes or not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
                 raise ShardError(
                     f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"

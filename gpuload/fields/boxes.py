@@ -18,6 +18,7 @@ from gpuload.fields.motion import crop_edges, flips
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
+from gpuload.headers.json_text import parse_json
 from gpuload.types import F32, F64, I64, ClassNames, HeightWidth
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
@@ -145,7 +146,7 @@ class BoxesKind(Kind):
         return sizes
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found = json.loads(content)
+        found = parse_json(content)
         return {field.name: found["boxes"], class_column(field): found["classes"]}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:

@@ -1,6 +1,5 @@
 """Helpers of several kinds for parsing values as people write them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.errors import SourceError, some_of
+from gpuload.headers.json_text import parse_json
 from gpuload.types import ClassNames
 
 
@@ -37,8 +37,8 @@ def parse_list(cell: Any) -> list[Any]:
     text = cell.strip()
     if text.startswith("["):
         try:
-            return [*json.loads(text)]
-        except ValueError:
+            return [*parse_json(text)]
+        except (ValueError, TypeError):
             raise ValueError(f"{text[:60]!r} is not a JSON list") from None
     separator = next((separator for separator in ";|," if separator in text), None)
     return [part.strip() for part in text.split(separator) if part.strip()]

@@ -1,16 +1,20 @@
 """`.npy` and `.npz`: arrays of images and labels, memory-mapped; never a pickle."""
 
+import math
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
+from gpuload.headers import npy
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import Listing, Source, listing_schema
 from gpuload.sources.named_arrays import image_array, image_name, notes_of_unused, other_names
@@ -61,21 +65,32 @@ class ArraysSource(Source):
         files = {}
         try:
             with zipfile.ZipFile(self.path) as archive:
-                for number, name in enumerate(name for name in archive.namelist() if name.endswith(".npy")):
-                    files[name.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
-                    with archive.open(name) as packed, path.open("wb") as file:
-                        shutil.copyfileobj(packed, file, 1 << 20)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise SourceError(f"{self.path}: cannot be read as .npz ({error})") from None
+                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+                needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+                if needed > free:
+                    raise SourceError(
+                        f"{self.path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
+                        "Free some space, or choose another output folder"
+                    )
+                for number, info in enumerate(members):
+                    files[info.filename.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
+                    with archive.open(info) as packed, path.open("wb") as file:
+                        shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
+        # RuntimeError: encrypted, or compressed by what Python does not have.
+        except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
+            raise SourceError(f"{self.path}: cannot be read as .npz ({error}). Save it again") from None
         return files
 
     def _open(self, name: str) -> Array:
         path = self._files[name]
         try:
-            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if not isinstance(array, np.ndarray):
-                raise ValueError("an archive of arrays by another name")
-        except (OSError, ValueError) as error:
+            with path.open("rb") as file:
+                header = npy.read_header(file.read(1 << 16))
+            order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
+            if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
+                raise ValueError(f"it is too short for an array of shape {header.shape}")
+            array: Array = np.memmap(path, header.dtype, "r", header.size, header.shape, order)
+        except (OSError, ValueError, OverflowError) as error:
             raise SourceError(
                 f"{path if path in (self.path, self.labels) else self.path}: {name!r} cannot be mapped ({error}). "
                 "Arrays of Python objects are pickles, which are never opened; save numbers"

@@ -33,6 +33,7 @@ class SampleSource(Source):
     """
 
     columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    takes_paths = True  # for images and masks
     _folder = Path()
     _notes: Sequence[str] = ()
 
@@ -60,7 +61,7 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        fill_spool(scratch, self.title, self.samples)
+        fill_spool(scratch, self.title, self.samples, self.takes_paths)
 
     def list_samples(self) -> Listing:
         rows, kinds = read_rows(self._folder)
@@ -92,6 +93,9 @@ class FileSource(SampleSource):
 
     columns: names in it by what they hold, such as {"image": ("photo",)}, where they are not the usual ones.
     """
+
+    takes_paths = False
+    needs_process = True
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self.path = Path(path)

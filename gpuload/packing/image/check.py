@@ -29,8 +29,6 @@ KEPT = "kept"
 
 _MAX_SIDE = 65_500  # libjpeg's limit
 
-Image.MAX_IMAGE_PIXELS = None  # `Encoding.max_pixels` is checked instead, before anything is decoded
-
 
 class NotWantedError(Exception):
     """The user asked to skip this image; the message is the reason alone."""
@@ -120,8 +118,10 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         stored = _check_header(data, encoding) if data.startswith(jpeg.START) else None
         if stored is not None and decodes_cleanly(data):
             return stored
+    Image.MAX_IMAGE_PIXELS = None  # `_refuse_size` says it in words of the option, before anything is decoded
     image = Image.open(io.BytesIO(data))
     _refuse_size(*image.size, encoding)
+    Image.MAX_IMAGE_PIXELS = encoding.max_pixels  # of what is in it: an icon holds PNGs of any size
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
         upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1)

@@ -1,0 +1,28 @@
+"""All targets: where each is, so that a process imports no more than it fuzzes."""
+
+TARGETS: dict[str, str] = {
+    "jpeg": "fuzzing.jpegs:JpegTarget",
+    "headers": "fuzzing.images:HeaderTarget",
+    "packed-image": "fuzzing.images:PackedImageTarget",
+    "loaded-image": "fuzzing.images:LoadedImageTarget",
+    "mask": "fuzzing.images:MaskTarget",
+    "manifest": "fuzzing.folders:ManifestTarget",
+    "index": "fuzzing.folders:IndexTarget",
+    "loader": "fuzzing.folders:LoaderTarget",
+    "tuning": "fuzzing.folders:TuningTarget",
+    "state": "fuzzing.folders:StateTarget",
+    "tar": "fuzzing.members:TarTarget",
+    "npy": "fuzzing.members:NpyTarget",
+    "zip": "fuzzing.sources:ZipTarget",
+    "tar-source": "fuzzing.sources:TarSourceTarget",
+    "npy-source": "fuzzing.sources:NpySourceTarget",
+    "npz": "fuzzing.sources:NpzTarget",
+    "table": "fuzzing.annotations:TableTarget",
+    "coco": "fuzzing.annotations:CocoTarget",
+    "voc": "fuzzing.annotations:VocTarget",
+    "sidecar": "fuzzing.annotations:SidecarTarget",
+    "lmdb-values": "fuzzing.stores:LmdbValueTarget",
+    "lmdb": "fuzzing.stores:LmdbTarget",
+    "hdf5": "fuzzing.stores:Hdf5Target",
+    "parquet": "fuzzing.stores:ParquetTarget",
+}
