@@ -26,11 +26,13 @@ def main(name: str, seed: int, count: int, seconds: float, folder: Path) -> None
     warnings.simplefilter("error", RuntimeWarning)  # such as NaN that is cast to a whole number
     target: Target = resolve_name(TARGETS[name])()
     seeds = target.seeds()
+    refused = 0
     for data in seeds:
         try:
             target.run(data)
-        except target.refusals as error:
-            print(f"{name}: a seed is refused: {type(error).__name__} {error}", file=sys.stderr)
+        except target.refusals:
+            refused += 1
+    print(f"{name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + target.memory,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with (folder / "current").open("r+b") as file:

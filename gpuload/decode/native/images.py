@@ -99,7 +99,7 @@ class ImageDecoder:
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
                 return _picture_of(whole, factor), whole
-        except ValueError:  # faults some of which Pillow tolerates, as DALI does
+        except (ValueError, KeyError):  # faults some of which Pillow tolerates; KeyError: a sampling without a name
             pass
         other = _decode_other(data, (height, width))
         return _picture_of(other), other

@@ -201,9 +201,7 @@ class _Directory:
         end, owner = 0, ""
         for name, info in sorted(self.members.items(), key=lambda item: item[1].header_offset):
             if info.header_offset < end:
-                self.refused.append(
-                    (name, f"begins within {owner!r}, as archives do that unpack to any size")
-                )
+                self.refused.append((name, f"begins within {owner!r}, as archives do that unpack to any size"))
                 del self.members[name]
             else:
                 end, owner = info.header_offset + _LOCAL_HEADER.size + info.compress_size, name
