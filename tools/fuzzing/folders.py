@@ -1,8 +1,9 @@
 """A packed folder and what a loader is asked to read of it: manifest, index, shards, tuning and states."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,12 @@ def sample(number: int) -> dict[str, Any]:
         "image": encoded(Image.fromarray(pixels), "JPEG"),
         "label": ("ant", "bee")[number % 2],
         "labels": ["ant", "bee"][: number % 3],
+        "angle": number / 8 - 0.5,
         "drive": [number / 4, -1.5],
         "caption": f"photo {number}",
         "about": {"number": number},
         "tokens": np.arange(3, dtype=np.uint16) + number,
+        "features": (np.arange(6).reshape(2, 3) + number).astype(">f4"),
         "boxes": [[0, 0, 5, 6], [1, 2, 3, 4]][: number % 3],
         "boxes_class": ["ant", "bee"][: number % 3],
         "keypoints": [[1, 2, 2, 3, 4, 1]] * (number % 2),
@@ -43,10 +46,12 @@ class FolderTarget(Target):
     """A packed folder, of which one file is another; opened and read, but not decoded."""
 
     file = ""
+    packing: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self) -> None:
         folder = scratch_folder()
-        gpuload.pack(map(sample, range(_SAMPLES)), folder / "set", workers=1, maxcount=3, shuffle=False)
+        samples = map(sample, range(_SAMPLES))
+        gpuload.pack(samples, folder / "set", workers=1, maxcount=3, shuffle=False, **self.packing)
         self.folder = folder / "set" / "train"
 
     def seeds(self) -> list[bytes]:
@@ -138,12 +143,12 @@ def _other_value(rng: Random, data: bytes) -> bytes:
         values = [rng.choice(VALUES) for _ in values]
     row = rng.randrange(len(values))
     while True:
-        values[row] = _value_of(rng, kind) if rng.random() < 0.8 else rng.choice(VALUES)
+        values[row] = random_value(rng, kind) if rng.random() < 0.8 else rng.choice(VALUES)
         try:
             changed = pa.array(values, kind)
             break
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            values = [_value_of(rng, kind) for _ in values]
+            values = [random_value(rng, kind) for _ in values]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         for index, batch in enumerate(batches):
@@ -156,7 +161,7 @@ def _other_value(rng: Random, data: bytes) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _value_of(rng: Random, kind: pa.DataType) -> Any:
+def random_value(rng: Random, kind: pa.DataType) -> Any:
     """Any value of an Arrow type, and null."""
     if rng.random() < 0.1 or pa.types.is_null(kind):
         return None
@@ -170,29 +175,11 @@ def _value_of(rng: Random, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
         return rng.choice((float("nan"), float("inf"), -3e38, 0.0, rng.random()))
     if pa.types.is_fixed_size_list(kind):
-        return [_value_of(rng, kind.value_type) for _ in range(kind.list_size)]
+        return [random_value(rng, kind.value_type) for _ in range(kind.list_size)]
     if pa.types.is_list(kind):
-        return [_value_of(rng, kind.value_type) for _ in range(rng.randrange(4))]
+        return [random_value(rng, kind.value_type) for _ in range(rng.randrange(4))]
     text = "".join(rng.choice("a/.\0\nü") for _ in range(rng.randrange(20)))
     return text.encode() if pa.types.is_binary(kind) else text
-
-
-class LoaderTarget(IndexTarget):
-    """`index.arrow`, and all that follows from it, up to decoded batches of every field."""
-
-    name = "loader"
-
-    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
-        return _other_value(rng, data)
-
-    def read(self) -> None:
-        fields = list(gpuload.Dataset(self.folder).fields)
-        augment = gpuload.Augment(8, dtype="uint8")
-        with gpuload.DaliIterator(
-            self.folder, 2, augment=augment, fields=fields, device="cpu", drop_last=False, output="numpy"
-        ) as loader:
-            for _ in loader:
-                pass
 
 
 class TuningTarget(FolderTarget):

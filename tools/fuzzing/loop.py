@@ -17,42 +17,63 @@ from random import Random
 from fuzzing.registry import TARGETS
 from fuzzing.target import Target
 
+_CORPUS = Path(__file__).resolve().parent.parent.parent / "tests" / "corpus"  # inputs that were findings once
 CURRENT_BYTES = 16 << 20  # the input that is being read, kept where it outlives this process
 
 
-def main(name: str, seed: int, count: int, seconds: float, folder: Path) -> None:
-    """Fuzzes, and writes the counts to `folder` at the end."""
+def main(names: str, seed: int, count: int, seconds: float, folder: Path) -> None:
+    """Fuzzes targets, whose names are joined by commas, and writes the sums of their counts to `folder`."""
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)  # such as NaN that is cast to a whole number
-    target: Target = resolve_name(TARGETS[name])()
-    seeds = target.seeds()
-    refused = 0
-    for data in seeds:
-        try:
-            target.run(data)
-        except target.refusals:
-            refused += 1
-    print(f"{name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr)
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + target.memory,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with (folder / "current").open("r+b") as file:
         current = mmap.mmap(file.fileno(), CURRENT_BYTES)
-    counts = {"inputs": 0, "accepted": 0, "refused": 0, **({"contained": 0} if target.processes else {})}
+    counts = {"inputs": 0, "accepted": 0, "refused": 0}
+    each = names.split(",")
+    for name in each:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        target: Target = resolve_name(TARGETS[name])()
+        counts = _fuzz(target, seed, count // len(each), seconds / len(each), current, folder, counts)
+    (folder / "counts").write_text(json.dumps(counts))
+    (folder / "ended").touch()
+
+
+def _fuzz(
+    target: Target,
+    seed: int,
+    count: int,
+    seconds: float,
+    current: mmap.mmap,
+    folder: Path,
+    counts: dict[str, int],
+) -> dict[str, int]:
+    """The counts, with those of this target added."""
+    before, ends = counts["inputs"], time.monotonic() + seconds
+    known = sorted((_CORPUS / target.name).glob("*")) if (_CORPUS / target.name).is_dir() else []
+    seeds = target.seeds()
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + target.memory, resource.RLIM_INFINITY))
+    refused = sum(_read(target, data, current, folder) == "refused" for data in seeds)
+    print(f"{target.name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr)
     if target.processes:
-        counts, seed = _survive(counts, seed, folder)
-    rng = Random(f"{name} {seed}")
-    ends = time.monotonic() + seconds
-    while counts["inputs"] < count and time.monotonic() < ends:
+        counts, seed = _survive({"contained": 0, **counts}, seed, folder)
+    seeds += [path.read_bytes() for path in known]
+    for data in seeds[-len(known) :] if known else []:
+        _read(target, data, current, folder)
+    rng = Random(f"{target.name} {seed}")
+    while counts["inputs"] - before < count and time.monotonic() < ends:
         data = target.mutate(rng, rng.choice(seeds), seeds)[: CURRENT_BYTES - 8]
-        current[8 : 8 + len(data)] = data
-        current[:8] = len(data).to_bytes(8, "little")
-        outcome = _outcome(target, data, folder)
+        outcome = _read(target, data, current, folder)
         counts["inputs"] += 1
         counts[outcome] += 1
         if target.processes or counts["inputs"] % 256 == 0:
             (folder / "counts").write_text(json.dumps(counts))
-    (folder / "counts").write_text(json.dumps(counts))
-    (folder / "ended").touch()
+    return counts
+
+
+def _read(target: Target, data: bytes, current: mmap.mmap, folder: Path) -> str:
+    current[8 : 8 + len(data)] = data
+    current[:8] = len(data).to_bytes(8, "little")
+    return _outcome(target, data, folder)
 
 
 def _survive(counts: dict[str, int], seed: int, folder: Path) -> tuple[dict[str, int], int]:
@@ -66,7 +87,8 @@ def _survive(counts: dict[str, int], seed: int, folder: Path) -> tuple[dict[str,
             os._exit(0)
         if code in (-signal.SIGPROF, -signal.SIGALRM):
             os.kill(os.getpid(), -code)
-        counts = json.loads((folder / "counts").read_text())
+        if (folder / "counts").exists():
+            counts = json.loads((folder / "counts").read_text())
         counts["inputs"] += 1
         counts["contained"] += 1
         seed += 1_000_000
