@@ -81,5 +81,3 @@ def test_one_byte_outside_of_guarded_memory_ends_the_process(offset: int) -> Non
     tools = str(Path(__file__).resolve().parent.parent / "tools")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": tools})
     assert run.stdout == "inside\n" and run.returncode == -11
-
-
