@@ -52,7 +52,7 @@ def huge_icon() -> bytes:
 
 @pytest.mark.parametrize("data", [huge_jpeg(), huge_png()], ids=["jpeg", "png"])
 def test_the_packer_rejects_a_header_of_too_many_pixels(data: bytes) -> None:
-    with pytest.raises(DecodeError, match=r"^(\d+)000 x \1000 pixels, more than --max-pixels 178956970$"):
+    with pytest.raises(DecodeError, match=r"^\d+000 x \d+000 pixels, more than --max-pixels 178956970$"):
         prepare_image(data)
 
 

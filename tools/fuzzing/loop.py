@@ -32,7 +32,7 @@ def main(names: str, seed: int, count: int, seconds: float, folder: Path) -> Non
     each = names.split(",")
     for name in each:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-        target: Target = resolve_name(TARGETS[name])()
+        target: Target = resolve_name(TARGETS.get(name, name))()
         counts = _fuzz(target, seed, count // len(each), seconds / len(each), current, folder, counts)
     (folder / "counts").write_text(json.dumps(counts))
     (folder / "ended").touch()
@@ -56,9 +56,8 @@ def _fuzz(
     print(f"{target.name}: {refused} of {len(seeds)} seeds are refused", file=sys.stderr)
     if target.processes:
         counts, seed = _survive({"contained": 0, **counts}, seed, folder)
-    seeds += [path.read_bytes() for path in known]
-    for data in seeds[-len(known) :] if known else []:
-        _read(target, data, current, folder)
+    for path in known:
+        _read(target, path.read_bytes(), current, folder)
     rng = Random(f"{target.name} {seed}")
     while counts["inputs"] - before < count and time.monotonic() < ends:
         data = target.mutate(rng, rng.choice(seeds), seeds)[: CURRENT_BYTES - 8]

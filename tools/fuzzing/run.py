@@ -48,8 +48,11 @@ def fuzz(name: str, seed: int, count: int, seconds: float, findings: Path) -> di
                 known = found.setdefault(one["title"], {**one, "times": 0, "input": ""})
                 known["times"] += one["times"]
                 known["input"] = known["input"] or _save(findings / name, about.with_suffix(""))
+            if run.returncode == 1:
+                raise RuntimeError(f"the fuzzer itself failed:\n{run.stderr}")
             if not (folder / "ended").exists():
                 deaths += 1
+                total["inputs"] += 1
                 title = _death(run.returncode)
                 known = found.setdefault(title, {"title": title, "trace": run.stderr[-2000:], "times": 0, "input": ""})
                 known["times"] += 1
