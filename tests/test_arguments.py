@@ -167,6 +167,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "max_pixels": COUNT,
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,

@@ -201,14 +201,10 @@ class Dataset:
             )
         return rows
 
-    def shard_of(self, sample: int) -> int:
-        """Number of the shard of a sample, which is given by its number in the whole set."""
-        return int(np.searchsorted(self.first_samples, sample, side="right")) - 1
-
     def first_row(self) -> pa.RecordBatch:
         """The first sample's row of the index, as a batch of one row; costs O(1)."""
         first = int(self.stored_samples(np.zeros(1, np.int64))[0])
-        shard = self.shard_of(first)
+        shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
         return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
 
     @checked("Dataset.keys", samples=_NUMBERS)

@@ -33,6 +33,8 @@ def read_header(data: bytes) -> NpyHeader:
     Raises:
         ValueError: it is damaged, or describes what no file can hold: Python objects, or a negative size.
     """
+    if data.startswith(b"PK"):
+        raise ValueError("it is an archive of arrays by another name, an .npz")
     file = io.BytesIO(data[: 1 << 16])
     try:
         major, _ = np.lib.format.read_magic(file)

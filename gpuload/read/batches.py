@@ -120,7 +120,8 @@ class _SizeLimit:
         pixels = batch.widths.astype(np.int64) * batch.heights
         if len(rows := np.flatnonzero(pixels > self._most)):
             row, sample = int(rows[0]), int(batch.samples[rows[0]])
-            shard = self._dataset.shard_paths[self._dataset.shard_of(sample)]
+            number = int(np.searchsorted(self._dataset.first_samples, sample, side="right")) - 1
+            shard = self._dataset.shard_paths[number]
             raise ShardError(
                 f"{shard}: sample {self._dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × "
                 f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give the loader a larger "

@@ -32,12 +32,16 @@ def check_document(found: Any) -> None:
 
 
 def _image(entry: dict[str, Any]) -> None:
+    if "id" not in entry or "file_name" not in entry:
+        raise ValueError("lists an image without an id or a file_name")
     _require(entry, "an image", id=_is_id, file_name=_is_text)
 
 
 def _annotation(entry: dict[str, Any]) -> None:
     if "caption" not in entry and "bbox" not in entry:
         raise ValueError("has an annotation with neither a caption nor a bbox")
+    if "id" not in entry or "image_id" not in entry:
+        raise ValueError("has an annotation without an id or an image_id")
     _require(entry, "an annotation", id=_is_id, image_id=_is_id)
     optional: dict[str, Callable[[Any], bool]] = {
         "caption": _is_text,

@@ -123,8 +123,8 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         stored = _check_header(data, encoding) if data.startswith(jpeg.START) else None
         if stored is not None and decodes_cleanly(data):
             return stored
-    # `_refuse_size` says it in words of the option. But what an icon holds is decoded when it is opened, whatever size the
-    # icon says it has: Pillow's limit holds there, and for all once they are open.
+    # `_refuse_size` says it in words of the option. But what an icon holds is decoded when it is opened, whatever size
+    # the icon says it has: Pillow's limit holds there, and for all once they are open.
     limit = max(encoding.max_pixels, MAX_PIXELS)
     Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) else None
     image = Image.open(io.BytesIO(data))

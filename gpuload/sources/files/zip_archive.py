@@ -200,7 +200,7 @@ class _Directory:
         """Refuses members that begin within the data of another, by which a small archive unpacks to any size."""
         end, owner = 0, ""
         for name, info in sorted(self.members.items(), key=lambda item: item[1].header_offset):
-            if info.header_offset < end:
+            if 0 <= info.header_offset < end:
                 self.refused.append((name, f"begins within {owner!r}, as archives do that unpack to any size"))
                 del self.members[name]
             else:
