@@ -63,7 +63,7 @@ def test_an_icon_cannot_hold_a_larger_image_than_it_says() -> None:
 
 @pytest.mark.parametrize("data", [huge_jpeg(), huge_png(), huge_icon()], ids=["jpeg", "png", "icon"])
 @pytest.mark.parametrize("plain", [True, False])
-def test_the_native_decoder_makes_no_more_pixels_than_the_index_says(
+def test_the_native_decoder_allocates_nothing_for_a_header_of_too_many_pixels(
     data: bytes, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", MAX_PIXELS)  # as Pillow has it

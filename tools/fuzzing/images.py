@@ -15,6 +15,7 @@ from gpuload.decode.masks import decode_mask
 from gpuload.decode.native.images import ImageDecoder, UndecodableError
 from gpuload.errors import DecodeError
 from gpuload.headers import exif, jpeg, png
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.packing.image.check import NotWantedError, prepare_image
 from gpuload.packing.options import Encoding
 
@@ -126,7 +127,7 @@ class LoadedImageTarget(PackedImageTarget):
         if broken:
             raise UndecodableError
         address, rows, columns, stride, *_ = plan.pictures[0].tolist()
-        assert address and stride >= 3 * columns and rows * columns <= (height + 3) * (width + 3) and len(owners) <= 1
+        assert address and stride >= 3 * columns and rows * columns <= MAX_PIXELS and len(owners) <= 1
 
 
 def _told_size(data: bytes) -> tuple[int, int]:

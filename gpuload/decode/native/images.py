@@ -13,6 +13,7 @@ from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.decode.native.compiled import count_compiled
 from gpuload.headers.jpeg import read_header
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
@@ -170,12 +171,9 @@ def _size_of_jpeg(data: U8) -> HeightWidth:
 
 
 def _refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
-    """Raises UndecodableError where an image has more pixels than the index says, before there is memory for them.
-
-    Another shape may be right: Pillow turns images as XMP says, which the index leaves as they are.
-    """
-    if found[0] * found[1] > told[0] * told[1]:
-        raise UndecodableError(f"{found[1]} × {found[0]} pixels, more than {told[1]} × {told[0]}")
+    """Raises UndecodableError where there are many more pixels than the index says, before there is memory for them."""
+    if found[0] * found[1] > max(told[0] * told[1], MAX_PIXELS):
+        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
 
 
 def _decode_other(data: U8, size: HeightWidth) -> U8:
