@@ -254,8 +254,9 @@ class Dataset:
                 raise ShardError(
                     f"{path}: missing; manifest.json lists {len(self.manifest.shards)} shards. Copy the folder again"
                 ) from None
-            found = status.st_size
-            if found != info.bytes or not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
+                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
+            if (found := status.st_size) != info.bytes:
                 raise ShardError(
                     f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
