@@ -173,8 +173,9 @@ def class_column(field: Field) -> str:
 def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) -> list[list[float]]:
     """The boxes of one sample, as float32 numbers."""
     try:
-        array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
-    except (TypeError, ValueError):
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
+            array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
+    except (TypeError, ValueError, OverflowError):
         raise SourceError(
             f"{where}: a box must be four numbers, x0 y0 x1 y1; {name!r} of sample {row} is {str(boxes)[:60]}"
         ) from None
