@@ -17,6 +17,7 @@ from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError, ShardError, StateError
 from gpuload.fields import FieldSpec
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
 from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup
@@ -103,6 +104,8 @@ class DaliIterator(NotSupported):
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
     verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
         for each shard. That is done while reading ahead; the first batch waits for a window of shards.
+    max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
+        `--max-pixels` has the same default, Pillow's.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -111,9 +114,9 @@ class DaliIterator(NotSupported):
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match, or a shard was truncated or changed, or
-            cannot be read any more. As after any error in a loop, `state_dict` is then that of the last batch handed
-            out; the next loop opens the shard again.
+        ShardError: while iterating, where a shard and its index do not match, an image has more than `max_pixels`, or a
+            shard was truncated or changed, or cannot be read any more. As after any error in a loop, `state_dict` is
+            then that of the last batch handed out; the next loop opens the shard again.
         DecodeError: while iterating, where a stored image does not decode; names shard and sample.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
@@ -153,6 +156,7 @@ class DaliIterator(NotSupported):
         output: Output = "torch",
         window: int = 8,
         verify: Literal["sha256"] | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self._process = os.getpid()
         self.dataset, mixture = open_data(data)
@@ -185,7 +189,8 @@ class DaliIterator(NotSupported):
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
         wanted_fields = collate.columns, collate.members, collate.masks
-        self._reader = BatchReader(self._datasets, stream, *wanted_fields, verify is not None)
+        limit = max_pixels if decodes else None
+        self._reader = BatchReader(self._datasets, stream, *wanted_fields, verify=verify is not None, max_pixels=limit)
         self._decoder = open_decoder(
             self.decoder,
             device_id,

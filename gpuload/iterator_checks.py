@@ -79,6 +79,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "output": choice(*get_args(Output)),
     "window": COUNT,
     "verify": optional(choice("sha256")),
+    "max_pixels": COUNT,
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 

@@ -172,6 +172,7 @@ LOADER: dict[str, Wrong] = {
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
     "verify": or_none(words("sha256")),
+    "max_pixels": COUNT,
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,

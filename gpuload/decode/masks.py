@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpuload.augment import View
 from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.types import U8, HeightWidth
 
 OTHER_SIZE = "it is not of its image's size"
 
@@ -28,14 +28,27 @@ def find_other_sizes(batch: Batch, masks: Sequence[U8]) -> list[int]:
     return rows
 
 
-def decode_mask(data: U8) -> U8:
-    """uint8 (height, width).
+class OtherSizeError(ValueError):
+    """A mask is not of its image's size; the message is `OTHER_SIZE`."""
+
+
+_ANY_SIZE_PIXELS = 1 << 20  # decoded whatever the image's size, so that damage is told before a wrong size
+
+
+def decode_mask(data: U8, size: HeightWidth) -> U8:
+    """uint8 (height, width). size: of its image.
 
     Raises:
-        OSError: Pillow does not decode it.
+        OtherSizeError: it is of another size; a large one is not decoded then.
+        Exception: Pillow does not decode it.
     """
     with Image.open(io.BytesIO(data.tobytes())) as image:
-        return np.array(image.convert("L") if image.mode != "L" else image)
+        if image.width * image.height > max(size[0] * size[1], _ANY_SIZE_PIXELS):
+            raise OtherSizeError(OTHER_SIZE)
+        mask = np.array(image.convert("L") if image.mode != "L" else image)
+    if mask.shape != size:
+        raise OtherSizeError(OTHER_SIZE)
+    return mask
 
 
 def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int) -> U8:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -299,11 +300,13 @@ class Dataset:
         for number, (path, info) in enumerate(zip(self.shard_paths, self.manifest.shards, strict=True)):
             try:
                 stamp = os.stat(path)
-            except OSError:
+            except (OSError, ValueError):
                 raise ShardError(
                     f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
                     "folder again"
                 ) from None
+            if not stat.S_ISREG(stamp.st_mode):  # opening a pipe would wait for its other end
+                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
             if (found := stamp.st_size) != info.bytes:
                 raise ShardError(
                     f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "

@@ -20,6 +20,7 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
 from gpuload.packing.image.placement import Fit
 from gpuload.types import WidthHeight
@@ -84,7 +85,7 @@ class Encoding:
     check: Literal["full", "header"] = "full"
     drop_gray: bool = False
     min_size: int = 0
-    max_pixels: int = 178_956_970
+    max_pixels: int = MAX_PIXELS
     resizer: Resizer = "auto"
 
     def __post_init__(self) -> None:

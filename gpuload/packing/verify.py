@@ -17,6 +17,7 @@ from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
@@ -24,7 +25,6 @@ from gpuload.packing.run.workers import Workers
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
-_ANY_SIZE = Encoding(max_pixels=1 << 62)
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,14 @@ def _faults(
 
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
     try:
-        return kind_of(field).find_fault(field, row, content, header, _image_size)
+        most = max(row["width"] * row["height"], MAX_PIXELS)
+        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, most))
     except DecodeError as error:
         return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
     except Exception as error:  # parsers and decoders may raise anything on damaged bytes
         return f"cannot be read: {error}"
 
 
-def _image_size(content: bytes) -> WidthHeight:
-    stored = prepare_image(content, encoding=_ANY_SIZE)
+def _image_size(content: bytes, max_pixels: int) -> WidthHeight:
+    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels))
     return stored.width, stored.height

@@ -11,6 +11,7 @@ import pyarrow as pa
 from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
+from gpuload.errors import ShardError
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.members import MemberViews
@@ -27,7 +28,8 @@ class BatchReader:
     """Reads any part of a stream.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields; they stay in the shard, too. verify: as for `Reader`.
+    masks: names of mask fields; they stay in the shard, too. verify: as for `Reader`. max_pixels: of an image, by the
+        index; None: any number.
     """
 
     def __init__(
@@ -37,9 +39,12 @@ class BatchReader:
         columns: Sequence[str],
         members: Sequence[str],
         masks: Sequence[str],
+        *,
         verify: bool = False,
+        max_pixels: int | None = None,
     ) -> None:
         self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
+        self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
         self._stream, self._masks = stream, masks
 
     def batches(self, parts: Iterator[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
@@ -81,6 +86,7 @@ class BatchReader:
         found = []
         for part in slices:
             encoded = self._readers[part.source].read(part.order, part.start, part.stop)
+            self._sizes[part.source].check(encoded)
             repeats = part.order.repeats(part.start, part.stop)
             views = tuple(
                 augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
@@ -118,6 +124,30 @@ class BatchReader:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+class _SizeLimit:
+    """Refuses images with more than `most` pixels by the index. Where the manifest says there are none: no cost."""
+
+    def __init__(self, dataset: Dataset, most: int | None) -> None:
+        self._dataset, self._most = dataset, most or 0
+        largest = dataset.manifest.width * dataset.manifest.height
+        self._needed = most is not None and not 0 < largest <= most
+
+    def check(self, batch: EncodedBatch) -> None:
+        """Raises ShardError for the first that is larger."""
+        if not self._needed:
+            return
+        pixels = batch.widths.astype(np.int64) * batch.heights
+        if len(rows := np.flatnonzero(pixels > self._most)):
+            row, sample = int(rows[0]), int(batch.samples[rows[0]])
+            number = int(np.searchsorted(self._dataset.first_samples, sample, side="right")) - 1
+            shard = self._dataset.shard_paths[number]
+            raise ShardError(
+                f"{shard}: sample {self._dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × "
+                f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give the loader a larger "
+                "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
+            )
 
 
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:

@@ -142,4 +142,4 @@ def test_a_mask_is_read_as_it_is() -> None:
     numbers = np.arange(256, dtype=np.uint8).reshape(8, 32)
     file = io.BytesIO()
     Image.fromarray(numbers).save(file, "PNG")
-    np.testing.assert_array_equal(decode_mask(np.frombuffer(file.getvalue(), np.uint8)), numbers)
+    np.testing.assert_array_equal(decode_mask(np.frombuffer(file.getvalue(), np.uint8), numbers.shape), numbers)

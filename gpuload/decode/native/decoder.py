@@ -23,7 +23,7 @@ import torch
 from gpuload.augment import Form, View
 from gpuload.collector import paused_collector
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
+from gpuload.decode.masks import OTHER_SIZE, OtherSizeError, crop_and_resize_mask, decode_mask
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
@@ -177,15 +177,15 @@ class NativeDecoder:
                     self._decode_masks(flight, row)
 
     def _decode_masks(self, flight: "_BatchInFlight", row: int) -> None:
-        batch, size = flight.batch, (flight.batch.encoded.heights[row], flight.batch.encoded.widths[row])
+        batch, size = flight.batch, (int(flight.batch.encoded.heights[row]), int(flight.batch.encoded.widths[row]))
         for number, fill in enumerate(self._fills):
             try:
-                mask = decode_mask(batch.masks[number][row])
+                mask = decode_mask(batch.masks[number][row], size)
+            except OtherSizeError:
+                flight.broken[row] = ("mask", OTHER_SIZE)
+                continue
             except Exception:  # Pillow's decoders raise many kinds
                 flight.broken[row] = ("mask",)
-                continue
-            if mask.shape != size:
-                flight.broken[row] = ("mask", OTHER_SIZE)
                 continue
             for view, masks in zip(batch.views, flight.masks, strict=True):
                 masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
