@@ -3,16 +3,19 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from gpuload.augment import Augment
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.corrupt import CorruptSamples, Report
+from gpuload.decode.guard import OnCorrupt
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
-from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError
 from gpuload.fields import FieldSpec
@@ -25,6 +28,7 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
+from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader
 from gpuload.tuning import tuned
 
@@ -84,6 +88,16 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    on_corrupt: what becomes of a sample whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
+        the next sample of its batch that decodes takes its place, with its own label, key and all other fields, and so
+        comes twice; of a batch without such a sample, the first one after the batch in the order. "mark": it stays, with
+        zeros for its image and the fill of its masks, and batches end with a field "corrupt", bool (N,), True there: to
+        weigh its loss with 0. Batch sizes, steps, states and all other samples are the same in all three.
+    max_corrupt: with "skip" and "mark", how many of them may come in an epoch on this rank, as a whole number or as a
+        share, in 0..1, of the samples that this rank gets in an epoch; more raise DecodeError.
+    corrupt_log: a file to which each of them is appended, as a line of JSON, whenever it comes.
+    exclude: samples to leave out, as `Dataset.subset` would: the file that `python -m gpuload verify --quarantine FILE`
+        wrote, or a list of keys. All ranks must leave out the same.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -93,7 +107,8 @@ class DaliIterator(NotSupported):
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
         ShardError: while iterating, where a shard and its index do not match.
-        DecodeError: while iterating, where a stored image does not decode; names shard and sample.
+        DecodeError: while iterating, where a stored image does not decode (names shard, sample, byte and reason), or
+            more than max_corrupt do not.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
@@ -127,16 +142,21 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.01,
+        corrupt_log: str | Path | None = None,
+        exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, self._datasets, shares = open_data(data)
+        self.dataset, self._datasets, shares = open_data(data, exclude)
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
         self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
         self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks)
-        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
+        marks = on_corrupt == "mark"
+        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks)
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
@@ -146,8 +166,8 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        stream = Stream(self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
+        self._open_reader = partial(self._make_reader, shares)
+        self._reader = self._open_reader()
         self._decoder = open_decoder(
             self.decoder,
             device_id,
@@ -156,9 +176,19 @@ class DaliIterator(NotSupported):
             collate.mask_fills if decodes else None,
             graph,
             hw_decoder_load,
+            on_corrupt,
             batch_size=min(batch_size, self._epochs.samples),
             num_threads=self.num_threads,
             prefetch=prefetch,
+        )
+        self._corrupt = CorruptSamples(
+            self._datasets,
+            collate.masks,
+            on_corrupt,
+            max_corrupt,
+            corrupt_log,
+            epoch_samples=self._epochs.samples / self.ranks.world_size,
+            rank=self.ranks.rank,
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
@@ -216,6 +246,11 @@ class DaliIterator(NotSupported):
         settings = {"batch_size": self.batch_size, "drop_last": self.drop_last, "batches": len(self)}
         compare_ranks(self.ranks, {**self.state_dict(), **settings}, timeout_s)
 
+    def report(self) -> Report:
+        """The samples that were replaced or marked on this rank since the loader was constructed: how many, and which
+        with key, shard, reason and epoch, the first 1,000 different ones. Empty with on_corrupt="raise"."""
+        return self._corrupt.report()
+
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""
         self._closed = True
@@ -256,11 +291,15 @@ class DaliIterator(NotSupported):
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
+        self._corrupt.start_epoch()
         try:
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
-            for batch, decoded in self._decoder.decode(batches):
-                fields = self._collate(batch, decoded, self._arrays)
+            for guarded in self._decoder.decode(batches, partial(self._read_spare, augments)):
+                batch, decoded = guarded.batch, guarded.decoded
+                if guarded.faults:
+                    self._corrupt.add(guarded, position.epoch)
+                fields = self._collate(batch, decoded, self._arrays, tuple(guarded.faults))
                 self._handed_out = position._replace(samples=batch.stop - position.begin)
                 self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
                 yield fields
@@ -272,7 +311,7 @@ class DaliIterator(NotSupported):
                     )
                 asked = time.perf_counter()
         except BatchDecodeError as error:
-            raise explain(error, self._datasets) from None
+            raise self._corrupt.explain(error) from None
         if (part := self._epochs.empty_part(position)) is not None:
             (last,) = self._reader.read([part], augments)
             self._handed_out = position._replace(samples=self._epochs.samples)
@@ -280,6 +319,20 @@ class DaliIterator(NotSupported):
             self.timing = Timing(last.read_s, 0.0, 0.0)
             yield self._collate(last, nothing, self._arrays)
         self._handed_out = self._epochs.following(position)
+
+    def _make_reader(self, shares: tuple[float, ...]) -> BatchReader:
+        stream = Stream(self._datasets, shares, seed=self.seed, window=self.window, shuffle=self.shuffle)
+        return BatchReader(self._datasets, stream, self._collate.columns, self._collate.members, self._collate.masks)
+
+    def _read_spare(self, augments: Sequence[Augment], position: int) -> Batch:
+        """The one sample at a position of the stream, in place of others that do not decode. Rare, and in any thread:
+        so by a reader of its own."""
+        reader = self._open_reader()
+        try:
+            (batch,) = reader.read([(position, position + 1, position)], augments)
+        finally:
+            reader.close()
+        return batch
 
     def _check_usable(self) -> None:
         check_process(self._process)

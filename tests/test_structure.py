@@ -18,7 +18,7 @@ PACKAGE = Path(gpuload.__file__).parent
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
-LOADING += ["decode_errors", "iterator_checks", "iterator"]
+LOADING += ["corrupt", "iterator_checks", "iterator"]
 COMMANDS = ["commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}

@@ -22,6 +22,7 @@ from gpuload.checks import (
     several,
 )
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.quarantine import leave_out
 from gpuload.errors import ArgumentError
 
 
@@ -66,13 +67,21 @@ class Mixture:
 
 
 def open_data(
-    data: str | Path | Dataset | Mixture,
+    data: str | Path | Dataset | Mixture, exclude: str | Path | Sequence[str] | None = None
 ) -> tuple[Dataset | Mixture, tuple[Dataset, ...], tuple[float, ...]]:
-    """What a user gave as data, opened; the data sets in it, and their shares."""
-    if isinstance(data, Mixture):
-        return data, data.datasets, data.shares
-    dataset = data if isinstance(data, Dataset) else Dataset(data)
-    return dataset, (dataset,), (1.0,)
+    """What a user gave as data, opened; the data sets in it, and their shares.
+
+    exclude: a quarantine file, or keys: samples to leave out.
+
+    Raises:
+        ArgumentError: no data set has one of the keys, the file is none, or nothing is left of a data set.
+    """
+    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data)
+    datasets = whole.datasets if isinstance(whole, Mixture) else (whole,)
+    shares = whole.shares if isinstance(whole, Mixture) else (1.0,)
+    if exclude is not None and (rest := leave_out(datasets, exclude)) != datasets:
+        whole, datasets = Mixture(rest, shares) if isinstance(whole, Mixture) else rest[0], rest
+    return whole, datasets, shares
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:

@@ -1,4 +1,6 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode.
+
+`find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
 
 import ctypes
 import os
@@ -12,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
+from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
+from gpuload.decode.dali.screen import Screen
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
 from gpuload.read.batch import Batch
-from gpuload.types import U8, HeightWidth
+from gpuload.types import U8
 
 
 def count_gpus() -> int:
@@ -72,6 +74,7 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
+        self._screen = Screen(stored)
         self._source: Iterator[Batch] = iter(())
         self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
         self._pipeline: Any = None
@@ -96,17 +99,17 @@ class DaliDecoder:
                 self._pipeline.reset()
                 return
             except RuntimeError as error:
-                raise self._explain(error) from None
+                # The pipeline cannot be used again ("Current pipeline object is no longer valid").
+                batches = [batch for batch, _ in self._in_flight]
+                self._discard()
+                if (found := self._screen.find_after_failure(batches)) is None:
+                    raise
+                raise BatchDecodeError(*found) from error
             except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
             batch, started = self._in_flight.popleft()
-            for field in batch.masks:
-                # DALI silently takes the image's crop out of a larger mask, too.
-                if rows := find_other_sizes(batch, field):
-                    self._discard()
-                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
             yield (
                 batch,
                 Decoded(
@@ -115,6 +118,10 @@ class DaliDecoder:
                     time.perf_counter() - started,
                 ),
             )
+
+    def find_faults(self, batch: Batch) -> dict[int, Fault]:
+        """The samples of a batch that must not be given to `decode`, by their rows."""
+        return self._screen.find_faults(batch)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
@@ -163,29 +170,6 @@ class DaliDecoder:
         self._pipeline = None
         self._in_flight.clear()
 
-    def _explain(self, error: RuntimeError) -> Exception:
-        """Finds the images that do not decode: DALI gives an index only for some faults, and never the sample.
-
-        The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
-        """
-        batches = [batch for batch, _ in self._in_flight]
-        self._discard()
-        for batch in batches:
-            encoded = batch.encoded
-            if not self._stored.raw:
-                sizes = [_decoded_size(data) for data in encoded.images]
-                if rows := [row for row, size in enumerate(sizes) if size is None]:
-                    return BatchDecodeError(batch, rows)
-                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
-                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
-                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
-            for masks in batch.masks:
-                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
-                    return BatchDecodeError(batch, rows, "mask")
-                if rows := find_other_sizes(batch, masks):
-                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
-        return error
-
 
 _pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -202,18 +186,3 @@ def _keep_pipelines() -> None:
 
 
 os.register_at_fork(after_in_child=_keep_pipelines)
-
-
-def _decoded_size(data: U8) -> HeightWidth | None:
-    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-    def graph() -> Any:
-        return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
-
-    try:
-        (images,) = graph().run()
-    except RuntimeError:
-        return None
-    height, width, _ = images.at(0).shape
-    return height, width

@@ -57,9 +57,10 @@ def count_compiled() -> int:
 
 def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
-    folder, and those that are shared: two that every compiled function uses, and Exif's constants."""
+    folder, and those that are shared: two that every compiled function uses, and of headers what is compiled."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    return [_HERE / "compiled.py", _HERE / "pointers.py", _HERE.parents[1] / "headers" / "exif.py", *own]
+    headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
+    return [_HERE / "compiled.py", _HERE / "pointers.py", *headers, *own]
 
 
 def _stamp(path: Path) -> str:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
+from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
@@ -83,13 +83,8 @@ class NativeDecoder:
                 return
             for task in flight.tasks:
                 task.result()
-            if flight.broken:
-                self._abandon()
-                what = min(flight.broken.values())
-                rows = sorted(row for row, broken in flight.broken.items() if broken == what)
-                raise BatchDecodeError(flight.batch, rows, *what)
             seconds = flight.ended - flight.started
-            yield flight.batch, Decoded(tuple(flight.images), tuple(flight.masks), seconds)
+            yield flight.batch, Decoded(tuple(flight.images), tuple(flight.masks), seconds, flight.broken)
 
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
@@ -142,7 +137,7 @@ class NativeDecoder:
             flight.started = min(flight.started, time.perf_counter())
             rows = slice(begin, min(begin + flight.block, number))
             _owners, broken = self._images.decode(flight.plan, rows)
-            flight.broken.update((row, ("image",)) for row in broken)
+            flight.broken.update(broken)
             views = zip(self._forms, flight.batch.views, flight.cuts, self._postprocess, flight.images, strict=True)
             for view in views:
                 _crop_and_resize(flight.plan.pictures[rows], rows, *view)
@@ -155,11 +150,11 @@ class NativeDecoder:
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row])
-            except Exception:  # Pillow's decoders raise many kinds
-                flight.broken[row] = ("mask",)
+            except Exception as error:  # Pillow's decoders raise many kinds
+                flight.broken.setdefault(row, Fault(reason_of(error), number))
                 continue
             if mask.shape != size:
-                flight.broken[row] = ("mask", OTHER_SIZE)
+                flight.broken.setdefault(row, Fault(OTHER_SIZE, number))
                 continue
             for view, masks in zip(batch.views, flight.masks, strict=True):
                 masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
@@ -183,7 +178,7 @@ class _BatchInFlight:
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
-    broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    broken: dict[int, Fault] = field(default_factory=dict)
     abandoned: bool = False
     started: float = math.inf
     ended: float = 0.0
