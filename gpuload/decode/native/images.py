@@ -98,7 +98,7 @@ class ImageDecoder:
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
                 return _picture_of(whole, factor), whole
-        except ValueError:  # faults some of which Pillow tolerates, as DALI does
+        except (ValueError, KeyError):  # faults some of which Pillow tolerates, as DALI does; KeyError: of its colours
             pass
         other = _decode_other(data)
         return _picture_of(other), other
