@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,8 @@ _LOG = logging.getLogger(__name__)
 _MOST_LISTED = 1000  # samples in a report, about 0.5 MB
 
 
-class CorruptSample(NamedTuple):
+@dataclass(frozen=True)
+class CorruptSample:
     """A sample that did not decode.
 
     shard: path of its shard. offset, bytes: where in the shard its image lies, or the mask that does not decode. index,
@@ -102,7 +104,7 @@ class CorruptSamples:
             self._in_epoch += 1
             place = found.dataset, found.index
             if place in self._listed:
-                self._listed[place] = self._listed[place]._replace(times=self._listed[place].times + 1)
+                self._listed[place] = replace(self._listed[place], times=self._listed[place].times + 1)
             elif len(self._listed) < _MOST_LISTED:
                 self._listed[place] = found
             self._write(found, guarded.batch, row)
@@ -121,8 +123,9 @@ class CorruptSamples:
         number = len(error.faults) - 1
         others = f", nor {'does' if number == 1 else 'do'} {counted(number, 'other')} of its batch" if number else ""
         return DecodeError(
-            f"{found.shard}: {what} {found.key!r} does not decode (byte {found.offset:,}): {found.reason}{others}. Pack "
-            "it again: `python -m gpuload pack` leaves out what does not decode, and says so; or use on_corrupt='skip'"
+            f"{found.shard}: {what} {found.key!r} does not decode (byte {found.offset:,}): {found.reason}{others}. "
+            "Pack it again: `python -m gpuload pack` leaves out what does not decode, and says so; or use "
+            "on_corrupt='skip'"
         )
 
     def _identify(self, batch: Batch, row: int, fault: Fault, epoch: int) -> CorruptSample:
@@ -136,11 +139,11 @@ class CorruptSamples:
         return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
 
     def _write(self, found: CorruptSample, batch: Batch, row: int) -> None:
-        """Appends a line, in one write, so that several ranks may share the file. A file that cannot be written any more
-        does not end the run."""
+        """Appends a line, in one write, so that several ranks may share the file. A file that cannot be written any
+        more does not end the run."""
         if self._log is None:
             return
-        line = {**found._asdict(), "rank": self._rank, "on_corrupt": self._on_corrupt}
+        line = {**asdict(found), "rank": self._rank, "on_corrupt": self._on_corrupt}
         del line["times"]
         if self._on_corrupt == "skip":
             source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])

@@ -90,9 +90,9 @@ class DaliIterator(NotSupported):
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
     on_corrupt: what becomes of a sample whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
         the next sample of its batch that decodes takes its place, with its own label, key and all other fields, and so
-        comes twice; of a batch without such a sample, the first one after the batch in the order. "mark": it stays, with
-        zeros for its image and the fill of its masks, and batches end with a field "corrupt", bool (N,), True there: to
-        weigh its loss with 0. Batch sizes, steps, states and all other samples are the same in all three.
+        comes twice; of a batch without such a sample, the first one after the batch in the order. "mark": it stays,
+        with zeros for its image and the fill of its masks, and batches end with a field "corrupt", bool (N,), True
+        there: to weigh its loss with 0. Batch sizes, steps, states and all other samples are the same in all three.
     max_corrupt: with "skip" and "mark", how many of them may come in an epoch on this rank, as a whole number or as a
         share, in 0..1, of the samples that this rank gets in an epoch; more raise DecodeError.
     corrupt_log: a file to which each of them is appended, as a line of JSON, whenever it comes.
@@ -156,7 +156,9 @@ class DaliIterator(NotSupported):
         self.ranks = find_ranks(rank, world_size)
         self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks)
         marks = on_corrupt == "mark"
-        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks)
+        collate = Collate(
+            fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
+        )
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
         wanted = "dali" if graph is not None and decoder == "auto" else decoder

@@ -1,4 +1,4 @@
-"""Many runs of a loader with DALI's CPU decoder over a set with damaged images, each in a process of its own: counts how
+"""Many runs of a loader with DALI's CPU decoder over a set with damaged images, each in its own process: counts how
 they end. DALI alone crashes on the same data: `tools/dali_crash.py`.
 
     python tools/dali_stress.py --runs 200 --json tools/results/dali-stress.json

@@ -65,7 +65,9 @@ class Guard:
     find_faults: finds what must not be given to the decoder; None where it takes anything.
     """
 
-    def __init__(self, decoder: Decoder, on_corrupt: OnCorrupt = "raise", find_faults: FindFaults | None = None) -> None:
+    def __init__(
+        self, decoder: Decoder, on_corrupt: OnCorrupt = "raise", find_faults: FindFaults | None = None
+    ) -> None:
         self._decoder, self._on_corrupt, self._find_faults = decoder, on_corrupt, find_faults
 
     def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[Guarded]:

@@ -14,8 +14,8 @@ from gpuload.read.batch import Batch
 class Fault(NamedTuple):
     """Why a sample does not decode.
 
-    reason: in words, such as "it is truncated". mask: of which of its masks, counted in the order of `Batch.masks`; None
-    of its image.
+    reason: in words, such as "it is truncated". mask: of which of its masks, counted as `Batch.masks` is; None of its
+    image.
     """
 
     reason: str
@@ -32,7 +32,7 @@ class Decoded(NamedTuple):
     masks: for each view, for each mask field, uint8 (N, height, width).
     seconds: from the start of its decoding until it was ready, or with DALI until it was taken. Batches are decoded
         concurrently.
-    broken: the samples that do not decode, by their rows. Their pixels may be anything, and the arrays are NumPy arrays.
+    broken: the samples that do not decode, by their rows. Their pixels may be anything; arrays are NumPy arrays then.
     """
 
     images: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Decoder(Protocol):
         `Decoded.broken` by a decoder that can go on.
 
         Raises:
-            BatchDecodeError: by a decoder that cannot: samples of the next batch do not decode. Another call may follow.
+            BatchDecodeError: by a decoder that cannot: samples of the next batch do not decode. A new call may follow.
         """
 
     def close(self) -> None:

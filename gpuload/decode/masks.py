@@ -11,6 +11,7 @@ from gpuload.types import U8
 
 OTHER_SIZE = "it is not of its image's size"
 
+
 def reason_of(error: Exception) -> str:
     """Why Pillow does not decode a file: one line, the same for the same file."""
     if isinstance(error, UnidentifiedImageError):

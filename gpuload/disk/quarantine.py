@@ -60,14 +60,15 @@ def _parse(entry: Any) -> Quarantined:
     texts, numbers = [entry[name] for name in ("key", "shard")], [entry[name] for name in ("offset", "bytes")]
     if not all(type(text) is str for text in texts) or not all(type(n) is int for n in numbers):
         raise ValueError
-    return Quarantined(*texts, *numbers, str(entry.get("reason", "")))
+    (key, shard), (offset, size) = texts, numbers
+    return Quarantined(key, shard, offset, size, str(entry.get("reason", "")))
 
 
 def leave_out(datasets: Sequence[Dataset], exclude: str | Path | Sequence[str]) -> tuple[Dataset, ...]:
     """The data sets without these samples; one that has none of them is returned as it is.
 
-    exclude: path of a quarantine list, whose samples need not be in these sets; or keys, of which each must be in one of
-    them. With keys, the keys of all shards are read.
+    exclude: path of a quarantine list, whose samples need not be in these sets; or keys, each of which must be in one
+    of them. With keys, the keys of all shards are read.
 
     Raises:
         ArgumentError: no data set has one of the keys, the list cannot be read, or nothing is left of a data set.
@@ -81,7 +82,7 @@ def leave_out(datasets: Sequence[Dataset], exclude: str | Path | Sequence[str]) 
         if missing := [key for key in exclude if key not in known]:
             raise ArgumentError(
                 f"exclude: {' + '.join(str(dataset.folder) for dataset in datasets)} has no sample with the key "
-                f"{some_of(missing)}. Keys are those of the field \"key\""
+                f'{some_of(missing)}. Keys are those of the field "key"'
             )
         found = [samples for samples, _ in pairs]
     return tuple(_without(dataset, samples) for dataset, samples in zip(datasets, found, strict=True))
@@ -111,7 +112,9 @@ def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
         offsets, sizes = (rows.column(name).to_numpy() for name in (image.offset_column, image.bytes_column))
         for sample in samples:
             at = np.flatnonzero((offsets == sample.offset) & (sizes == sample.bytes))
-            found += [int(dataset.first_samples[shard]) + r for r in at.tolist() if rows["key"][r].as_py() == sample.key]
+            found += [
+                int(dataset.first_samples[shard]) + r for r in at.tolist() if rows["key"][r].as_py() == sample.key
+            ]
     return np.array(found, np.int64)
 
 

@@ -1,7 +1,7 @@
-"""Whether a JPEG is sound as far as can be told without decoding it: libjpeg's rules, read strictly (ITU-T T.81, annex B).
+"""Whether a JPEG is sound as far as can be told without decoding it, by libjpeg's rules (ITU-T T.81, annex B).
 
-A decoder may raise on any file, but does not on one that passes: its segments are complete and valid, every table that a
-scan uses is defined, and the file does not end early. Damage to the coded bits is not seen; decoders show it.
+DALI does not raise on a file that passes: its segments are complete and valid, each table that a scan uses is defined,
+and the file does not end early. Damage to the coded bits is not seen; decoders show it.
 
 The functions are written for Python and for a compiler alike: `make_check` takes what prepares them. `file` is anything
 that gives bytes by index.
@@ -9,11 +9,9 @@ that gives bytes by index.
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from gpuload.headers.exif import ORIENTATION
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # What a check found.
 SOUND, NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE = range(5)
@@ -77,13 +75,13 @@ def _turns(file: Any, begin: int, end: int) -> int:
             place = tag + 4 + (3 - byte if msb == 1 else byte)
             count, offset = count << 8 | file[place], offset << 8 | file[place + 4]
         # Readers differ on what they do about a value that is not in the segment: some pass over all Exif data.
-        size = count * _VALUE_BYTES[kind] if 1 <= kind and kind <= 12 else end
+        size = count * _VALUE_BYTES[kind] if kind >= 1 and kind <= 12 else end
         clear = clear and (size <= 4 or offset + size <= end - begin)
         if (file[tag + msb] << 8 | file[tag + lsb]) == ORIENTATION:
             if value != 1 or kind != 3 or count != 1:
                 return -1
             value = file[tag + 8 + msb] << 8 | file[tag + 8 + lsb]
-            clear = clear and 1 <= value and value <= 8
+            clear = clear and value >= 1 and value <= 8
     return 0 if value < 5 else 1 if clear else -1
 
 
@@ -144,7 +142,7 @@ def _scan_fault(file: Any, at: int, length: int, frame: int, progressive: bool, 
     return components > 1 and blocks > 10
 
 
-def make_check(prepare: Callable[[F], F], next_marker: Callable[..., int]) -> Callable[..., int]:
+def make_check(prepare: Callable[[Any], Any], next_marker: Callable[..., int]) -> Callable[..., int]:
     """A function (file, address, size in bytes, height, width) that says whether a JPEG is sound and, upright, of that
     size. The address is of a file in memory, for `next_marker`.
 
@@ -152,7 +150,6 @@ def make_check(prepare: Callable[[F], F], next_marker: Callable[..., int]) -> Ca
     """
     codes_end, turns, frame_fault, scan_fault = map(prepare, (_codes_end, _turns, _frame_fault, _scan_fault))
 
-    @prepare
     def check(file: Any, address: int, size: int, height: int, width: int) -> int:
         if size < 4 or file[0] != 0xFF or file[1] != 0xD8:
             return NO_JPEG
@@ -219,4 +216,5 @@ def make_check(prepare: Callable[[F], F], next_marker: Callable[..., int]) -> Ca
             at = end
         return NO_END
 
-    return check
+    prepared: Callable[..., int] = prepare(check)
+    return prepared

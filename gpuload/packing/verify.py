@@ -48,10 +48,10 @@ DecodeCheck = Callable[[bytes, int, int], str | None]
 class VerifyJob:
     """Verifies shard `number` of a packed folder.
 
-    position: path of the file in which the worker notes where it is. decode: besides the check of the packer. known_bad:
-    samples (by their rows) that killed a worker, and why. killed_at: the row at which SIGKILL ended one, which the kernel
-    sends where memory is short, too: it is tried again. died: how the worker that last tried ended, where no sample is to
-    blame, or "".
+    position: path of the file in which the worker notes where it is. decode: besides the check of the packer.
+    known_bad: samples (by their rows) that killed a worker, and why. killed_at: the row at which SIGKILL ended one; it
+    is tried once more, since the kernel sends that where memory is short, too. died: how the worker that last tried
+    ended, where no sample is to blame, or "".
     """
 
     folder: Path
@@ -171,7 +171,11 @@ def _after_death(job: VerifyJob, code: int) -> VerifyJob:
         return replace(job, died=ended)
     if code == -signal.SIGKILL and job.killed_at != row:
         return replace(job, killed_at=row)
-    reason = f"takes longer than {_MOST_SECONDS:g} s to decode" if code == -signal.SIGALRM else f"kills its decoder ({ended})"
+    reason = (
+        f"takes longer than {_MOST_SECONDS:g} s to decode"
+        if code == -signal.SIGALRM
+        else f"kills its decoder ({ended})"
+    )
     return replace(job, known_bad={**job.known_bad, row: reason})
 
 
@@ -209,7 +213,9 @@ def verify_shard(job: VerifyJob) -> ShardFaults:
     return ShardFaults(faults + found.lines, found.bad)
 
 
-def _verify_samples(job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]) -> ShardFaults:
+def _verify_samples(
+    job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
+) -> ShardFaults:
     found = ShardFaults()
     with path.open("rb") as file, WorkerPosition(job.position) as position:
         for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
@@ -239,7 +245,7 @@ def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file:
         content = os.pread(file.fileno(), member.size, member.offset)
         fault = _content_fault(one, row, content, offset - member.offset)
         if not fault and job.decode is not None and one.kind == "image":
-            fault = job.decode(content, row["height"], row["width"])
+            fault = job.decode(content, row["height"], row["width"]) or ""
         if fault:
             faults.append(f"its {one.name} {fault}")
     return faults

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from images import encode, smooth_image
-from made_batches import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from images import encode, smooth_image
+from made_batches import make_batch
 
 import gpuload
 from gpuload.augment import Augment
@@ -120,7 +120,9 @@ def test_a_sample_is_replaced_by_the_next_of_its_batch(kind: str, broken: Broken
         assert [tuple(row) for row in one.decoded.images[1].tolist()] == expected(number, broken)
         assert list(map(name_of, one.batch.encoded.images)) == expected(number, broken)
         assert sorted(one.faults) == sorted(row for batch, row in broken if batch == number)
-        assert {row: fault.reason for row, fault in one.faults.items()} == {row: f"of {(number, row)}" for row in one.faults}
+        assert {row: fault.reason for row, fault in one.faults.items()} == {
+            row: f"of {(number, row)}" for row in one.faults
+        }
         assert one.batch.stop == wanted[number].stop
 
 
@@ -142,7 +144,7 @@ def test_raise_comes_after_the_batches_before(kind: str) -> None:
     wanted, found = batches(6), []
     with pytest.raises(BatchDecodeError, match="2 of 5 samples do not decode") as caught:
         for one in guarded(kind, {(3, 2), (3, 4), (4, 0)}, "raise").decode(iter(wanted), spare):
-            found.append(one.batch)
+            found += [one.batch]
     assert found == wanted[:3]
     assert caught.value.batch is wanted[3] and sorted(caught.value.faults) == [2, 4]
 
@@ -200,5 +202,3 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
     assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)
     assert changed.encoded.spans[1].tolist() == [image.ctypes.data, image.nbytes]
     assert changed.encoded.images[0] is data[0] and changed.masks[0][1] is image and batch.encoded.images[1] is data[1]
-
-

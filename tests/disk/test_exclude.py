@@ -45,8 +45,9 @@ def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> 
     with load(mixed, exclude=exclude) as found, load(gpuload.mix([(rest, 0.6), (fewer, 0.4)])) as expected:
         same(found, expected)
     with load(packed) as whole, load(packed, exclude=exclude) as part:
+        state = whole.state_dict()
         with pytest.raises(gpuload.StateError, match="is of another data set"):
-            part.load_state_dict(whole.state_dict())
+            part.load_state_dict(state)
 
 
 def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) -> None:
@@ -72,8 +73,16 @@ def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[1]", "{}", '"text"', '{"key": 1, "shard": "s", "offset": 1, "bytes": 1}', "[" * 100_000]
-    + ['{"key": "k", "shard": "s", "offset": 1.5, "bytes": 1}', '{"key": "k", "shard": "s", "offset": true, "bytes": 1}'],
+    [
+        "{",
+        "[1]",
+        "{}",
+        '"text"',
+        "[" * 100_000,
+        '{"key": 1, "shard": "s", "offset": 1, "bytes": 1}',
+        '{"key": "k", "shard": "s", "offset": 1.5, "bytes": 1}',
+        '{"key": "k", "shard": "s", "offset": true, "bytes": 1}',
+    ],
 )
 def test_a_line_that_is_no_sample_is_named(packed: Path, tmp_path: Path, line: str) -> None:
     path = tmp_path / "list"

@@ -74,7 +74,9 @@ def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder
         expected = whole[stop : 12 if stop < 12 else 24]
         assert len(rest) == len(expected)
         for one, other in zip(rest, expected, strict=True):
-            assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other))
+            assert all(
+                torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True)
+            )
 
 
 @pytest.mark.parametrize("prefetch", [1, 7])
@@ -119,7 +121,9 @@ def test_marks_come_in_every_form_of_a_batch(bad: Path, decoder: str, output: An
     gray = [gpuload.transforms.RandomGrayscale(0.5)]
     views = [Augment(12, transforms=gray, layout=layout), Augment(8, layout=layout)]
     fields = ("image",)
-    with skipping(bad, decoder, on_corrupt="mark", augment=views, output=output, output_dict=True, fields=fields) as one:
+    with skipping(
+        bad, decoder, on_corrupt="mark", augment=views, output=output, output_dict=True, fields=fields
+    ) as one:
         for batch in one:
             assert list(batch) == ["image", "corrupt"]
             marks = np.asarray(batch["corrupt"])
@@ -149,7 +153,9 @@ def test_a_mask_that_does_not_decode_counts_as_its_sample(tmp_path: Path, decode
     assert (found[0][2][3] == 9).all() and not found[1][1][:2].any()
     with (
         skipping(folder, decoder, batch_size=4, on_corrupt="raise", **options) as loader,
-        pytest.raises(gpuload.DecodeError, match=r"the mask 'mask' of sample '.*' does not decode \(byte [\d,]+\): it "),
+        pytest.raises(
+            gpuload.DecodeError, match=r"the mask 'mask' of sample '.*' does not decode \(byte [\d,]+\): it "
+        ),
     ):
         epoch(loader)
 
@@ -198,14 +204,18 @@ def test_the_report_is_bounded(bad: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(loader.report().samples) == 5 and loader.report().corrupt == len(BAD)
 
 
-@pytest.mark.parametrize(("most", "fits"), [(len(BAD), True), (len(BAD) - 1, False), (0, False), (0.14, True), (0.13, False)])
+@pytest.mark.parametrize(
+    ("most", "fits"), [(len(BAD), True), (len(BAD) - 1, False), (0, False), (0.14, True), (0.13, False)]
+)
 @pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
 def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: float, fits: bool) -> None:
     with skipping(bad, "native", max_corrupt=most, on_corrupt=on_corrupt, shuffle=False) as loader:
         if fits:
             assert len(epoch(loader) + epoch(loader)) == 26  # it counts anew in each epoch
             return
-        with pytest.raises(gpuload.DecodeError, match=rf"of epoch 0 do not decode, more than max_corrupt={most} allows"):
+        with pytest.raises(
+            gpuload.DecodeError, match=rf"of epoch 0 do not decode, more than max_corrupt={most} allows"
+        ):
             epoch(loader)
         if most == 0:
             assert loader.state_dict()["samples"] == 0
@@ -246,7 +256,9 @@ def test_a_field_called_corrupt_is_refused_with_marks(bad: Path) -> None:
         load(bad, on_corrupt="mark", batch_transforms=[add])
 
 
-@pytest.mark.parametrize("broken", [lambda data: data[: len(data) // 2], lambda data: data[:300] + bytes(len(data) - 300)])
+@pytest.mark.parametrize(
+    "broken", [lambda data: data[: len(data) // 2], lambda data: data[:300] + bytes(len(data) - 300)]
+)
 def test_damage_of_other_kinds_is_skipped_too(
     packed: Path, tmp_path: Path, decoder: str, broken: Callable[[bytes], bytes]
 ) -> None:
@@ -274,5 +286,3 @@ def test_without_faults_nothing_is_different(packed: Path, decoder: str) -> None
             assert loader.report() == (0, ())
     for one, two, three in zip(*found, strict=True):
         assert torch.equal(one[1], two[1]) and torch.equal(one[1], three[1]) and not three[4].any()
-
-

@@ -100,9 +100,9 @@ class DaliDecoder:
                 return
             except RuntimeError as error:
                 # The pipeline cannot be used again ("Current pipeline object is no longer valid").
-                batches = [batch for batch, _ in self._in_flight]
+                in_flight = [batch for batch, _ in self._in_flight]
                 self._discard()
-                if (found := self._screen.find_after_failure(batches)) is None:
+                if (found := self._screen.find_after_failure(in_flight)) is None:
                     raise
                 raise BatchDecodeError(*found) from error
             except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline

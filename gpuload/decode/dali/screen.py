@@ -30,6 +30,7 @@ _REASONS = {
 }
 _MOST_REMEMBERED = 65_536  # samples that were tried alone: a trial takes 0.5 ms or more, and each epoch would repeat it
 
+
 class Screen:
     """Finds the images and masks of batches that DALI does not decode, or not to the size that the index says."""
 
@@ -73,7 +74,7 @@ class Screen:
         """mask: number of the mask field, or None of the image. found: by the check for JPEGs."""
         size, reason = _size_of(batch, row), _REASONS[found]
         if data[: len(png.START)].tobytes() == png.START:
-            if (fault := sound_png.find_fault(memoryview(data), *size)) is None:
+            if (fault := sound_png.find_fault(data.data, *size)) is None:
                 return None
             reason = fault
         sample = int(batch.sources[row]), int(batch.encoded.samples[row]), mask

@@ -28,7 +28,9 @@ _check = make_check(inlined, _next_marker)
 @cached
 def _check_all(spans: I64, heights: I32, widths: I32, found: I8) -> None:
     for row in range(len(spans)):
-        found[row] = _check(bytes_at(spans[row, 0]), spans[row, 0], spans[row, 1], np.int64(heights[row]), np.int64(widths[row]))
+        found[row] = _check(
+            bytes_at(spans[row, 0]), spans[row, 0], spans[row, 1], np.int64(heights[row]), np.int64(widths[row])
+        )
 
 
 def check_jpegs(spans: I64, heights: I32, widths: I32) -> I8:
