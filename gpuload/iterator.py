@@ -168,7 +168,9 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        self._open_reader = partial(self._make_reader, shares)
+        # Has no reference to this loader, which its threads would keep alive.
+        stream = partial(Stream, self._datasets, shares, seed=seed, window=window, shuffle=shuffle)
+        self._open_reader = partial(_open_reader, self._datasets, stream, collate)
         self._reader = self._open_reader()
         self._decoder = open_decoder(
             self.decoder,
@@ -297,7 +299,7 @@ class DaliIterator(NotSupported):
         try:
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
-            for guarded in self._decoder.decode(batches, partial(self._read_spare, augments)):
+            for guarded in self._decoder.decode(batches, partial(_read_spare, self._open_reader, augments)):
                 batch, decoded = guarded.batch, guarded.decoded
                 if guarded.faults:
                     self._corrupt.add(guarded, position.epoch)
@@ -322,21 +324,24 @@ class DaliIterator(NotSupported):
             yield self._collate(last, nothing, self._arrays)
         self._handed_out = self._epochs.following(position)
 
-    def _make_reader(self, shares: tuple[float, ...]) -> BatchReader:
-        stream = Stream(self._datasets, shares, seed=self.seed, window=self.window, shuffle=self.shuffle)
-        return BatchReader(self._datasets, stream, self._collate.columns, self._collate.members, self._collate.masks)
-
-    def _read_spare(self, augments: Sequence[Augment], position: int) -> Batch:
-        """The one sample at a position of the stream, in place of others that do not decode. Rare, and in any thread:
-        so by a reader of its own."""
-        reader = self._open_reader()
-        try:
-            (batch,) = reader.read([(position, position + 1, position)], augments)
-        finally:
-            reader.close()
-        return batch
-
     def _check_usable(self) -> None:
         check_process(self._process)
         if self._closed:
             raise GpuloadError("this DaliIterator is closed; construct a new one")
+
+
+def _open_reader(datasets: tuple[Dataset, ...], make_stream: Callable[[], Stream], collate: Collate) -> BatchReader:
+    return BatchReader(datasets, make_stream(), collate.columns, collate.members, collate.masks)
+
+
+def _read_spare(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
+    """The one sample at a position of the stream, in place of others that do not decode.
+
+    It is rare, and asked for in any thread: so by a reader of its own.
+    """
+    reader = open_reader()
+    try:
+        (batch,) = reader.read([(position, position + 1, position)], augments)
+    finally:
+        reader.close()
+    return batch

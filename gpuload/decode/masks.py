@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from gpuload.augment import View
+from gpuload.headers import png, sound_png
 from gpuload.types import U8
 
 OTHER_SIZE = "it is not of its image's size"
@@ -19,12 +20,19 @@ def reason_of(error: Exception) -> str:
     return re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split())) or type(error).__name__
 
 
+def refuse_damaged_png(data: U8) -> None:
+    """Raises OSError for a PNG that is damaged; of one with a damaged end, Pillow shows the rest black, without a word."""
+    if data[: len(png.START)].tobytes() == png.START and (fault := sound_png.find_fault(data.data)) is not None:
+        raise OSError(fault)
+
+
 def decode_mask(data: U8) -> U8:
     """uint8 (height, width).
 
     Raises:
-        OSError: Pillow does not decode it.
+        OSError: it is damaged, or Pillow does not decode it.
     """
+    refuse_damaged_png(data)
     with Image.open(io.BytesIO(data.tobytes())) as image:
         return np.array(image.convert("L") if image.mode != "L" else image)
 

@@ -74,7 +74,7 @@ class Screen:
         """mask: number of the mask field, or None of the image. found: by the check for JPEGs."""
         size, reason = _size_of(batch, row), _REASONS[found]
         if data[: len(png.START)].tobytes() == png.START:
-            if (fault := sound_png.find_fault(data.data, *size)) is None:
+            if (fault := sound_png.find_fault(data.data, size)) is None:
                 return None
             reason = fault
         sample = int(batch.sources[row]), int(batch.encoded.samples[row]), mask

@@ -9,7 +9,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageOps
 
 from gpuload.decode.interface import Fault, Stored
-from gpuload.decode.masks import reason_of
+from gpuload.decode.masks import reason_of, refuse_damaged_png
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.decode.native.compiled import count_compiled
@@ -159,6 +159,7 @@ def _is_plain(data: U8) -> bool:
 def _decode_other(data: U8) -> U8:
     """uint8 (height, width, 3), upright, by Pillow."""
     try:
+        refuse_damaged_png(data)
         with Image.open(io.BytesIO(data.tobytes())) as image:
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except Exception as error:  # Pillow's decoders raise many kinds

@@ -44,5 +44,6 @@ def check_jpegs(spans: I64, heights: I32, widths: I32) -> I8:
 
 
 def load_compiled() -> None:
-    """Loads, or compiles, `check_jpegs`; otherwise the first batch would."""
-    check_jpegs(np.zeros((0, 2), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
+    """Loads, or compiles, `check_jpegs`; otherwise the first batch would. Raises what numba raises where it cannot."""
+    no_jpeg = np.zeros(8, np.uint8)
+    check_jpegs(np.array([[no_jpeg.ctypes.data, 8]]), np.ones(1, np.int32), np.ones(1, np.int32))
