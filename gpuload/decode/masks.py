@@ -21,7 +21,7 @@ def reason_of(error: Exception) -> str:
 
 
 def refuse_damaged_png(data: U8) -> None:
-    """Raises OSError for a PNG that is damaged; of one with a damaged end, Pillow shows the rest black, without a word."""
+    """Raises OSError for a damaged PNG; where its end is damaged, Pillow shows the rest black, without a word."""
     if data[: len(png.START)].tobytes() == png.START and (fault := sound_png.find_fault(data.data)) is not None:
         raise OSError(fault)
 
