@@ -2,7 +2,7 @@
 
 Each image is looked at by a strict reader of headers (`gpuload.headers.sound_jpeg`, `sound_png`). What passes does not
 make DALI raise; whatever does not is tried alone (`Trial`), so that no image is refused that DALI decodes. The readers
-take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 70 µs, 3 % of the time that DALI takes to decode it on a
+take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of the time that DALI takes to decode it on a
 CPU (2 cores, 2026-11).
 """
 

@@ -113,6 +113,15 @@ def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
     assert passed > 100
 
 
+def test_codes_that_overflow_are_seen_in_a_file_that_is_well_formed_otherwise() -> None:
+    data = bytearray(SOUND["plain"])
+    counts = data.index(b"\xff\xc4") + 5
+    data[counts], data[counts + 2] = data[counts] + 2, data[counts + 2] - 2  # as many codes in all
+    assert compiled_check(bytes(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
+    assert plain_check(bytes(data), 0, len(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
+    assert Trial().decoded_size(as_bytes(bytes(data))) is None
+
+
 def png(**options: Any) -> bytes:
     return encoded(options.pop("mode", "RGB"), format="PNG", **options)
 
