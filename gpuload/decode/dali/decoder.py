@@ -2,11 +2,8 @@
 
 `find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
 
-import ctypes
-import os
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
+from gpuload.decode.dali.forked import survive_fork
 from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
@@ -90,7 +88,7 @@ class DaliDecoder:
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 self._pipeline.build()
-            _pipelines.add(self._pipeline)
+            survive_fork(self._pipeline)
         self._source = batches
         while True:
             try:
@@ -169,20 +167,3 @@ class DaliDecoder:
     def _discard(self) -> None:
         self._pipeline = None
         self._in_flight.clear()
-
-
-_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _keep_pipelines() -> None:
-    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever: in the
-    garbage collector, over a pipeline dropped before the fork, or at the end of the process.
-
-    A pipeline forgets its C++ object, which gets a reference that nothing gives up.
-    """
-    for pipeline in _pipelines:
-        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
-
-
-os.register_at_fork(after_in_child=_keep_pipelines)

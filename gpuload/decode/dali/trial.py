@@ -7,6 +7,7 @@ tried one after the other in one process (2026-11).
 
 from typing import Any
 
+from gpuload.decode.dali.forked import survive_fork
 from gpuload.decode.dali.graph import fn, pipeline_def
 from gpuload.types import U8, HeightWidth
 
@@ -28,6 +29,7 @@ class Trial:
                 lambda: list(self._data), batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
             )
             self._pipeline.build()
+            survive_fork(self._pipeline)
         try:
             (images,) = self._pipeline.run()
         except RuntimeError:
