@@ -157,7 +157,7 @@ class CorruptSamples:
     def _too_many(self, last: CorruptSample, epoch: int) -> str:
         share = "" if isinstance(self._max_corrupt, int) else f" of this rank's {self._epoch_samples:,.0f} samples"
         return (
-            f"{counted(self._in_epoch, 'sample')} of epoch {epoch} do not decode, more than max_corrupt="
+            f"epoch {epoch}: {counted(self._in_epoch, 'corrupt sample')}, more than max_corrupt="
             f"{self._max_corrupt} allows{share}; the last one is {last.key!r} in {last.shard}: {last.reason}. "
             "`python -m gpuload verify --quarantine FILE` finds them all, for exclude=FILE; or raise max_corrupt"
         )
