@@ -173,6 +173,10 @@ LOADER: dict[str, Wrong] = {
     "window": COUNT,
     "verify": or_none(words("sha256")),
     "max_pixels": COUNT,
+    "on_corrupt": words("raise", "skip", "mark"),
+    "max_corrupt": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
+    "corrupt_log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
+    "exclude": or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)]))),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,

@@ -1,7 +1,7 @@
 """Reads batches: where order, shards and augmentation meet."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -148,6 +148,26 @@ class _SizeLimit:
                 f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give the loader a larger "
                 "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
             )
+
+
+def open_reader(
+    datasets: tuple[Dataset, ...], make_stream: Callable[[], Stream], *fields: Sequence[str], **limits: Any
+) -> BatchReader:
+    """A `BatchReader` of a stream of its own."""
+    return BatchReader(datasets, make_stream(), *fields, **limits)
+
+
+def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
+    """The one sample at a position of the stream, in place of others that do not decode.
+
+    It is rare, and asked for in any thread: so by a reader of its own.
+    """
+    reader = open_reader()
+    try:
+        (batch,) = reader.read([(position, position + 1, position)], augments)
+    finally:
+        reader.close()
+    return batch
 
 
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:

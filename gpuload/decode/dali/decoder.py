@@ -1,11 +1,10 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode.
 
-import ctypes
+`find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
+
 import math
-import os
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -13,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
+from gpuload.decode.dali.forked import survive_fork
+from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
+from gpuload.decode.dali.screen import Screen
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
 from gpuload.monitor.ranges import annotate
 from gpuload.read.batch import Batch
-from gpuload.types import U8, HeightWidth
+from gpuload.types import U8
 
 
 def count_gpus() -> int:
@@ -74,6 +74,7 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
+        self._screen = Screen(stored)
         self._source: Iterator[Batch] = iter(())
         self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
         self._fed_s = 0.0  # spent so far in `_feed`, which DALI calls in the thread that asks for a batch
@@ -90,7 +91,7 @@ class DaliDecoder:
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
                 built.build()
-            _pipelines.add(built)
+            survive_fork(built)
             self._pipeline = built
         self._source = batches
         pipeline = self._pipeline  # `close` may be called by another thread
@@ -102,17 +103,17 @@ class DaliDecoder:
                 pipeline.reset()
                 return
             except RuntimeError as error:
-                raise self._explain(error) from None
+                # The pipeline cannot be used again ("Current pipeline object is no longer valid").
+                in_flight = [batch for batch, _ in self._in_flight]
+                self._discard()
+                if (found := self._screen.find_after_failure(in_flight)) is None:
+                    raise
+                raise BatchDecodeError(*found) from error
             except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
             batch, started = self._in_flight.popleft()
-            for field in batch.masks:
-                # DALI silently takes the image's crop out of a larger mask, too.
-                if rows := find_other_sizes(batch, field):
-                    self._discard()
-                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
             yield (
                 batch,
                 Decoded(
@@ -124,6 +125,10 @@ class DaliDecoder:
                     queue_depth=math.nan,
                 ),
             )
+
+    def find_faults(self, batch: Batch) -> dict[int, Fault]:
+        """The samples of a batch that must not be given to `decode`, by their rows."""
+        return self._screen.find_faults(batch)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
@@ -180,58 +185,3 @@ class DaliDecoder:
     def _discard(self) -> None:
         self._pipeline = None
         self._in_flight.clear()
-
-    def _explain(self, error: RuntimeError) -> Exception:
-        """Finds the images that do not decode: DALI gives an index only for some faults, and never the sample.
-
-        The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
-        """
-        batches = [batch for batch, _ in self._in_flight]
-        self._discard()
-        for batch in batches:
-            encoded = batch.encoded
-            if not self._stored.raw:
-                sizes = [_decoded_size(data) for data in encoded.images]
-                if rows := [row for row, size in enumerate(sizes) if size is None]:
-                    return BatchDecodeError(batch, rows)
-                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
-                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
-                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
-            for masks in batch.masks:
-                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
-                    return BatchDecodeError(batch, rows, "mask")
-                if rows := find_other_sizes(batch, masks):
-                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
-        return error
-
-
-_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _keep_pipelines() -> None:
-    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever: in the
-    garbage collector, over a pipeline dropped before the fork, or at the end of the process.
-
-    A pipeline forgets its C++ object, which gets a reference that nothing gives up.
-    """
-    for pipeline in _pipelines:
-        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
-
-
-os.register_at_fork(after_in_child=_keep_pipelines)
-
-
-def _decoded_size(data: U8) -> HeightWidth | None:
-    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-    def graph() -> Any:
-        return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
-
-    try:
-        (images,) = graph().run()
-    except RuntimeError:
-        return None
-    height, width, _ = images.at(0).shape
-    return height, width

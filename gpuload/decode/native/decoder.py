@@ -22,8 +22,8 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.collector import paused_collector
-from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, OtherSizeError, crop_and_resize_mask, decode_mask
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
+from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
@@ -92,14 +92,9 @@ class NativeDecoder:
             for task in flight.tasks:
                 task.result()
             self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
-            if flight.broken:
-                self._abandon()
-                what = min(flight.broken.values())
-                rows = sorted(row for row, broken in flight.broken.items() if broken == what)
-                raise BatchDecodeError(flight.batch, rows, *what)
             seconds = flight.ended - flight.started
             images, masks, work_s = tuple(flight.images), tuple(flight.masks), sum(flight.work_s)
-            yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready)
+            yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready, flight.broken)
 
     def _count_ready(self) -> int:
         """Batches that are decoded, of those in flight."""
@@ -168,7 +163,7 @@ class NativeDecoder:
             flight.started = min(flight.started, time.perf_counter())
             rows = slice(begin, min(begin + flight.block, number))
             _owners, broken = self._images.decode(flight.plan, rows)
-            flight.broken.update((row, ("image",)) for row in broken)
+            flight.broken.update(broken)
             views = zip(self._forms, flight.batch.views, flight.cuts, self._postprocess, flight.images, strict=True)
             for view in views:
                 _crop_and_resize(flight.plan.pictures[rows], rows, *view)
@@ -181,11 +176,8 @@ class NativeDecoder:
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row], size)
-            except OtherSizeError:
-                flight.broken[row] = ("mask", OTHER_SIZE)
-                continue
-            except Exception:  # Pillow's decoders raise many kinds
-                flight.broken[row] = ("mask",)
+            except Exception as error:  # Pillow's decoders raise many kinds
+                flight.broken.setdefault(row, Fault(reason_of(error), number))
                 continue
             for view, masks in zip(batch.views, flight.masks, strict=True):
                 masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
@@ -210,7 +202,7 @@ class _BatchInFlight:
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
-    broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    broken: dict[int, Fault] = field(default_factory=dict)
     abandoned: bool = False
     started: float = math.inf
     ended: float = 0.0

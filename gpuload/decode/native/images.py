@@ -8,7 +8,8 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageOps
 
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import Fault, Stored
+from gpuload.decode.masks import reason_of, refuse_damaged_png
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.decode.native.compiled import count_compiled
@@ -23,7 +24,7 @@ _JPEG_START = b"\xff\xd8"
 
 
 class UndecodableError(Exception):
-    """Neither libjpeg-turbo nor Pillow decodes these bytes."""
+    """Neither libjpeg-turbo nor Pillow decodes these bytes; the message is the reason."""
 
 
 class DecodePlan:
@@ -67,13 +68,13 @@ class ImageDecoder:
             # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
-    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], list[int]]:
+    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures of the images at these rows.
 
-        Returns the owners of memory that is not the thread's, and the rows of images that do not decode.
+        Returns the owners of memory that is not the thread's, and by their rows the images that do not decode.
         """
         owners: list[Any] = []
-        broken: list[int] = []
+        broken: dict[int, Fault] = {}
         if not plan.encoded:
             return owners, broken
         pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
@@ -84,8 +85,8 @@ class ImageDecoder:
         for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
             try:
                 pictures[row], owner = self._decode_one(plan, rows.start + row)
-            except UndecodableError:
-                broken.append(rows.start + row)
+            except UndecodableError as error:
+                broken[rows.start + row] = Fault(str(error))
             else:
                 owners.append(owner)
         return owners, broken
@@ -179,8 +180,9 @@ def _refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
 def _decode_other(data: U8, size: HeightWidth) -> U8:
     """uint8 (height, width, 3), upright, by Pillow. size: as the index says."""
     try:
+        refuse_damaged_png(data)
         with Image.open(io.BytesIO(data.tobytes())) as image:
             _refuse_larger(image.size[::-1], size)
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except Exception as error:  # Pillow's decoders raise many kinds
-        raise UndecodableError(str(error)) from None
+        raise UndecodableError(reason_of(error)) from None
