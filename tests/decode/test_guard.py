@@ -58,7 +58,7 @@ class Reporter:
         names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.encoded.images]
         broken = {row: Fault(f"of {name}") for row, name in enumerate(names) if name in self.broken}
         pixels = np.array([(254, 254) if row in broken else name for row, name in enumerate(names)], np.uint8)
-        return batch, Decoded((pixels, pixels + 0), (), 0.0, broken)
+        return batch, Decoded((pixels, pixels + 0), (), 0.0, broken=broken)
 
     def close(self) -> None:
         pass

@@ -144,7 +144,7 @@ def test_decoding_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_disk_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the thread that reads ahead is always busy."""
-    monkeypatch.setattr(gpuload.iterator.BatchReader, "disk_s", lambda reader: time.perf_counter())
+    monkeypatch.setattr(gpuload.read.batches.BatchReader, "disk_s", lambda reader: time.perf_counter())
     assert run(load(packed)).binds == "disk"
 
 
