@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -129,6 +130,11 @@ def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
     return f"Its arguments are {', '.join(names)}"
 
 
+def unknown_attribute(subject: str, name: str, advice: Mapping[str, str]) -> str:
+    """The message of an AttributeError. advice: what to use in place of attributes that people may expect."""
+    return f"{subject} has no attribute {name!r}" + (f". {advice[name]}" if name in advice else "")
+
+
 def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
     """The same for an option of a command, which argparse has given its type."""
     try:
@@ -218,6 +224,23 @@ def choice(*words: str) -> Rule[str]:
         return str(value)
 
     return Rule(f"one of {', '.join(map(repr, words))}", read)
+
+
+def member(*words: str) -> Rule[str]:
+    """One of these words, or what NumPy, torch, Pillow and torchvision have for it: np.float32, torch.float32,
+    torch.channels_last, Image.Resampling.BICUBIC, InterpolationMode.BICUBIC."""
+    plain = choice(*words)
+
+    def read(value: Any) -> str:
+        if isinstance(value, Enum):
+            value = value.name.lower()
+        elif type(value).__module__ == "torch":  # a dtype or a memory format
+            value = str(value).removeprefix("torch.")
+        elif isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+            value = np.dtype(value).name
+        return plain.read(value)
+
+    return Rule(plain.expected, read)
 
 
 def text(expected: str) -> Rule[str]:

@@ -34,13 +34,18 @@ Draws = Callable[[int], F64]
 #   (seed, epoch, AUGMENT, view), the others     the same
 #   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py
 #   (seed, epoch, BATCH)                         BATCH_DRAWS of each sample                       read/batches.py
-#   bits number SHARE under that key             which decoder of two decodes each sample         decode/share.py
+#   (seed, epoch, DRAWN, 0)                      offset of each group in systematic sampling      order/drawn.py
+#   (seed, epoch, DRAWN, 0, groups)              which groups are drawn once more                 order/drawn.py
+#   (seed, epoch, DRAWN, 1, window)              order of the drawn samples of a window           order/drawn.py
+#   (seed, epoch, DRAWN, 2)                      which samples are drawn without replacement      order/drawn.py
+#   (another key, REPEAT), hashed with r         the same draws for the r-th repeat of a sample   draws.each_key
+#   bits number SHARE under the key with BATCH   which decoder of two decodes each sample         decode/share.py
 #   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
 #   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py
 #   (seed, MEASURE, split)                       images measured for mean and std                 packing/run/plan.py
 #
 # In a mixture, `seed` and `epoch` of a pass are those of the data set.
-SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH, SHARE = 0, 1, 2, 3, 4, 5, 6
+SHARDS, SAMPLES, AUGMENT, MIXTURE, TRANSFORM, BATCH, DRAWN, REPEAT, SHARE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 SHUFFLE, SPLIT, MEASURE = 1, 2, 3
 
 
@@ -114,6 +119,17 @@ def make_key(*words: int) -> int:
     for word in words:
         key = int(random_bits(key, np.array([word & _WORD], np.uint64))[0])
     return key
+
+
+def each_key(key: int, repeats: I64 | None) -> int | U64:
+    """The key of each of N samples: `key` where a sample comes first in a pass, others where it comes again.
+
+    repeats: int64 (N,), how often each came before; None: never. Without this, a sample that is drawn ten times in a
+    pass would be cropped and flipped ten times in the same way.
+    """
+    if repeats is None or not repeats.any():
+        return key
+    return np.where(repeats == 0, np.uint64(key), random_bits(make_key(key, REPEAT), repeats))
 
 
 def random_bits(key: int | U64, counters: npt.NDArray[np.integer]) -> U64:

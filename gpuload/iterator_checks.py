@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from gpuload.batchwise.apply import TRANSFORMS
 from gpuload.checks import (
@@ -15,16 +15,21 @@ from gpuload.checks import (
     as_items,
     as_text,
     choice,
+    either,
     function,
     instance,
     number,
     optional,
+    text,
+    unknown_attribute,
     whole,
 )
+from gpuload.decode.guard import OnCorrupt
 from gpuload.decode.open import DecoderName
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError
 from gpuload.fields import FieldSpec
+from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
 
@@ -48,10 +53,14 @@ def _as_device(value: Any) -> str:
     return device
 
 
+def _as_keys(value: Any) -> tuple[str, ...]:
+    return tuple(map(as_text, as_items(value)))
+
+
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder, a gpuload.Dataset, or what gpuload.mix gives", _as_data),
+    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
     "batch_size": whole(1, 2**31 - 1),  # what DALI can count
     "augment": ANYTHING,  # checked by `Schedule`
     "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),
@@ -63,6 +72,10 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "seed": whole(),
     "drop_last": optional(FLAG),
     "steps_per_epoch": optional(whole(1, 10**9)),
+    "balance": optional(text("the name of a field of classes, such as 'label'")),
+    "weights": ANYTHING,  # checked by `find_samplings`
+    "replacement": FLAG,
+    "num_samples": optional(whole(1, MOST_DRAWS)),
     "rank": optional(whole(0)),
     "world_size": optional(COUNT),
     "num_threads": optional(whole(1, _MOST)),
@@ -73,6 +86,16 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "verify": optional(choice("sha256")),
+    "max_pixels": COUNT,
+    "on_corrupt": choice(*get_args(OnCorrupt)),
+    "max_corrupt": either(
+        "a whole number of samples from 0, or a share as a float in 0..1", whole(0), number(0, 1, "a share")
+    ),
+    "corrupt_log": optional(PATH),
+    "exclude": optional(
+        either("a file that verify --quarantine wrote, or a list of keys", PATH, Rule("", _as_keys)),
+    ),
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 
@@ -85,8 +108,9 @@ ADVICE = {
     "pin_memory": "Leave it out: batches are on the device already, whose memory they were made in",
     "pin_memory_device": "Use device",
     "collate_fn": "Use fields, which says what a batch holds, and batch_transforms, functions of a whole batch",
-    "sampler": "Use Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed "
-    "for the order. Ranks get their shares by rank and world_size",
+    "sampler": "Use weights or balance in place of a WeightedRandomSampler, Dataset.subset(...) or filter(...) to "
+    "choose samples, gpuload.mix for shares, and shuffle and seed for the order. Ranks get their shares by rank and "
+    "world_size",
     "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
     "persistent_workers": "Leave it out: threads live as long as the loader",
     "timeout": "Leave it out: there are no workers to wait for",
@@ -94,6 +118,7 @@ ADVICE = {
     "multiprocessing_context": "Leave it out: there are no workers",
     "generator": "Use seed, which with the epoch decides the order and all other random numbers",
     "in_order": "Leave it out: batches always come in order",
+    "reset": "Leave it out: each loop over the loader is an epoch",
     "epochs": "Write a loop over epochs, each of which loops over the loader",
 }
 
@@ -111,6 +136,19 @@ class NotSupported:
             "DaliIterator: loader[...] does not exist, since batches come in the order of the epoch. Use a loop over "
             "it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples"
         )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise CallError("DaliIterator: `in` does not exist, since it would decode a whole epoch. Use a loop")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            raise AttributeError(unknown_attribute("DaliIterator", name, ADVICE), name=name, obj=self)
+
+        def __setattr__(self, name, value):
+            if name in ARGUMENTS and name in self.__dict__:
+                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
+            object.__setattr__(self, name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise CallError(

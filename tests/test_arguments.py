@@ -159,6 +159,10 @@ LOADER: dict[str, Wrong] = {
     "seed": wrong("whole"),
     "drop_last": or_none(FLAG),
     "steps_per_epoch": or_none(whole(1, 10**9)),
+    "balance": or_none(wrong("text", too=st.just(""))),
+    "weights": or_none(wrong(too=st.just([1.0] * 96))),
+    "replacement": FLAG,
+    "num_samples": or_none(whole(1, 2**31 - 1)),
     "rank": or_none(whole(0)),
     "world_size": or_none(whole(1)),
     "num_threads": or_none(whole(1, 4096)),
@@ -169,6 +173,12 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "verify": or_none(words("sha256")),
+    "max_pixels": COUNT,
+    "on_corrupt": words("raise", "skip", "mark"),
+    "max_corrupt": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
+    "corrupt_log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
+    "exclude": or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)]))),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,
@@ -221,7 +231,7 @@ ENCODING: dict[str, Wrong] = {
     "size": or_none(
         wrong("whole", "items", "array", too=st.sampled_from([0, -1]) | tuples(2, 8, whole(1)) | KINDS["items"])
     ),
-    "fit": words("shortest", "crop", "stretch", "pad"),
+    "fit": words("shortest", "longest", "center-crop", "stretch", "pad"),
     "enlarge": FLAG,
     "quality": or_none(whole(1, 100)),
     "lossless": FLAG,
@@ -249,6 +259,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
     return {
         "DaliIterator": Call(gpuload.DaliIterator, usual, LOADER),
         "DaliIterator.set_epoch": Call(loader.set_epoch, {}, {"epoch": whole(0, 10**9)}),
+        "DaliIterator.metrics": Call(loader.metrics, {}, {"window": or_none(whole(1, 1000))}),
         "DaliIterator.load_state_dict": Call(loader.load_state_dict, {}, {"state": wrong("mapping")}),
         "DaliIterator.check_ranks": Call(loader.check_ranks, {}, {"timeout_s": number(ABOVE_0, 1e6)}),
         "Augment": Call(Augment, {"size": 8, "crop": "center"}, AUGMENT),
@@ -262,13 +273,18 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),
         "Dataset.keys": Call(dataset.keys, {}, {"samples": Wrong(SAMPLES.others, SAMPLES.own | st.just(np.ones(97, bool)))}),
         "Dataset.require_field": Call(dataset.require_field, {}, {"name": NAME}, {"name": "has no field ''"}),
-        "mix": Call(gpuload.mix, {}, {"parts": wrong("items", too=PAIRS)}),
+        "mix": Call(
+            gpuload.mix,
+            {"parts": [(dataset, 1)]},
+            {"parts": wrong("items", too=PAIRS), "batches": words("shuffled", "stratified")},
+        ),
         "Mixture": Call(
             gpuload.Mixture,
             {"datasets": (dataset, dataset), "shares": (0.5, 0.5)},
             {
                 "datasets": wrong("items", too=st.sampled_from([(), (packed,), [dataset, None]])),
                 "shares": wrong("items", "array", too=tuples(2, 0.5, number(ABOVE_0, 0.4)) | KINDS["items"]),
+                "batches": words("shuffled", "stratified"),
             },
         ),
         "Boxes": Call(

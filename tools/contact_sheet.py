@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import gpuload
+from gpuload.counted import counted
 
 _COLUMNS, _GAP_PX, _FONT_PX = 8, 6, 13
 
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     names = [loader.classes[label] if loader.classes else f"class {label}" for label in labels]
     args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw_sheet(pixels, names).save(args.picture)
-    print(f"{args.picture}: {len(names)} images")
+    print(f"{args.picture}: {counted(len(names), 'image')}")
     return 0
 
 

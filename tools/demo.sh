@@ -43,11 +43,15 @@ if [ -e "$demo/shards/train/manifest.json" ] && [ -e "$demo/shards/val/manifest.
   printf '\nReusing %s; delete it to pack again.\n' "$demo/shards"
 else
   rm -rf "$demo/shards" # of an interrupted run
-  share=(--val 0.1)
-  for name in val valid validation dev; do
-    if [ -d "$folder/$name" ]; then share=(); fi # the folder's own split
+  share=(--val 0.1) source=$folder
+  for name in train training; do
+    # Splits without one for validation: a tenth of those to train with is taken for it.
+    if [ -d "$folder/$name" ]; then source=$folder/$name; fi
   done
-  run $py tools/pack.py "$folder" "$demo/shards" ${share[@]+"${share[@]}"} || [ $? = 3 ] # 3: packed, but not every image
+  for name in val valid validation dev; do
+    if [ -d "$folder/$name" ]; then share=() source=$folder; fi # the folder's own split
+  done
+  run $py tools/pack.py "$source" "$demo/shards" ${share[@]+"${share[@]}"} || [ $? = 3 ] # 3: packed, but not every image
 fi
 # A batch of 64, or less where that is more than a tenth of a small set.
 images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")

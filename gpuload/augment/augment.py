@@ -19,7 +19,7 @@ from gpuload.augment.crops import (
 from gpuload.augment.from_torchvision import arguments_of
 from gpuload.augment.views import Crop, DType, Form, Interpolation, Layout, Normalize, View
 from gpuload.checks import FLAG, check, function
-from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, make_key, uniform
+from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, each_key, make_key, uniform
 from gpuload.transforms.color import ColorJitter
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
@@ -50,7 +50,7 @@ class Augment:
         all its pixels and channels (TensorFlow's per_image_standardization). Not used with uint8.
     mean, std: of each channel (R, G, B), for pixels in 0..1. ImageNet's by default.
     fill: level 0..255 of all channels where "pad_or_crop" pads.
-    dtype: of the batch; uint8 gives pixels in 0..255.
+    dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
 
     Raises:
@@ -156,13 +156,23 @@ class Augment:
             transforms=bool(self.transforms),
         )
 
-    def draw(self, seed: int, epoch: int, samples: I64, widths: I32, heights: I32, view: int = 0) -> View:
-        """The view of a batch: a pure function of (seed, epoch, sample, view) and the image's size.
+    def draw(
+        self,
+        seed: int,
+        epoch: int,
+        samples: I64,
+        widths: I32,
+        heights: I32,
+        view: int = 0,
+        repeats: I64 | None = None,
+    ) -> View:
+        """The view of a batch: a pure function of (seed, epoch, sample, view, repeat) and the image's size.
 
         samples: (N,), sample indices in stored order. widths, heights: (N,), of the decoded images in pixels. view:
-        number of the view, where several images are made of each sample.
+        number of the view, where several images are made of each sample. repeats: (N,), how often each sample came
+        before in this pass; None: never.
         """
-        key = make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT)
+        key = each_key(make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT), repeats)
 
         # Number 0: flip; then those of a random crop; last the vertical flip. Drawn at once, since every NumPy call has
         # a cost of its own.
@@ -171,10 +181,13 @@ class Augment:
         drawn = uniform(key, samples * CROP_DRAWS.count + numbers[:, None])
 
         def draw_more(rows: I64) -> F64:
-            return uniform(key, samples[rows] * CROP_DRAWS.count + np.arange(5, last)[:, None])
+            return uniform(
+                key if isinstance(key, int) else key[rows],
+                samples[rows] * CROP_DRAWS.count + np.arange(5, last)[:, None],
+            )
 
         def draws_of(transform: int) -> Any:
-            return sample_draws(make_key(seed, epoch, TRANSFORM, view, transform), samples)
+            return sample_draws(each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats), samples)
 
         crops = self._crops(drawn[1:-1], draw_more, widths.astype(np.float64), heights.astype(np.float64))
         crops = crops._replace(

@@ -14,6 +14,7 @@ from gpuload.checks import (
     ascending,
     check_fields,
     choice,
+    member,
     number,
     optional,
     several,
@@ -47,14 +48,14 @@ _RULES: dict[str, Rule[Any]] = {
     "vertical_flip": PROBABILITY,
     "resize": optional(SIDE),
     "fraction": optional(number(POSITIVE, 1, "a share of the sides, above 0 and at most 1")),
-    "interpolation": choice(*get_args(Interpolation)),
+    "interpolation": member(*get_args(Interpolation)),
     "transforms": Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms),
     "normalize": choice(*get_args(Normalize)),
     "mean": several(number(-LARGEST, LARGEST, ""), "three numbers (R, G, B), for pixels in 0..1", count=3),
     "std": several(number(POSITIVE, LARGEST, ""), "three numbers above 0 (R, G, B), for pixels in 0..1", count=3),
     "fill": whole(0, 255, "a level, a whole number in 0..255"),
-    "dtype": choice(*get_args(DType)),
-    "layout": choice(*get_args(Layout)),
+    "dtype": member(*get_args(DType)),
+    "layout": member(*get_args(Layout)),
 }
 
 

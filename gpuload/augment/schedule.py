@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpuload.augment.augment import Augment
 from gpuload.augment.views import Form
 from gpuload.checks import check, shown, whole
+from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
@@ -34,7 +35,7 @@ class Schedule:
         self.is_single = len(first) == 1
         for start, views in zip(self._starts, self._views, strict=True):
             if len(views) != len(first):
-                raise ArgumentError(f"augment: epoch {start} makes {len(views)} views, epoch 0 {len(first)}")
+                raise ArgumentError(f"augment: epoch {start} makes {counted(len(views), 'view')}, epoch 0 {len(first)}")
             for one, other in zip(first, views, strict=True):
                 _check_alike(one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms"))
         for view in first[1:]:

@@ -25,7 +25,7 @@ class View(NamedTuple):
     steps: Steps | None
     erased: ErasedRegions | None
 
-    def select(self, rows: slice | I64) -> "View":
+    def select(self, rows: I64 | slice) -> "View":
         """The same for some of the images."""
         return View(
             self.size,

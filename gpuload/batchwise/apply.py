@@ -69,15 +69,27 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
 
     Raises:
         ArgumentError: the batch is not what a transform needs, a transform asks for a random number that it does not
-            have, or it did not set a field that it `adds`.
+            have, returns something new, or did not set a field that it `adds`.
     """
     for index, transform in enumerate(transforms):
         own = BATCH_TRANSFORM_DRAWS.part(
             f"batch_transforms[{index}]", index * EACH_BATCH_TRANSFORM, EACH_BATCH_TRANSFORM
         )
-        transform(replace(batch, draws=own.of(batch.draws)))
+        result: Any = transform(replace(batch, draws=own.of(batch.draws)))  # type: ignore[func-returns-value]
+        if result is not None:
+            _check_result(transform, result, batch)
         for name in getattr(transform, "adds", ()):
             if name not in batch.fields:
                 raise ArgumentError(
                     f"batch_transforms: {transform} did not set the field {name!r}, which its adds names"
                 )
+
+
+def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> None:
+    """Raises ArgumentError where a transform returns what it has made. What was changed in place may be returned."""
+    in_place = (batch.fields, *batch.fields.values())
+    if not any(result is one for one in in_place) and getattr(result, "fields", None) is not batch.fields:
+        raise ArgumentError(
+            f"batch_transforms: {shown(transform)} returned {shown(result)}, but what it returns is not used. Change "
+            "the arrays in batch.fields, or set batch.fields['image'] = …, and return nothing"
+        )

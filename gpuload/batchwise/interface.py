@@ -1,9 +1,9 @@
 """What a batch transform gets, and what it may say of itself."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from gpuload.checks import shown
+from gpuload.checks import shown, unknown_attribute
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError, CallError
 from gpuload.fields import COMPUTED
@@ -46,6 +46,15 @@ class FieldBatch:
 
     def __setitem__(self, name: object, value: object) -> NoReturn:
         raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}] = …")
+
+    def __len__(self) -> NoReturn:
+        raise CallError("FieldBatch: its fields are in a dict. Write len(batch.fields['image']), or of another field")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            advice = {field: f"Write batch.fields[{field!r}]" for field in self.__dict__.get("fields", ())}
+            raise AttributeError(unknown_attribute("FieldBatch", name, advice), name=name, obj=self)
 
     @property
     def form(self) -> BatchForm:

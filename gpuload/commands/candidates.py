@@ -87,12 +87,16 @@ def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
 
 
 def sweep(
-    settings: Sequence[Setting], measure: Callable[[Setting], float], is_over: Callable[[], bool]
+    settings: Sequence[Setting],
+    measure: Callable[[Setting], float],
+    is_over: Callable[[], bool],
+    measured: Callable[[Sequence[Measured]], None] = lambda everyone: None,
 ) -> list[Measured]:
     """All candidates, the best first; the first of `settings`, the defaults, never drops out.
 
     measure: images/s of a setting in one turn. A setting that raises GpuloadError or RuntimeError (out of memory, for
-    instance) drops out; the defaults must work. is_over: no more turns, once each has had one.
+    instance) drops out; the defaults must work. is_over: no more turns, once each has had one. measured: called with
+    all candidates after each turn.
     """
     everyone = [Measured(setting) for setting in settings]
     defaults, contenders, turns = everyone[0], everyone[1:], 1
@@ -107,6 +111,7 @@ def sweep(
                     if one is defaults:
                         raise
                     one.failed = str(error).splitlines()[0]
+                measured(everyone)
         contenders = sorted((one for one in contenders if not one.failed), key=lambda one: one.rate, reverse=True)
         if len(contenders) <= FINALISTS or is_over():
             break

@@ -5,9 +5,9 @@ import argparse
 from rich.filesize import decimal
 
 from gpuload.commands.exit_codes import DONE
-from gpuload.commands.progress import progress_bar
 from gpuload.counted import counted
 from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.progress import progress_bar
 from gpuload.sources.splits import named_splits
 
 
@@ -38,7 +38,7 @@ def _index(args: argparse.Namespace) -> int:
         f"{decimal(manifest.bytes)}; fields: {found}"
     )
     for member, count in manifest.packing["not_indexed"].items():
-        print(f"note: only {count:,} samples have .{member}, so it is not indexed")
+        print(f"note: only {counted(count, 'sample has', 'samples have')} .{member}, so it is not indexed")
     passed_over = manifest.packing.get("passed_over", {})
     if passed_over:
         counts = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())

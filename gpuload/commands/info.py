@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from gpuload.commands.console import open_console
+
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,8 +28,6 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _info(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gpuload.checks import COUNT, check_option
     from gpuload.disk.dataset import Dataset
     from gpuload.order.mixedness import measure_mixing, smallest_good_window
@@ -36,8 +36,8 @@ def _info(args: argparse.Namespace) -> int:
     check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
-    console = Console(highlight=False)
-    console.print(_table(dataset, mixing))
+    console = open_console()
+    console.print(_table(dataset, mixing, args.batch_size))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)
         remedy = f"use DaliIterator(window={window}), or pack again" if window else "pack again"
@@ -49,7 +49,7 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
+def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
     from rich.filesize import decimal
     from rich.table import Table
 
@@ -57,6 +57,8 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
 
     manifest, shards = dataset.manifest, len(dataset.shard_paths)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")  # else a long path is cut
     table.add_row("folder", str(dataset.folder))
     table.add_row("samples", f"{len(dataset):,} in {counted(shards, 'shard')}, {decimal(manifest.bytes)}")
     table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))
@@ -69,6 +71,14 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
         table.add_row("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}")
     table.add_row("fingerprint", dataset.fingerprint)
     table.add_row("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")
+    batches, left_out = divmod(len(dataset), batch_size)
+    if left_out:
+        unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
+        table.add_row(
+            "epoch",
+            f"shuffled: {counted(batches, 'batch', 'batches')} of {batch_size:,} on one rank, "
+            f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
+        )
     table.add_row("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)")
     if mixing.classes is not None:
         table.add_row(

@@ -1,6 +1,7 @@
 """`python -m gpuload pack SOURCE OUT`: packs images into shards."""
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -9,12 +10,12 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from gpuload.commands.exit_codes import DONE, REJECTED
-from gpuload.commands.progress import progress_bar
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
@@ -74,7 +75,7 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="CSV, TSV, JSONL or Parquet table of paths and what belongs to them; COCO's .json; an .npy of labels",
     )
-    pack.add_argument("--no-labels", action="store_true", help="pack all images below SOURCE, without the field label")
+    pack.add_argument("--no-labels", action="store_true", help="pack all images, without labels or other fields")
     pack.add_argument("--from", dest="form", metavar="KIND", help=f"what SOURCE is: {', '.join(format_names())}")
     pack.add_argument("--path-column", metavar="NAME", help="default: path, file, filename, ... whichever it has")
     pack.add_argument("--label-column", metavar="NAME", help="default: label, class or target")
@@ -169,13 +170,19 @@ def _summarise(report: packer.PackReport, out: Path) -> None:
         print(f"note: {note}")
     if report.rejected:
         for asked, word in ((False, "rejected"), (True, "left out, as asked")):
-            reasons = Counter(r.reason.split(" '")[0] for r in report.rejected if r.asked == asked)
+            reasons = Counter(_without_names(r.reason) for r in report.rejected if r.asked == asked)
             if reasons:
                 print(f"{word}: {_counts(reasons)}")
         for name in report.manifests:
             print(f"  named in {out / name / packer.REJECTED_NAME}")
-    rate = report.images / max(report.elapsed_s, 1e-9)
-    print(f"{counted(report.images, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
+    if report.packed:
+        rate = report.packed / max(report.elapsed_s, 1e-9)
+        print(f"{counted(report.packed, 'image')} in {report.elapsed_s:.1f} s, {rate:,.0f} images/s")
+
+
+def _without_names(reason: str) -> str:
+    """A reason without the names of other images in it, so that it is counted with its like."""
+    return re.sub(r"(['\"]).*\1", "another", reason)
 
 
 def _counts(counts: Counter[str], most: int = 8) -> str:

@@ -7,15 +7,18 @@ the fastest loader may be the one that leaves least to the training.
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice, repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpuload.commands.candidates import FINALISTS, Measured, Setting, best_of, both_of, candidates, plan, sweep
+from gpuload.commands.console import open_console
+from gpuload.counted import counted
 from gpuload.decode.dali.memory import DALIS_LOAD
-from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.errors import ArgumentError, GpuloadError, OutputError
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _SHOWN = 8  # settings in the table
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
@@ -133,7 +137,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")
     tune.add_argument("--batch-size", type=int, metavar="N", help="of this one alone (default: several)")
-    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn")
 
 
 def _tune(args: argparse.Namespace) -> int:
@@ -153,27 +157,48 @@ def _tune(args: argparse.Namespace) -> int:
     if args.json is not None and (args.json.is_dir() or not args.json.parent.is_dir()):
         raise ArgumentError(f"--json {args.json}: expected a file in a folder that exists")
     device, usual, choices = choose(args.folder, args.device, args.batch_size)
-    console, errors = Console(highlight=False), Console(stderr=True)
-    with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
-        found, resident, beside = _measure_all(args, device, usual, choices)
     name = describe_device(None if device == "cpu" else int(device.partition(":")[2]), find_ranks(None, None))
+
+    def write(found: Sequence[Measured], saved: str | None = None, beside: Mapping[str, Any] = _NOTHING) -> None:
+        """What was measured so far; `saved` is null until the best settings are."""
+        if args.json:
+            rows = [
+                {**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates, "failed": one.failed}
+                for one in found
+            ]
+            figures = {"device": name, "saved": saved, "settings": rows, **beside}
+            temporary = args.json.with_name(f".{args.json.name}.tmp")  # never half a file, whenever it is stopped
+            try:
+                temporary.write_text(json.dumps(figures, indent=1) + "\n")
+                temporary.replace(args.json)
+            except OSError as error:
+                raise OutputError(f"--json {args.json}: cannot be written ({error.strerror})") from None
+
+    console, errors = open_console(), Console(stderr=True)
+    with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
+        found, resident, beside = _measure_all(args, device, usual, choices, write)
     saved = save_tuning(args.folder, name, best_of_each(found))
-    console.print(make_table(found, f"{len(found)} settings on {name}"))
+    console.print(make_table(found, f"{counted(len(found), 'setting')} on {name}"))
     gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
     console.print(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}", soft_wrap=True)
     console.print(make_beside_table(resident, beside))
     best = max(beside, key=lambda setting: beside[setting].rate)
     console.print(f"best beside a training step: {advice(best, usual)}", soft_wrap=True)
-    if args.json:
-        figures = {"device": name, "saved": str(saved), **_figures(found, resident, beside)}
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    write(found, str(saved), _beside_figures(resident, beside))
     return 0
 
 
 def _measure_all(
-    args: argparse.Namespace, device: str, usual: Setting, choices: dict[str, Sequence[Any]]
+    args: argparse.Namespace,
+    device: str,
+    usual: Setting,
+    choices: dict[str, Sequence[Any]],
+    measured: Callable[[Sequence[Measured]], None],
 ) -> tuple[list[Measured], "Beside", dict[Setting, "Beside"]]:
-    """Loaders alone, the best first; then a resident batch and the best of each decoder beside a training step."""
+    """Loaders alone, the best first; then a resident batch and the best of each decoder beside a training step.
+
+    measured: called with all candidates after each turn of loaders alone.
+    """
 
     def measure(setting: Setting) -> float:
         return measure_setting(args.folder, setting, device, args.size, turn_s)
@@ -185,7 +210,7 @@ def _measure_all(
     alone_s = _ALONE * args.seconds
     settings, turn_s = plan(candidates(usual, choices), alone_s, time.monotonic() - started)
     deadline = time.monotonic() + alone_s
-    found = sweep(settings, measure, lambda: time.monotonic() > deadline)
+    found = sweep(settings, measure, lambda: time.monotonic() > deadline, measured)
     if (both := both_of(found)) is not None:
         one = Measured(both)
         try:
@@ -194,12 +219,12 @@ def _measure_all(
             one.failed = str(error).splitlines()[0]
         finalists = FINALISTS + 1
         found = [*sorted([one, *found[:finalists]], key=lambda one: one.rate, reverse=True), *found[finalists:]]
+        measured(found)
     contenders = [one.setting for one in best_of(found).values()]
     return found, *measure_beside_training(args.folder, contenders, device, args.size, args.seconds - alone_s)
 
 
-def _figures(found: Sequence[Measured], resident: "Beside", beside: Mapping[Setting, "Beside"]) -> dict[str, Any]:
-    rows = [{**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates} for one in found]
+def _beside_figures(resident: "Beside", beside: Mapping[Setting, "Beside"]) -> dict[str, Any]:
     trained = [
         {
             **asdict(setting),
@@ -210,7 +235,7 @@ def _figures(found: Sequence[Measured], resident: "Beside", beside: Mapping[Sett
         }
         for setting, one in beside.items()
     ]
-    return {"settings": rows, "resident_images_per_s": resident.rate, "beside_training": trained}
+    return {"resident_images_per_s": resident.rate, "beside_training": trained}
 
 
 def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:

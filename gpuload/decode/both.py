@@ -3,16 +3,20 @@
 On a host with many cores the CPU decoder's rate is of the order of a GPU's JPEG engines, and idle cores can add theirs.
 Each sample has exactly the pixels of the decoder that it is given to. Both run ahead of the training, each on its own
 part of the batches to come, so that neither waits for the other within a batch.
+
+A sample that takes the place of another one, which does not decode (`gpuload.decode.guard`), goes where its own number
+sends it. So which decoder it has depends on (seed, epoch, sample) here, too, and not on what it replaces.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
-from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Stored
+from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault, Stored
 from gpuload.decode.postprocess import as_tensor
 from gpuload.decode.share import Halves, divide, select, stand_in
 from gpuload.read.batch import Batch
@@ -37,15 +41,16 @@ class BothDecoder:
         """As `gpuload.decode.interface.Decoder`: torch's tensors, or what the one decoder made that had it all."""
         self._end()
         self._source = source = _Divided(batches, self._stored, self._cpu_share)
-        running = [decoder.decode(source.half(number)) for number, decoder in enumerate(self._decoders)]
-        while True:
-            found = [_next(half) for half in running]
-            if None in found:
-                return
-            halves = source.taken()
-            if errors := [(part, one) for part, one in enumerate(found) if isinstance(one, BatchDecodeError)]:
-                raise _join_errors(halves, errors)
-            yield halves.batch, _join(halves, [one for one in found if isinstance(one, Decoded)])
+        dali, native = (decoder.decode(source.half(number)) for number, decoder in enumerate(self._decoders))
+        try:
+            for found in zip(dali, native, strict=True):
+                batch, rows = source.taken()
+                whole = _join([decoded for _, decoded in found], rows)
+                del found  # whoever waits must not keep a batch alive
+                yield batch, whole
+                del batch, whole
+        except BatchDecodeError as error:
+            raise source.whole_error(error, native) from error
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
@@ -66,7 +71,7 @@ class _Divided:
         self._batches, self._stored, self._cpu_share = batches, stored, cpu_share
         self._lock = threading.Lock()
         self._parts: tuple[deque[Batch], deque[Batch]] = (deque(), deque())
-        self._halves: deque[Halves] = deque()
+        self._halves: deque[tuple[Halves, tuple[Batch, Batch]]] = deque()  # divided, and the parts
         self._error: BaseException | None = None
 
     def half(self, number: int) -> Iterator[Batch]:
@@ -78,9 +83,22 @@ class _Divided:
                 part = self._parts[number].popleft()
             yield part
 
-    def taken(self) -> Halves:
-        """The next batch, both of whose halves have been decoded."""
-        return self._halves.popleft()
+    def taken(self) -> tuple[Batch, tuple[I64, I64]]:
+        """The next batch, both of whose halves have been decoded, and the rows of either half."""
+        halves, _ = self._halves.popleft()
+        return halves.batch, (halves.dali, halves.native)
+
+    def whole_error(self, error: BatchDecodeError, native: Iterator[tuple[Batch, Decoded]]) -> BatchDecodeError:
+        """DALI's error of its half, as one of the whole batch."""
+        for number, (halves, parts) in enumerate(self._halves.copy()):  # another thread may append
+            if parts[_DALI] is not error.batch:
+                continue
+            faults = _renumbered(error.faults, halves.dali)
+            if number == 0:  # the other decoder is at the same batch, and what it found there is told at once
+                for _, decoded in islice(native, 1):
+                    faults |= _renumbered(decoded.broken, halves.native)
+            return BatchDecodeError(halves.batch, faults)
+        return error
 
     def end(self) -> None:
         """Waits until no batch is being read; from now on there are none."""
@@ -100,35 +118,35 @@ class _Divided:
         if batch is None:
             return False
         halves = divide(batch, self._cpu_share)
-        self._parts[_DALI].append(select(batch, halves.dali) if len(halves.dali) else stand_in(batch, self._stored))
-        self._parts[_NATIVE].append(select(batch, halves.native))
-        self._halves.append(halves)
+        dali = select(batch, halves.dali) if len(halves.dali) else stand_in(batch, self._stored)
+        native = select(batch, halves.native)
+        self._halves.append((halves, (dali, native)))
+        self._parts[_DALI].append(dali)
+        self._parts[_NATIVE].append(native)
         return True
 
 
-def _next(half: Iterator[tuple[Batch, Decoded]]) -> Decoded | BatchDecodeError | None:
-    """What a decoder makes of its next batch; None at the end."""
-    try:
-        found = next(half, None)
-    except BatchDecodeError as error:
-        return error
-    return None if found is None else found[1]
-
-
-def _join_errors(halves: Halves, errors: Sequence[tuple[int, BatchDecodeError]]) -> BatchDecodeError:
-    """One error of the whole batch: of both halves where they say the same."""
-    (_, first), rows = errors[0], [halves.dali, halves.native]
-    alike = [(part, one) for part, one in errors if (one.what, one.reason) == (first.what, first.reason)]
-    broken = sorted(int(rows[part][row]) for part, one in alike for row in one.rows)
-    return BatchDecodeError(halves.batch, broken, first.what, first.reason)
-
-
-def _join(halves: Halves, decoded: Sequence[Decoded]) -> Decoded:
-    rows = (halves.dali, halves.native)
+def _join(decoded: Sequence[Decoded], rows: Sequence[I64]) -> Decoded:
     images = tuple(_join_rows(parts, rows) for parts in zip(*(one.images for one in decoded), strict=True))
     views = zip(*(one.masks for one in decoded), strict=True)
     masks = tuple(tuple(_join_rows(parts, rows) for parts in zip(*view, strict=True)) for view in views)
-    return Decoded(images, masks, max(one.seconds for one in decoded))
+    broken = {}
+    for one, at in zip(decoded, rows, strict=True):
+        broken.update(_renumbered(one.broken, at))
+    return Decoded(
+        images,
+        masks,
+        max(one.seconds for one in decoded),
+        sum(one.work_s for one in decoded),  # NaN, since DALI does not tell; so is the next but one
+        sum(one.read_wait_s for one in decoded),  # one is waited for after the other
+        sum(one.queue_depth for one in decoded),
+        broken,
+    )
+
+
+def _renumbered(faults: Mapping[int, Fault], rows: I64) -> dict[int, Fault]:
+    """By rows of the whole batch, for those of a half."""
+    return {int(rows[row]): fault for row, fault in faults.items()}
 
 
 @torch.no_grad()

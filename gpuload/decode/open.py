@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
+from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.installed import Fault, fault_of, has_driver
+from gpuload.installed import Fault, fault_of, has_driver, require
 from gpuload.ranks import Ranks, find_device
 
 DecoderName = Literal["auto", "dali", "native", "both"]
@@ -33,7 +35,7 @@ def choose_backend(decoder: str, device: str, ranks: Ranks, decodes: bool = True
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder cannot be used; with "auto" on a CPU, those of neither.
     """
-    if decoder in ("native", "both") and decodes and (fault := _native_fault()) is not None:
+    if decoder in ("native", "both") and decodes and (fault := native_fault()) is not None:
         raise MissingPackageError(f"decoder={decoder!r}: {fault.reason}. {fault.remedy}. Or use decoder='dali'")
     if decoder == "native":
         return "native", find_device(device, ranks, 0 if device == "cpu" else _count_torchs_gpus(device))
@@ -41,7 +43,7 @@ def choose_backend(decoder: str, device: str, ranks: Ranks, decodes: bool = True
     if not decodes:
         return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
     if decoder == "auto" and device_id is None:
-        if (fault := _native_fault()) is None:
+        if (fault := native_fault()) is None:
             return "native", None
         if (other := _dali_fault()) is not None:
             raise MissingPackageError(
@@ -62,10 +64,11 @@ def open_decoder(
     mask_fills: tuple[int, ...] | None,
     graph: Callable[[Any, Any], Any] | None,
     hw_decoder_load: float | None,
-    cpu_share: float,
+    on_corrupt: OnCorrupt = "raise",
+    cpu_share: float = 0.0,
     **options: Any,
-) -> Decoder:
-    """The decoder; options are batch_size, num_threads and prefetch.
+) -> Guard:
+    """The decoder, guarded; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
         asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder.
@@ -76,7 +79,7 @@ def open_decoder(
     if graph is not None and name != "dali":
         raise ArgumentError("graph: DALI operators need decoder='dali'")
     if mask_fills is None:
-        return NoDecoder()
+        return Guard(NoDecoder())
     manifests = [dataset.manifest for dataset in datasets]
     stored = Stored(
         max(manifest.width for manifest in manifests),
@@ -86,18 +89,23 @@ def open_decoder(
         mask_fills=mask_fills,
     )
     if name == "native":
-        return _open_native(schedule.forms, stored, device_id, **options)
+        return Guard(_open_native(schedule.forms, stored, device_id, **options), on_corrupt)
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
             f"decoder={name!r}: one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    dali = _open_dali(schedule.forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options)
+    dali, find_faults = _open_dali(
+        schedule.forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
+    )
     if name == "dali":
-        return dali
+        return Guard(dali, on_corrupt, find_faults)
     from gpuload.decode.both import BothDecoder
+    from gpuload.decode.share import find_dalis_faults
 
-    return BothDecoder(dali, _open_native(schedule.forms, stored, device_id, **options), stored, cpu_share)
+    native = _open_native(schedule.forms, stored, device_id, **options)
+    both = BothDecoder(dali, native, stored, cpu_share)
+    return Guard(both, on_corrupt, partial(find_dalis_faults, find_faults, cpu_share))
 
 
 def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
@@ -111,15 +119,21 @@ def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None,
         return NativeDecoder(forms, stored, **options)
 
 
-def _open_dali(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
+def _open_dali(
+    forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any
+) -> tuple[Decoder, FindFaults]:
+    """The decoder, and what finds the samples that it must not be given."""
+    is_plain = all(form.is_plain for form in forms)
+    if not is_plain:
+        require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
     from gpuload.decode.dali.decoder import DaliDecoder
 
-    decoder: Decoder = DaliDecoder(forms, stored, device_id=device_id, **options)
-    if all(form.is_plain for form in forms):
-        return decoder
+    dali = DaliDecoder(forms, stored, device_id=device_id, **options)
+    if is_plain:
+        return dali, dali.find_faults
     from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return PostprocessingDecoder(decoder, forms, stored.mask_fills, device_id)
+    return PostprocessingDecoder(dali, forms, stored.mask_fills, device_id), dali.find_faults
 
 
 def _is_raw(dataset: Dataset) -> bool:
@@ -127,7 +141,7 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if device == "auto" and not has_driver():
+    if not has_driver():  # DALI would find none, too, and may not be installed
         return 0
     if (fault := _dali_fault()) is not None:
         if device != "auto":
@@ -148,9 +162,9 @@ def _count_torchs_gpus(device: str) -> int:
     return int(import_module("torch").cuda.device_count())
 
 
-def _native_fault() -> Fault | None:
+def native_fault() -> Fault | None:
     """Why the native decoder cannot be used here."""
-    for package in ("simplejpeg", "torch", "numba"):
+    for package in ("numba", "simplejpeg", "torch"):
         if (fault := fault_of(package)) is not None:
             return fault
     if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
@@ -160,7 +174,7 @@ def _native_fault() -> Fault | None:
 
 def _dali_fault() -> Fault | None:
     """Why DALI cannot be used here."""
-    return fault_of("nvidia.dali", without_gpu="dali")
+    return fault_of("nvidia.dali")
 
 
 def _without_dali(subject: str, fault: Fault) -> MissingPackageError:

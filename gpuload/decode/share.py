@@ -1,7 +1,7 @@
 """Which samples of a batch the CPU decodes where two decoders share it, and the batch of either half."""
 
 import io
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from PIL import Image
 
 from gpuload.augment import View
 from gpuload.augment.crops import whole_images
-from gpuload.decode.interface import Stored
+from gpuload.decode.guard import FindFaults
+from gpuload.decode.interface import Fault, Stored
 from gpuload.draws import SHARE, random_bits, uniform
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.read.members import MemberViews
 from gpuload.types import I64, U8, Bools
 
 _SIDE = 8  # pixels of the stand-in
@@ -44,25 +44,17 @@ def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
 
 def select(batch: Batch, rows: I64) -> Batch:
     """What a decoder needs of some samples: bytes, sizes, masks and views, without the other fields."""
-    encoded = batch.encoded
-    return Batch(
-        EncodedBatch(
-            encoded.samples[rows],
-            _take(encoded.images, rows),
-            encoded.spans[rows],
-            encoded.raw[rows],
-            encoded.widths[rows],
-            encoded.heights[rows],
-            {},
-            {},
-        ),
-        tuple(_take(masks, rows) for masks in batch.masks),
-        tuple(view.select(rows) for view in batch.views),
-        batch.sources[rows],
-        batch.keys[rows],
-        batch.stop,
-        batch.read_s,
-    )
+    return replace(batch, encoded=replace(batch.encoded, columns={}, members={})).take(rows)
+
+
+def find_dalis_faults(find_faults: FindFaults, cpu_share: float, batch: Batch) -> dict[int, Fault]:
+    """What `find_faults` finds of the samples that are for DALI, by their rows in the whole batch.
+
+    The CPU decoder takes anything, and tells afterwards what did not decode.
+    """
+    rows = divide(batch, cpu_share).dali
+    found = find_faults(select(batch, rows)) if len(rows) else {}
+    return {int(rows[row]): fault for row, fault in found.items()}
 
 
 def stand_in(batch: Batch, stored: Stored) -> Batch:
@@ -81,10 +73,6 @@ def stand_in(batch: Batch, stored: Stored) -> Batch:
         batch.stop,
         0.0,
     )
-
-
-def _take(members: Sequence[U8], rows: I64) -> Sequence[U8]:
-    return members.take(rows) if isinstance(members, MemberViews) else [members[row] for row in rows.tolist()]
 
 
 @cache

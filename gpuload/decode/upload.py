@@ -53,9 +53,10 @@ class UploadingDecoder:
         while True:
             while len(self._ahead) < _AHEAD:
                 self._ahead.append(self._thread.submit(partial(self._upload_next, decoding)))
-            uploaded = self._ahead.popleft().result()
+            uploaded = self._ahead[0].result()
             if uploaded is None:
                 return
+            self._ahead.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
             self._copies.wait(uploaded)
             yield uploaded.batch, uploaded.decoded
 
@@ -72,11 +73,11 @@ class UploadingDecoder:
 
     def _abandon(self) -> None:
         """Ends the batches that nobody waits for any more."""
-        for task in self._ahead:
+        ahead, self._ahead = self._ahead, deque()  # `close` may be called by another thread
+        for task in list(ahead):
             task.cancelled = True
-        for task in self._ahead:
+        for task in list(ahead):
             task.wait()
-        self._ahead.clear()
 
 
 class _Uploaded(NamedTuple):
@@ -127,7 +128,7 @@ class Copies:
 def _each(decoded: Decoded, make: Any) -> Decoded:
     """The same structure with `make` applied to each array."""
     masks = tuple(tuple(make(mask) for mask in view) for view in decoded.masks)
-    return Decoded(tuple(make(images) for images in decoded.images), masks, decoded.seconds)
+    return decoded._replace(images=tuple(make(images) for images in decoded.images), masks=masks)
 
 
 def _allocator(device_id: int | None) -> Any:

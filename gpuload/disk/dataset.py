@@ -2,19 +2,20 @@
 
 import hashlib
 import os
+import stat
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, whole
+from gpuload.checks import PATH, Rule, as_text, checked, unknown_attribute, whole
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
+from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
 from gpuload.types import I64
 
@@ -45,6 +46,23 @@ def _as_expression(value: Any) -> Any:
 
 _SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
 _NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
+_NO_IMAGES = (
+    "does not exist, since it decodes nothing. Use gpuload.DaliIterator(dataset, ...) for images; "
+    "dataset.subset([...]) chooses samples, dataset.rows(shard) is their index"
+)
+# Attributes of torchvision's ImageFolder and of Hugging Face's data sets.
+_ATTRIBUTES = {
+    "class_to_idx": "Use {name: number for number, name in enumerate(dataset.classes)}",
+    "targets": "Use dataset.labels, the class number of every sample",
+    "samples": "Use dataset.rows(shard), whose column source holds the names of the files",
+    "imgs": "Use dataset.rows(shard), whose column source holds the names of the files",
+    "transform": "Use DaliIterator(augment=gpuload.Augment(...))",
+    "select": "Use dataset.subset([...])",
+    "shuffle": "Use DaliIterator(shuffle=True), which shuffles anew in each epoch",
+    "map": "Use DaliIterator(batch_transforms=[...])",
+    "features": "Use dataset.fields",
+    "column_names": "Use dataset.schema.names",
+}
 _EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
 
 
@@ -64,6 +82,8 @@ class Dataset:
     @checked("Dataset", folder=PATH)
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        if os.path.isfile(folder):
+            raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
         if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
             raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
         if not (self.folder / "manifest.json").exists() and (self.folder / "train" / "manifest.json").exists():
@@ -74,11 +94,13 @@ class Dataset:
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
         self._selected: I64 | None = None
+        self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
         self._check_shards()
         self._index = Index(self.folder / index_file.FILE_NAME, self.manifest.fields)
         if len(self._index) != len(self.shard_paths):
             raise FormatError(
-                f"{self._index.path}: indexes {len(self._index)} shards, manifest.json lists {len(self.shard_paths)}. "
+                f"{self._index.path}: indexes {counted(len(self._index), 'shard')}, manifest.json lists "
+                f"{len(self.shard_paths)}. "
                 "They come from different runs: copy the folder again"
             )
 
@@ -86,11 +108,29 @@ class Dataset:
         """Number of samples; of a subset, the number of selected ones."""
         return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
 
-    def __repr__(self) -> str:
-        part = "" if self._selected is None else f" of {self.first_samples[-1]:,}"
-        return (
-            f"Dataset({str(self.folder)!r}: {len(self):,}{part} samples in {counted(len(self.shard_paths), 'shard')})"
+    def __getitem__(self, index: object) -> NoReturn:
+        raise CallError(f"Dataset: dataset[...] {_NO_IMAGES}")
+
+    def __iter__(self) -> NoReturn:  # else Python would loop by __getitem__
+        raise CallError(f"Dataset: a loop over a dataset {_NO_IMAGES}")
+
+    def __contains__(self, sample: object) -> NoReturn:
+        raise CallError(f"Dataset: `in` {_NO_IMAGES}")
+
+    def __add__(self, other: object) -> NoReturn:
+        raise CallError(
+            "Dataset: data sets are not added. Use gpuload.mix([(one, 0.5), (other, 0.5)]), or pack both into one set"
         )
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            raise AttributeError(unknown_attribute("Dataset", name, _ATTRIBUTES), name=name, obj=self)
+
+    def __repr__(self) -> str:
+        total = counted(int(self.first_samples[-1]), "sample")
+        samples = total if self._selected is None else f"{len(self):,} of {total}"
+        return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.folder.absolute()), self.manifest.fingerprint, self._selected)
@@ -174,6 +214,15 @@ class Dataset:
         return numbers if self._selected is None else self._selected[numbers]
 
     @property
+    def index_path(self) -> Path:
+        return self._index.path
+
+    @property
+    def index_bytes(self) -> pa.Buffer:
+        """The index file, memory-mapped."""
+        return self._index.bytes
+
+    @property
     def schema(self) -> pa.Schema:
         """Names and Arrow types of the index columns."""
         return self._index.schema
@@ -190,7 +239,9 @@ class Dataset:
             FormatError: the index and the manifest disagree on the number of samples in the shard.
         """
         if shard >= len(self.shard_paths):
-            raise ArgumentError(f"Dataset.rows(shard={shard}): {self.folder} has {len(self.shard_paths)} shards")
+            raise ArgumentError(
+                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
+            )
         rows = self._index.shard(shard)
         expected = self.manifest.shards[shard].samples
         if rows.num_rows != expected:
@@ -246,18 +297,22 @@ class Dataset:
         return self.fields[name]
 
     def _check_shards(self) -> None:
-        for path, info in zip(self.shard_paths, self.manifest.shards, strict=True):
+        for number, (path, info) in enumerate(zip(self.shard_paths, self.manifest.shards, strict=True)):
             try:
-                found = os.stat(path).st_size
-            except OSError:
+                stamp = os.stat(path)
+            except (OSError, ValueError):
                 raise ShardError(
-                    f"{path}: missing; manifest.json lists {len(self.manifest.shards)} shards. Copy the folder again"
+                    f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
+                    "folder again"
                 ) from None
-            if found != info.bytes:
+            if not stat.S_ISREG(stamp.st_mode):  # opening a pipe would wait for its other end
+                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
+            if (found := stamp.st_size) != info.bytes:
                 raise ShardError(
-                    f"{path}: is {found:,} bytes, manifest.json says {info.bytes:,}. "
+                    f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
                 )
+            self.shard_times[number] = stamp.st_mtime_ns
 
 
 def _reopen(folder: str, fingerprint: str, selected: I64 | None) -> Dataset:

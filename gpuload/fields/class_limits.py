@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 from gpuload.fields.kind import FieldSpec, describe
 from gpuload.fields.rows import DatasetView, Rows
@@ -36,5 +37,5 @@ def check_classes(
         wrong = int(np.argmax(numbers >= known))
         raise ArgumentError(
             f"{rows.sample_name(datasets, int(sample_rows[wrong]))}: its {name!r} has class {numbers[wrong]}, expected "
-            f"{known} classes, numbered from 0. Give a larger num_classes"
+            f"{counted(known, 'class', 'classes')}, numbered from 0. Give a larger num_classes"
         )

@@ -12,6 +12,8 @@ The golden orders in the tests are part of the disk format (`gpuload.disk.manife
 on them.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
@@ -47,13 +49,11 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        parts = []
-        window = self.window_at(start)
-        while start < stop:
-            first, end = self.window_starts[window : window + 2].tolist()
-            parts.append(self._window_samples(window)[start - first : min(stop, end) - first])
-            start, window = end, window + 1
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return self._gather(start, stop, self._window_samples)
+
+    def repeats(self, start: int, stop: int) -> I64 | None:
+        """int64: how often the samples at positions start..stop-1 came before in this pass; None: never."""
+        return None
 
     def window_at(self, position: int) -> int:
         """Number of the window that contains a position."""
@@ -66,6 +66,16 @@ class EpochOrder:
             if window < len(self._window_bounds) - 1
             else self._shards[:0]
         )
+
+    def _gather(self, start: int, stop: int, values_of: Callable[[int], I64]) -> I64:
+        """The values at positions start..stop-1, out of those of each window."""
+        parts = []
+        window = self.window_at(start)
+        while start < stop:
+            first, end = self.window_starts[window : window + 2].tolist()
+            parts.append(values_of(window)[start - first : min(stop, end) - first])
+            start, window = end, window + 1
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _window_samples(self, window: int) -> I64:
         """The samples of a window in their order. Two are kept, since a batch may extend from one into the next."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.order.mixture import Mixture
@@ -74,20 +75,28 @@ class Epochs:
 
 
 def find_epochs(
-    data: Dataset | Mixture, batch_size: int, steps_per_epoch: int | None, drop_last: bool, ranks: Ranks
+    data: Dataset | Mixture,
+    batch_size: int,
+    steps_per_epoch: int | None,
+    drop_last: bool,
+    ranks: Ranks,
+    draws: int | None = None,
 ) -> Epochs:
-    """The epochs of a loader. batch_size: of one rank. steps_per_epoch: None for passes over the data.
+    """The epochs of a loader. batch_size: of one rank. steps_per_epoch: None for passes over the data. draws: samples
+    in a pass; None: all of them once.
 
     Raises:
         ArgumentError: an epoch would have no batch.
     """
     of_all = batch_size * ranks.world_size
-    samples = len(data) if steps_per_epoch is None else steps_per_epoch * of_all
+    in_pass = len(data) if draws is None else draws
+    samples = in_pass if steps_per_epoch is None else steps_per_epoch * of_all
     epochs = Epochs(samples, of_all, drop_last, ranks.rank, ranks.world_size)
     if not epochs.batches:
         times = f" x world_size {ranks.world_size}" if ranks.world_size > 1 else ""
         raise ArgumentError(
-            f"batch_size {batch_size}{times}: is larger than {data.folder} ({len(data):,} samples), so an epoch has no "
+            f"batch_size {batch_size}{times}: is larger than {data.folder} ({counted(in_pass, 'sample')}), so an "
+            "epoch has no "
             "batch. Use a smaller batch_size, or drop_last=False"
         )
     return epochs

@@ -4,9 +4,9 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from gpuload.checks import (
     LARGEST,
@@ -16,13 +16,18 @@ from gpuload.checks import (
     as_items,
     check_fields,
     checked,
+    choice,
     instance,
     number,
     refuse,
     several,
 )
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.quarantine import leave_out
 from gpuload.errors import ArgumentError
+from gpuload.order.interleaving import Interleaving, ShuffledBlocks, Stratified
+
+Batches = Literal["shuffled", "stratified"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,13 @@ class Mixture:
     """Data sets and their shares (which sum to 1), for `DaliIterator(data=…)`. Made by `mix`.
 
     Each data set is read pass after pass in its own order; which of them the next sample comes from depends on (seed,
-    position). An epoch is as long as all of them together, and continues where the last one stopped.
+    position), or with stratified batches on the position alone. An epoch is as long as all of them together, and
+    continues where the last one stopped.
     """
 
     datasets: tuple[Dataset, ...]
     shares: tuple[float, ...]
+    batches: Batches = "shuffled"
 
     def __post_init__(self) -> None:
         check_fields(self, datasets=several(instance("", Dataset), "a tuple of gpuload.Dataset. Use gpuload.mix"))
@@ -43,6 +50,7 @@ class Mixture:
         check_fields(self, shares=several(number(POSITIVE, 1, ""), shares, count))
         if not math.isclose(sum(self.shares), 1):
             raise refuse("Mixture", "shares", self.shares, shares)
+        check_fields(self, batches=choice(*get_args(Batches)))
 
     def __len__(self) -> int:
         """Samples in an epoch: those of all data sets together."""
@@ -55,8 +63,10 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when one of the data sets, their sequence or a share changes."""
-        content = [[dataset.fingerprint for dataset in self.datasets], self.shares]
+        """Changes when one of the data sets, their sequence, a share or `batches` changes."""
+        content: list[Any] = [[dataset.fingerprint for dataset in self.datasets], self.shares]
+        if self.batches != "shuffled":  # sets that were mixed before there was a choice keep their fingerprints
+            content.append(self.batches)
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
@@ -65,14 +75,27 @@ class Mixture:
         return " + ".join(str(dataset.folder) for dataset in self.datasets)
 
 
+def interleave(mixture: Mixture, seed: int) -> Interleaving:
+    """Which data set each position of a mixture draws from."""
+    return Stratified(mixture.shares) if mixture.batches == "stratified" else ShuffledBlocks(mixture.shares, seed)
+
+
 def open_data(
-    data: str | Path | Dataset | Mixture,
-) -> tuple[Dataset | Mixture, tuple[Dataset, ...], tuple[float, ...]]:
-    """What a user gave as data, opened; the data sets in it, and their shares."""
-    if isinstance(data, Mixture):
-        return data, data.datasets, data.shares
-    dataset = data if isinstance(data, Dataset) else Dataset(data)
-    return dataset, (dataset,), (1.0,)
+    data: str | Path | Dataset | Mixture, exclude: str | Path | Sequence[str] | None = None
+) -> tuple[Dataset | Mixture, Mixture]:
+    """What a user gave as data, opened; and the same as a mixture, which may be of one data set.
+
+    exclude: a quarantine file, or keys: samples to leave out.
+
+    Raises:
+        ArgumentError: no data set has one of the keys, the file is none, or nothing is left of a data set.
+    """
+    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data)
+    mixture = whole if isinstance(whole, Mixture) else Mixture((whole,), (1.0,))
+    if exclude is not None and (rest := leave_out(mixture.datasets, exclude)) != mixture.datasets:
+        mixture = replace(mixture, datasets=rest)
+        whole = mixture if isinstance(whole, Mixture) else rest[0]
+    return whole, mixture
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
@@ -87,12 +110,15 @@ def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
         'pairs of a data set and a weight above 0 and up to 1e6, such as [("shards/a", 0.7), ("shards/b", 0.3)]',
         _as_parts,
     ),
+    batches=choice(*get_args(Batches)),
 )
-def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
+def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
-    Of any 4,096 samples that start at a multiple of 4,096, each data set gives exactly its share, rounded to whole
-    samples.
+    batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
+        multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
+        holds the shares: exactly where they are whole numbers of a batch of all ranks together, else rounded up or down
+        (of more than two data sets, one more or less). The same holds for a rank's part of it.
 
     Raises:
         ArgumentError: no data sets, a weight that is not above 0, or data sets whose classes differ.
@@ -107,4 +133,4 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]]) -> Mixture:
                 f"mix: {dataset.folder} has other classes than {datasets[0].folder} ({dataset.classes} and "
                 f"{datasets[0].classes}), so their labels mean different things. Pack them with the same class folders"
             )
-    return Mixture(datasets, tuple(weight / sum(weights) for weight in weights))
+    return Mixture(datasets, tuple(weight / sum(weights) for weight in weights), batches)

@@ -10,6 +10,7 @@ from gpuload.errors import StateError
 from gpuload.order.mixture import Mixture
 
 VERSION = 1
+_QUOTES = "'\""
 
 
 class Position(NamedTuple):
@@ -31,6 +32,7 @@ class RunIdentity:
     seed: int
     shuffle: bool
     window: int
+    sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
 
     def state_dict(self, position: Position) -> dict[str, Any]:
         """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
@@ -42,6 +44,7 @@ class RunIdentity:
             "window": self.window,
             "fingerprint": self.data.fingerprint,
             "dataset_samples": len(self.data),
+            **({} if self.sampling is None else {"sampling": self.sampling}),
         }
 
     def load(self, state: Mapping[str, Any]) -> Position:
@@ -50,34 +53,53 @@ class RunIdentity:
         Raises:
             StateError: the state is of another data set, of a run with another seed, shuffle or window, or damaged.
         """
-        if state.get("version") != VERSION:
+        if "version" not in state:
+            raise StateError(f"state_dict: {_about_foreign(state)}")
+        if state["version"] != VERSION:
             raise StateError(
-                f"state_dict: is of version {state.get('version')!r}, this gpuload reads {VERSION}. "
+                f"state_dict: is of version {shown(state['version'])}, this gpuload reads {VERSION}. "
                 "Was it made by another loader?"
             )
-        expected = self.state_dict(Position(0, 0, 0))
-        if missing := sorted(set(expected) - set(state)):
+        if state.get("sampling") != self.sampling:
+            made, has = ("with" if sampling else "without" for sampling in (state.get("sampling"), self.sampling))
+            raise StateError(
+                f"state_dict: was made {made} balance= or weights=, this loader is {has} them, or they differ. The "
+                "order would differ: construct it with the same balance, weights, replacement and num_samples"
+            )
+        needed = self.state_dict(Position(0, 0, 0))
+        if missing := sorted(set(needed) - set(state)):
             raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
         if state["fingerprint"] != self.data.fingerprint:
+            fingerprint = shown(state["fingerprint"]).strip(_QUOTES)
             raise StateError(
                 f"state_dict: is of another data set ({_count('dataset_samples', state['dataset_samples']):,} "
-                f"samples, fingerprint {state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
+                f"samples, fingerprint {fingerprint}); {self.data.folder} has {len(self.data):,}, fingerprint "
                 f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
         for name in ("seed", "shuffle", "window"):
-            if state[name] != getattr(self, name):
+            expected, found = getattr(self, name), shown(state[name])
+            if state[name] != expected:
                 raise StateError(
-                    f"state_dict: was made with {name}={state[name]}, this loader has {name}={getattr(self, name)}. "
-                    f"The order would differ: construct it with {name}={state[name]}"
+                    f"state_dict: was made with {name}={found}, this loader has {name}={expected}. "
+                    f"The order would differ: construct it with {name}={found}"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
+
+
+def _about_foreign(state: Mapping[str, Any]) -> str:
+    """What is said of a dict that is no state of a loader."""
+    for name, entry in state.items():
+        if isinstance(entry, Mapping) and {"version", *Position._fields} <= set(entry):
+            return f"is a checkpoint that holds one, not the state itself. Give its entry {shown(name)}"
+    entries = f"its entries are {shown(list(state))}" if state else "it is empty"
+    return f"is not what state_dict() of a loader returned ({entries}). Was it made by a model or another loader?"
 
 
 def _count(name: str, value: Any) -> int:
     """A number of a state, also where a checkpoint has made a tensor or an array of it."""
     try:
         found = int(value)
-        if found == value and found >= 0:
+        if found == value and 0 <= found < 2**62:
             return found
     except (TypeError, ValueError, OverflowError):
         pass

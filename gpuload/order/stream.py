@@ -14,14 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import MIXTURE, make_key, permutation
-from gpuload.errors import ArgumentError
+from gpuload.draws import MIXTURE, make_key
 from gpuload.order.epoch import EpochOrder
+from gpuload.order.interleaving import Interleaving
+from gpuload.order.sampling import Sampling
 from gpuload.types import I64
-
-# Positions in a block, in which the shares of a mixture are exact: shares are rounded to multiples of 1/4096, and
-# counting how often each data set was drawn before a position costs one permutation of a block.
-BLOCK = 4096
 
 
 class PassSlice(NamedTuple):
@@ -41,33 +38,33 @@ class PassSlice(NamedTuple):
 
 
 class Stream:
-    """The samples at positions start..stop-1, for any start and stop."""
+    """The samples at positions start..stop-1, for any start and stop.
+
+    interleaving: which data set each position draws from. samplings: of each data set; None: each sample comes once in
+    a pass.
+    """
 
     def __init__(
-        self, datasets: tuple[Dataset, ...], shares: tuple[float, ...], *, seed: int, window: int, shuffle: bool
+        self,
+        datasets: tuple[Dataset, ...],
+        interleaving: Interleaving,
+        samplings: tuple[Sampling, ...] | None = None,
+        *,
+        seed: int,
+        window: int,
+        shuffle: bool,
     ) -> None:
-        self._datasets, self._seed = datasets, seed
-        self._counts = round_shares(shares, BLOCK)
-        if not self._counts.all():
-            raise ArgumentError(f"mix: shares {shares}, expected each at least 1/{BLOCK}. Raise the smallest weight")
+        self._datasets, self._interleaving, self._samplings, self._seed = datasets, interleaving, samplings, seed
         self._window, self._shuffle = window, shuffle
-        # A batch may extend from one pass into the next, and from one block into the next.
+        self._lengths = [sampling.draws for sampling in samplings] if samplings else list(map(len, datasets))
+        # A batch may extend from one pass into the next.
         self._order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
-        self._block = lru_cache(maxsize=2)(self._make_block)
 
     def slices(self, start: int, stop: int) -> list[PassSlice]:
         """The samples at these positions; at least one slice, which may be empty."""
         if len(self._datasets) == 1 or start == stop:
             return self._passes(0, start, np.arange(stop - start))
-        sources = np.concatenate(
-            [
-                self._block(block)[max(start - block * BLOCK, 0) : stop - block * BLOCK]
-                for block in range(start // BLOCK, -(-stop // BLOCK))
-            ]
-        )
-        drawn = start // BLOCK * self._counts + np.bincount(
-            self._block(start // BLOCK)[: start % BLOCK], minlength=len(self._datasets)
-        )
+        sources, drawn = self._interleaving.sources(start, stop), self._interleaving.drawn(start)
         return [
             part
             for source in np.unique(sources).tolist()
@@ -77,7 +74,7 @@ class Stream:
     def _passes(self, source: int, drawn: int, rows: I64) -> list[PassSlice]:
         """The next samples of one data set, after the first `drawn`, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
-        samples, done = len(self._datasets[source]), 0
+        samples, done = self._lengths[source], 0
         while done < len(rows) or not slices:
             epoch, start = divmod(drawn + done, samples)
             stop = min(start + len(rows) - done, samples)
@@ -88,24 +85,8 @@ class Stream:
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)
-        sizes = self._datasets[source].shard_sizes
+        dataset = self._datasets[source]
+        if self._samplings is not None:
+            return seed, self._samplings[source].order(dataset, seed=seed, epoch=epoch, window=self._window)
+        sizes = dataset.shard_sizes
         return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=self._window, shuffle=self._shuffle)
-
-    def _make_block(self, block: int) -> I64:
-        """int64 (BLOCK,): the data set that each position of a block draws from."""
-        sources = np.repeat(np.arange(len(self._counts)), self._counts)
-        mixed: I64 = sources[permutation(make_key(self._seed, MIXTURE, -1, block), BLOCK)]
-        return mixed
-
-
-def round_shares(shares: tuple[float, ...], total: int) -> I64:
-    """int64: whole numbers that sum to `total`, in these shares, by largest remainders.
-
-    >>> round_shares((0.5, 0.25, 0.25), 5).tolist()
-    [3, 1, 1]
-    """
-    exact = np.array(shares) * total
-    counts: I64 = np.floor(exact).astype(np.int64)
-    for source in np.argsort(counts - exact, kind="stable")[: total - counts.sum()]:
-        counts[source] += 1
-    return counts

@@ -5,8 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gpuload.checks import FLAG, check
 from gpuload.errors import ArgumentError
 from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
 from gpuload.sources.listing import Source
 from gpuload.sources.samples import IterableSource
@@ -17,6 +19,7 @@ def pack(
     out: str | Path,
     *,
     watch: Callable[[packer.Progress], None] = lambda progress: None,
+    progress: bool = True,
     own_splits: bool = True,
     **settings: Any,
 ) -> packer.PackReport:
@@ -26,6 +29,7 @@ def pack(
         They are iterated once, in order. Or a source.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
+    progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
     settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxcount=15_000, encode="raw", size=(64, 64).
 
     It starts processes: call it under `if __name__ == "__main__"`.
@@ -39,6 +43,8 @@ def pack(
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ArgumentError(f"pack() has no setting {unknown[0]!r}; its settings are {', '.join(sorted(known))}")
+    progress = check("pack", "progress", progress, FLAG)
+    own_splits = check("pack", "own_splits", own_splits, FLAG)
     if isinstance(settings.get("size"), int):
         settings["size"] = (settings["size"], settings["size"])
     images = Encoding(**{name: value for name, value in settings.items() if name in encoding})
@@ -51,4 +57,11 @@ def pack(
     source = samples if isinstance(samples, Source) else IterableSource(samples)
     if not own_splits:
         source.own_splits = False
-    return packer.pack(source, out, PackOptions(**rest, encoding=images), watch)
+    options = PackOptions(**rest, encoding=images)
+    with progress_bar("packing", "images", progress) as bar:
+
+        def show(found: packer.Progress) -> None:
+            bar(found.images, found.total_images, found.bytes)
+            watch(found)
+
+        return packer.pack(source, out, options, show)

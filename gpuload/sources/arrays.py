@@ -1,20 +1,25 @@
 """`.npy` and `.npz`: arrays of images and labels, memory-mapped; never a pickle."""
 
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import Listing, Source, listing_schema
 from gpuload.sources.named_arrays import image_array, image_name, notes_of_unused, other_names
-from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
+from gpuload.sources.split_arrays import join_arrays, open_array, parts_of
+from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column
 from gpuload.types import Array
 
 
@@ -22,7 +27,8 @@ class ArraysSource(Source):
     """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
 
     labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. An `.npz` is a zip, so its arrays
-    are unpacked into the packer's scratch folder, once, and mapped there.
+    are unpacked into the packer's scratch folder, once, and mapped there. Where all their names are those of splits, as
+    Keras has them (x_train, y_train, x_test, y_test), these are the splits.
     """
 
     def __init__(
@@ -37,6 +43,7 @@ class ArraysSource(Source):
         self._files: dict[str, Path] = {}
         self._image = ""
         self._peak = 255.0
+        self._splits: list[tuple[str, int]] = []  # and their lengths, where the names of arrays tell them
 
     def prepare(self, scratch: Path) -> None:
         if not self.path.is_file():
@@ -61,26 +68,40 @@ class ArraysSource(Source):
         files = {}
         try:
             with zipfile.ZipFile(self.path) as archive:
-                for number, name in enumerate(name for name in archive.namelist() if name.endswith(".npy")):
-                    files[name.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
-                    with archive.open(name) as packed, path.open("wb") as file:
-                        shutil.copyfileobj(packed, file, 1 << 20)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise SourceError(f"{self.path}: cannot be read as .npz ({error})") from None
-        return files
+                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+                needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+                if needed > free:
+                    raise SourceError(
+                        f"{self.path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
+                        "Free some space, or choose another output folder"
+                    )
+                for number, info in enumerate(members):
+                    files[info.filename.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
+                    with archive.open(info) as packed, path.open("wb") as file:
+                        shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
+        # RuntimeError: encrypted, or compressed by what Python does not have.
+        except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
+            raise SourceError(f"{self.path}: cannot be read as .npz ({error}). Save it again") from None
+        return files if self.columns else self._join(files, scratch)
+
+    def _join(self, files: dict[str, Path], scratch: Path) -> dict[str, Path]:
+        """One array out of those of each split, such as "x" out of "x_train" and "x_test"; else the same arrays."""
+        parts, splits = parts_of(list(files))
+        lengths: dict[str, list[int]] = {}
+        joined = {whole: scratch / f"joined-{number}.npy" for number, whole in enumerate(parts)}
+        for whole, names in parts.items():
+            lengths[whole] = join_arrays(str(self.path), {name: files[name] for name in names}, joined[whole])
+        for (first, one), (other, two) in pairwise(lengths.items()):
+            if one != two:
+                raise SourceError(
+                    f"{self.path}: {parts[first]} have {one} rows, {parts[other]} have {two}. Give each image one"
+                )
+        self._splits = list(zip(splits, next(iter(lengths.values()), []), strict=True))
+        return joined or files
 
     def _open(self, name: str) -> Array:
         path = self._files[name]
-        try:
-            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if not isinstance(array, np.ndarray):
-                raise ValueError("an archive of arrays by another name")
-        except (OSError, ValueError) as error:
-            raise SourceError(
-                f"{path if path in (self.path, self.labels) else self.path}: {name!r} cannot be mapped ({error}). "
-                "Arrays of Python objects are pickles, which are never opened; save numbers"
-            ) from None
-        return array
+        return open_array(str(path if path in (self.path, self.labels) else self.path), name, path)
 
     def _arrays(self) -> dict[str, Array]:
         """All of them by name, but for single numbers."""
@@ -100,16 +121,21 @@ class ArraysSource(Source):
         title = str(self.path)
         if self.labels is not None and len(arrays["label"]) != len(images):
             raise SourceError(
-                f"{self.labels}: holds {len(arrays['label']):,} labels, but {title} holds {len(images):,} images. "
+                f"{self.labels}: holds {counted(len(arrays['label']), 'label')}, but {title} holds "
+                f"{counted(len(images), 'image')}. "
                 "Give each image one"
             )
         names = [f"{number:08d}." for number in range(len(images))]
         found = FieldColumns(title)
-        others = other_names(title, arrays, self.columns, self._image, len(images))
-        own = None
+        others = {} if self.images_alone else other_names(title, arrays, self.columns, self._image, len(images))
+        own = self._own_splits()
         for role, columns in others.items():
             kind, values = _values([arrays[name] for name in columns], role)
-            if self.own_splits and (SPLIT in self.columns if role == SPLIT else kind == "caption" and role in COLUMNS):
+            if (
+                self.own_splits
+                and own is None
+                and (SPLIT in self.columns if role == SPLIT else kind == "caption" and role in COLUMNS)
+            ):
                 own = splits_of_column(title, columns[0], values or arrays[columns[0]].tolist(), SPLIT in self.columns)
                 if own is not None:
                     continue
@@ -121,6 +147,10 @@ class ArraysSource(Source):
         table = pa.table([names, sizes, *found.columns], schema=listing_schema(tuple(found.fields)))
         notes = tuple(notes_of_unused(arrays, self._image, others))
         return Listing(table, tuple(found.fields), found.classes, (), notes, own)
+
+    def _own_splits(self) -> SourceSplits | None:
+        values = [split for split, length in self._splits for _ in range(length)] if self.own_splits else []
+        return SourceSplits.of(values, "by the names of its arrays") if values else None
 
     def read(self, row: int, name: str, where: str = "") -> Array:
         return image_array(self._open(self._image)[row], self._peak)

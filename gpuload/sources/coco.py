@@ -1,23 +1,35 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from gpuload.errors import DecodeError, SourceError
+from gpuload.headers.json_text import parse_json
+from gpuload.sources.coco_check import check_document
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import Files, Folder
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.layout import annotation_files
-from gpuload.sources.listing import Listing, Rejection, some_of
-from gpuload.sources.splits import splits_of_paths
+from gpuload.sources.listing import NAME, Listing, Rejection, some_of
+from gpuload.sources.splits import SourceSplits, named_splits, one_file_each, splits_of_paths
+
+
+class _Part(NamedTuple):
+    """What one file of annotations lists. title: for messages. named: all images that it names."""
+
+    title: str
+    listing: Listing
+    named: list[str]
 
 
 class CocoSource(FilesSource):
     """Images that a file such as `instances_train2017.json` or `captions_train2017.json` names.
 
-    annotations: the file; None: the one in the folder `annotations` of the container, see `annotation_files`.
+    annotations: the file; None: the one in the folder `annotations` of the container, see `annotation_files`, or one
+        for each split, such as `instances_train2017.json` and `instances_val2017.json`.
 
     Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out) and "labels" (the classes in the image);
     an image without any keeps empty ones. Captions give "caption", the first of an image, and "captions", all of them
@@ -36,14 +48,43 @@ class CocoSource(FilesSource):
         return bool(annotation_files(files, ".json"))
 
     def list_samples(self) -> Listing:
-        """Every image of the file.
+        """Every image of the file, or of the file of each split.
 
         Raises:
-            SourceError: the file is not COCO's, names a missing image, or contradicts itself; or there are several.
+            SourceError: the file is not COCO's, names a missing image, or contradicts itself; or there are several, and
+                it is not their names that tell the split of each.
         """
         self.check_root("Give the folder of the images as SOURCE")
-        name = "" if self.annotations else self._choose()
-        title = f"{self.root}/{name}" if name else str(self.annotations)
+        if self.annotations is not None:
+            parts = {"": self._list(str(self.annotations), "")}
+        else:
+            parts = {split: self._list(f"{self.root}/{name}", name) for split, name in self._choose().items()}
+        first, *others = parts.values()
+        for other in others:
+            self._check_alike(first, other)
+        names = [name for part in parts.values() for name in part.listing.samples.column(NAME).to_pylist()]
+        notes = [note for part in parts.values() for note in part.listing.notes]
+        notes += self.beside(
+            [name for part in parts.values() for name in part.named],
+            " and ".join(part.title for part in parts.values()),
+        )
+        own = None
+        if self.own_splits and others:
+            values = [split for split, part in parts.items() for _ in range(len(part.listing))]
+            own = SourceSplits.of(values, "by the names of the files in 'annotations'")
+        elif self.own_splits:
+            own = splits_of_paths(first.title, names, strict=False)
+        return Listing(
+            pa.concat_tables(part.listing.samples for part in parts.values()),
+            first.listing.fields,
+            None,
+            tuple(rejection for part in parts.values() for rejection in part.listing.rejected),
+            tuple(notes),
+            own,
+        )
+
+    def _list(self, title: str, name: str) -> "_Part":
+        """Every image of one file. name: of the file in the container, if it lies there."""
         found = self._parse(title, name)
         images: list[dict[str, Any]] = found["images"]
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -70,16 +111,27 @@ class CocoSource(FilesSource):
         _add_instances(title, fields, entries, found.get("categories") or [])
         notes = [f"annotations are those in {name!r}"] if name else []
         notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
-        notes += self.beside([f"{place}{name}" for name in listed], title)
-        own = splits_of_paths(title, [file.name for file in files], strict=False) if self.own_splits else None
         table = files_table(files, fields.fields, fields.columns)
-        return Listing(table, tuple(fields.fields), None, tuple(rejected), tuple(notes), own)
+        listing = Listing(table, tuple(fields.fields), None, tuple(rejected), tuple(notes))
+        return _Part(title, listing, [f"{place}{name}" for name in listed])
 
-    def _choose(self) -> str:
-        """The file of annotations in the container.
+    def _check_alike(self, one: "_Part", other: "_Part") -> None:
+        """Raises SourceError where two files cannot be splits of one set."""
+        if one.listing.fields != other.listing.fields:
+            raise SourceError(
+                f"{other.title}: has other fields or categories than {one.title}. Give one of them with --labels"
+            )
+        if both := sorted(set(one.named) & set(other.named)):
+            raise SourceError(
+                f"{other.title}: names images that {one.title} names, too: {some_of(both)}. Give one of them with "
+                "--labels, or remove them from one"
+            )
+
+    def _choose(self) -> dict[str, str]:
+        """The files of annotations in the container by their splits; a single one by any name.
 
         Raises:
-            SourceError: there is none, or several.
+            SourceError: there is none, or several and not one for each split.
         """
         found = annotation_files(self.files, ".json")
         if not found:
@@ -87,14 +139,16 @@ class CocoSource(FilesSource):
                 f"{self.root}: holds no .json in a folder 'annotations'. Give the file of annotations with --labels"
             )
         instances = [name for name in found if name.rpartition("/")[2].lower().startswith("instances")]
-        if len(instances or found) > 1:
-            named = [f"{self.root}/{name}" for name in instances or found]
-            unpacked = "" if isinstance(self.files, Folder) else ", unpacked,"
-            raise SourceError(
-                f"{self.root}: holds several files of annotations. Give one of them{unpacked} with --labels: "
-                f"{some_of(named, 8)}"
-            )
-        return (instances or found)[0]
+        chosen = instances or found
+        if len(chosen) == 1:
+            return {"": chosen[0]}
+        if splits := one_file_each(chosen):
+            return splits
+        unpacked = "" if isinstance(self.files, Folder) else ", unpacked,"
+        raise SourceError(
+            f"{self.root}: holds several files of annotations. Give one of them{unpacked} with --labels: "
+            f"{some_of([f'{self.root}/{name}' for name in chosen], 8)}"
+        )
 
     def _parse(self, title: str, name: str) -> dict[str, Any]:
         try:
@@ -102,20 +156,11 @@ class CocoSource(FilesSource):
                 text = self.files.read(self.files.find(name).address).decode("utf-8")
             else:
                 text = self.annotations.read_text(encoding="utf-8")
-            found = json.loads(text)
-            if not isinstance(found, dict) or not found["images"] or not isinstance(found["annotations"], list):
-                raise ValueError("lists no images")
-            if any("caption" not in entry and "bbox" not in entry for entry in found["annotations"]):
-                raise ValueError("has an annotation with neither a caption nor a bbox")
-            if any("id" not in entry or "file_name" not in entry for entry in found["images"]):
-                raise ValueError("lists an image without an id or a file_name")
-            if any("id" not in entry or "image_id" not in entry for entry in found["annotations"]):
-                raise ValueError("has an annotation without an id or an image_id")
-            if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
-                raise ValueError("lists two images with one id")
+            found: dict[str, Any] = parse_json(text)
+            check_document(found)
         except (OSError, DecodeError) as error:
             raise SourceError(f"{title}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise SourceError(
                 f"{title}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are "
                 "CSV, TSV, JSONL or Parquet"
@@ -134,6 +179,8 @@ class CocoSource(FilesSource):
         places = [*tops, *(f"{top}/{name}" for top in tops for name in self.files.folders(top))]
         found = [place for place in places if self.has(f"{place}/{images[0]['file_name']}")]
         whole = [place for place in found if all(self.has(f"{place}/{image['file_name']}") for image in images)]
+        if len(whole) > 1 and (split := named_splits([title])):
+            whole = [place for place in whole if named_splits([place]) == split] or whole
         if len(whole) > 1:
             raise SourceError(
                 f"{title}: all images that it names are in each of {some_of(whole)}. Give one of these "

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import LABEL
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, printable
@@ -53,7 +54,7 @@ class FolderSource(FilesSource):
         if not samples.num_rows:
             others = f", found: {passed.by_extension()}" if passed.others else ""
             raise SourceError(
-                f"{self.root}: no image in its {len(classes):,} class folders ({some_of(classes)}). "
+                f"{self.root}: no image in its {counted(len(classes), 'class folder')} ({some_of(classes)}). "
                 f"Images are known by their extension, such as .jpg, .png or .webp{others}"
             )
         passed.notes += self._notes(seen, classes, [name for name in folders if name not in splits])
@@ -69,8 +70,8 @@ class FolderSource(FilesSource):
         splits = splits_called(str(self.root), "the folders in its class folders", names)
         if splits and (others := sum(folder not in splits for folder in seen.folder_of)):
             passed.notes.append(
-                f"folders in class folders are called as splits are ({some_of(sorted(splits))}), but {others:,} images "
-                "lie in none of them: no splits are made of these"
+                f"folders in class folders are called as splits are ({some_of(sorted(splits))}), but "
+                f"{counted(others, 'image lies', 'images lie')} in none of them: no splits are made of these"
             )
         elif splits:
             where = f"by the folders {some_of(sorted(splits))} in its class folders"
@@ -93,7 +94,8 @@ class FolderSource(FilesSource):
             notes = "".join(f"; {note}" for note in passed.notes)
             beside = ", or --from sidecar for the .txt or .json beside them" if passed.others & _BESIDE else ""
             raise SourceError(
-                f"{self.root}: holds no class folders ({len(passed.rejected):,} images lie in it directly{notes}). "
+                f"{self.root}: holds no class folders ({counted(len(passed.rejected), 'image lies', 'images lie')} "
+                f"in it directly{notes}). "
                 f"Put each image into a folder named after its class, or give {labels_advice(self.files)}, or "
                 f"--no-labels{beside}"
             )
@@ -113,7 +115,10 @@ class FolderSource(FilesSource):
         full = [name for name in classes if seen.images_in(name)]
         empty = [name for name in classes if not seen.images_in(name)]
         if empty:
-            notes.append(f"{len(empty):,} class folders hold no image and keep their class number: {some_of(empty)}")
+            hold = counted(len(empty), "class folder holds", "class folders hold")
+            notes.append(
+                f"{hold} no image and {'keeps its' if len(empty) == 1 else 'keep their'} class number: {some_of(empty)}"
+            )
         if seen.splits and others:
             notes.append(f"passed over {some_of(others)} beside the splits: no images in there")
         used = [split for split in seen.splits if seen.images_of(split)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.types import Array
@@ -104,7 +105,7 @@ def other_names(
     wrong = [name for names in found.values() for name in names if len(arrays[name]) != count]
     if wrong:
         raise SourceError(
-            f"{title}: {wrong[0]!r} has {len(arrays[wrong[0]]):,} rows, {image!r} {count:,}. They must agree: "
+            f"{title}: {wrong[0]!r} has {counted(len(arrays[wrong[0]]), 'row')}, {image!r} {count:,}. They must agree: "
             "give each image one"
         )
     for name in found.get("label", ()):

@@ -14,6 +14,7 @@ from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, IMAGE_EXTENSIONS, F
 from gpuload.sources.files.source import FilesSource
 from gpuload.sources.layout import unwrapped
 from gpuload.sources.listing import Source
+from gpuload.sources.splits import SPLIT
 
 Columns = Mapping[str, tuple[str, ...]]
 
@@ -27,6 +28,7 @@ class Format:
     suffixes: of the names of its files and folders.
     holds: whether a folder or archive, whose name says nothing, holds one of these.
     labels, columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
+    alone: whether it heeds `Source.images_alone`, for --no-labels.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Format:
     holds: Callable[[Files], bool] = lambda files: False
     labels: bool = False
     columns: bool = False
+    alone: bool = False
 
     def open(self, root: Path, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
         """The source at a path; `files` are those in it, for a class that takes files.
@@ -76,11 +79,11 @@ FORMATS = (
     Format("unlabeled", "unlabeled:UnlabeledSource"),
     Format("voc", "voc:VocSource", holds=_fits("voc:VocSource")),
     Format("coco", "coco:CocoSource", holds=_fits("coco:CocoSource"), labels=True),
-    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf"), columns=True),
-    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _lmdb, columns=True),
-    Format("npy", "arrays:ArraysSource", (".npy", ".npz"), labels=True, columns=True),
-    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource")),
-    Format("parquet", "parquet:ParquetSource", (".parquet",), _fits("parquet:ParquetSource"), columns=True),
+    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf"), columns=True, alone=True),
+    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _lmdb, columns=True, alone=True),
+    Format("npy", "arrays:ArraysSource", (".npy", ".npz"), labels=True, columns=True, alone=True),
+    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource"), alone=True),
+    Format("parquet", "parquet:ParquetSource", (".parquet",), _fits("parquet:ParquetSource"), columns=True, alone=True),
 )
 
 TABLE = Format("table", "table:TableSource", labels=True, columns=True)
@@ -106,7 +109,7 @@ def open_source(
 
     labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
     columns: names of columns, arrays or keys by what they hold.
-    no_labels: images alone, wherever in a folder or archive they lie; short for form "unlabeled".
+    no_labels: images alone, wherever in a folder or archive they lie, or those of a file or of shards.
     no_splits: the splits that the source itself has are ignored.
     out: the folder that is packed into, whose files are no samples.
 
@@ -124,12 +127,16 @@ def open_source(
     if no_labels:
         if labels is not None:
             raise ArgumentError("--no-labels packs images alone, --labels says what belongs to them: give one of them")
-        if found not in (None, _named("folder"), _named("unlabeled")):
+        if found is None and (inside := _by_content(files))[0].alone:
+            found, files = inside
+        elif found in (None, _named("folder")):
+            found = _named("unlabeled")
+        elif not found.alone and found != _named("unlabeled"):
             raise ArgumentError(
-                f"--no-labels packs the images of a folder or archive; {path} is packed as {found.name!r}. "
-                "Leave out --no-labels"
+                f"--no-labels packs images alone, --from {found.name} what lies beside them: give one of them"
             )
-        found = _named("unlabeled")
+        if said := sorted(set(columns or ()) - {"image", "path", SPLIT}):
+            raise ArgumentError(f"--no-labels packs images alone, --column {said[0]}= names a field: give one of them")
     elif labels is not None and found in (None, _named("folder")):
         found = LABELS.get(Path(labels).suffix.lower(), TABLE)
     if found is None:
@@ -139,6 +146,8 @@ def open_source(
         source.sure = True  # type: ignore[attr-defined]
     if no_splits:
         source.own_splits = False
+    if no_labels and found.alone:
+        source.images_alone = True
     return source
 
 

@@ -1,10 +1,11 @@
 """A folder of images, each with files of its name beside it: `cat.jpg`, `cat.txt`, `cat.json`, `cat.png` (a mask)."""
 
-import json
 from collections import Counter
 from typing import Any
 
+from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
+from gpuload.headers.json_text import parse_json
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
 from gpuload.sources.files.source import FilesSource, files_table
@@ -35,7 +36,8 @@ class SidecarSource(FilesSource):
         wanted = [kind for kind in _BESIDE if counts[kind] * 2 > len(samples)]
         if not wanted:
             raise SourceError(
-                f"{self.root}: most of its {len(samples):,} images have no .txt, .json or .png beside them (such as "
+                f"{self.root}: most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them "
+                "(such as "
                 f"{some_of([found['image'].name for found in samples.values()], 1)}). "
                 "For classes give a folder of class folders"
             )
@@ -104,6 +106,6 @@ class SidecarSource(FilesSource):
 def _parsed(text: str) -> Any:
     """The document, or None where it is no JSON, which the loader reports for whoever asks for it."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.types import I64
 
@@ -103,6 +104,23 @@ def files_of_splits(folder: Path, pattern: str) -> list[Path]:
     return []
 
 
+def one_file_each(names: Sequence[str]) -> dict[str, str]:
+    """The file of each split, by words of their names, in the order train, val, test; {} where not every file is that
+    of one split, and each of another."""
+    found = [(_splits_in(name.rpartition("/")[2]), name) for name in names]
+    splits = {called[0]: name for called, name in found if len(called) == 1}
+    return {split: splits[split] for split in _ORDER if split in splits} if len(splits) == len(names) else {}
+
+
+def without_split(name: str) -> tuple[str, str]:
+    """A name without the split that is a word of it, and that split, or "": x_train is "x" of "train"."""
+    words = re.split("[^A-Za-z0-9]+", name)
+    found = [word for word in words if split_called(word)]
+    if len(found) != 1:
+        return name, ""
+    return "_".join(word for word in words if word != found[0]), split_called(found[0])
+
+
 def named_splits(names: Sequence[str]) -> list[str]:
     """The splits that words of these files' names are, in the order train, val, test."""
     found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
@@ -190,8 +208,9 @@ def splits_of_column(
     if others and (found or asked):
         lacking = sum(text not in found for text in texts)
         raise SourceError(
-            f"{title}: column {column!r} names the split of a sample, such as train, val or test, but {lacking:,} rows "
-            f"have another value ({some_of(others)}). Correct these, or give --no-splits"
+            f"{title}: column {column!r} names the split of a sample, such as train, val or test, but "
+            f"{counted(lacking, 'row has', 'rows have')} another value ({some_of(others)}). Correct these, or give "
+            "--no-splits"
         )
     if not found:
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
@@ -117,7 +118,8 @@ class TableSource(FilesSource):
         lacking = [row for row, text in enumerate(texts) if not text]
         if lacking:
             raise SourceError(
-                f"{self.table}: {len(lacking):,} rows have no label (first in {place_of(self.table, lacking[0])}). "
+                f"{self.table}: {counted(len(lacking), 'row has', 'rows have')} no label (first in "
+                f"{place_of(self.table, lacking[0])}). "
                 "Fill or remove them"
             )
         different = sorted(set(texts))
@@ -178,7 +180,9 @@ class TableSource(FilesSource):
 
     def _refuse(self, wrong: list[str], what: str, unit: str = "") -> None:
         if wrong:
-            raise SourceError(f"{self.table}: {what}, {len(wrong):,} times ({unit}{some_of(wrong)}). Remove those rows")
+            raise SourceError(
+                f"{self.table}: {what}, {counted(len(wrong), 'time')} ({unit}{some_of(wrong)}). Remove those rows"
+            )
 
 
 def _how_to_name(rows: pa.Table, path: Names) -> str:

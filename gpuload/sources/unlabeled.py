@@ -36,5 +36,5 @@ class UnlabeledSource(FilesSource):
         own = splits_of_paths(str(self.root), names) if self.own_splits else None
         counts = Counter(name.partition("/")[0] for name in names if "/" in name)
         if (masks := [name for name in counts if name.lower() in _MASKS]) and len(counts) > 1:
-            passed.notes.append(f"{counts[masks[0]]:,} images in {masks[0]!r} are packed as images, like all others")
+            passed.notes.append(f"images in {masks[0]!r} are packed like all others: {counts[masks[0]]:,}")
         return Listing(samples, (), None, passed.sorted_rejections(), passed.all_notes(), own)

@@ -3,18 +3,22 @@
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.class_numbers import BACKGROUND
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Found, PassedOver
+from gpuload.sources.files.base import read_text
 from gpuload.sources.files.source import FilesSource, files_table
 from gpuload.sources.layout import annotation_files
-from gpuload.sources.listing import Listing, some_of
-from gpuload.sources.splits import splits_of_paths
+from gpuload.sources.listing import Listing, Rejection, some_of
+from gpuload.sources.splits import SourceSplits, one_file_each, split_called, splits_of_paths
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
 _XML_FOLDER = "annotations"
+_LISTS = "ImageSets/Main"
 
 
 class VocSource(FilesSource):
@@ -23,7 +27,9 @@ class VocSource(FilesSource):
 
     Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
     them, x0 y0 x1 y1 as the XML has them. Other classes are numbered from 1 in sorted order. Samples are in the
-    order of their paths. Folders below `Data` that are called as splits are (see `splits`) are the splits.
+    order of their paths. Folders below `Data` that are called as splits are (see `splits`) are the splits, or else the
+    lists of Pascal VOC: `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, where these have no image in common;
+    images in none of them are left out then.
     """
 
     @staticmethod
@@ -58,12 +64,42 @@ class VocSource(FilesSource):
         files = [images[stem] for stem in stems]
         table = files_table(files, found.fields, found.columns)
         own = splits_of_paths(str(self.root), [file.name for file in files]) if self.own_splits else None
-        if own is None and "ImageSets" in self.files.folders():
-            passed.notes.append(
-                "the lists of splits in 'ImageSets' are not read: all images are packed, and --val or --splits draws "
-                "splits"
-            )
+        if own is None and self.own_splits and (split_of := self._listed_splits(stems, passed)):
+            table = table.filter(pa.array([stem in split_of for stem in stems]))
+            values = [split_of[stem] for stem in stems if stem in split_of]
+            own = SourceSplits.of(values, f"by the lists in {_LISTS!r}")
+            passed.rejected += [
+                Rejection(images[stem].name, f"is in no list of {_LISTS}", True)
+                for stem in stems
+                if stem not in split_of
+            ]
         return Listing(table, tuple(found.fields), found.classes, passed.sorted_rejections(), tuple(passed.notes), own)
+
+    def _listed_splits(self, stems: list[str], passed: PassedOver) -> dict[str, str]:
+        """The split of each image by the lists of Pascal VOC; {} where there are none, or not of two splits."""
+        if _LISTS.partition("/")[0] not in self.files.folders():
+            return {}
+        known, split_of = set(stems), dict[str, str]()
+        why = "" if (lists := one_file_each(self._split_lists())) else f"no train.txt, val.txt or test.txt in {_LISTS}"
+        for split, name in lists.items():
+            lines = read_text(self.files, self.files.find(name)).split("\n")
+            listed = [line.split()[0] for line in lines if line.strip()]
+            if both := [stem for stem in listed if split_of.get(stem, split) != split]:
+                why = f"{some_of(both)} are in two lists"
+            split_of.update((stem, split) for stem in listed if stem in known)
+        if not why and len(set(split_of.values())) < 2:
+            why = "they list images of fewer than two splits"
+        if why:
+            passed.notes.append(
+                f"the lists of splits in 'ImageSets' are not used ({why}): all images are packed, and --val or "
+                "--splits draws splits"
+            )
+        return {} if why else split_of
+
+    def _split_lists(self) -> list[str]:
+        """The files such as `ImageSets/Main/train.txt`; not those of one class, nor trainval.txt."""
+        names = [name for name in self.files.names(_LISTS) if name.lower().endswith(".txt")]
+        return [f"{_LISTS}/{name}" for name in names if split_called(name[: -len(".txt")])]
 
     def _pairs(self, data: str, xml: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
         """Images and annotations by their paths below their folders, without extension."""
@@ -83,7 +119,8 @@ class VocSource(FilesSource):
             alone = [present[stem].name for stem in sorted(set(present) - set(others))]
             if alone:
                 raise SourceError(
-                    f"{self.root}: {len(alone):,} files have no {what} of the same path below {place}: "
+                    f"{self.root}: {counted(len(alone), 'file has', 'files have')} no {what} of the same path below "
+                    f"{place}: "
                     f"{some_of(alone)}. Add the partner, or remove them"
                 )
         if not images:
@@ -112,7 +149,7 @@ class VocSource(FilesSource):
                 f"{title}: cannot be read ({getattr(error, 'strerror', None) or error}). "
                 "Correct it, or remove it with its image"
             ) from None
-        except (ElementTree.ParseError, ValueError) as error:
+        except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding that Python lacks
             raise SourceError(
                 f"{title}: not an annotation in XML ({error}). Correct it, or remove it with its image"
             ) from None

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
-from gpuload.types import F32, F64, I8, Bools
+from gpuload.types import F32, F64, I8, U64, Bools
 
 ARGS = 9  # numbers that a step takes, at most
 
@@ -66,8 +66,9 @@ class Transform(Protocol):
         """The steps of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
 
 
-def sample_draws(key: int, samples: npt.NDArray[np.int64]) -> Draws:
-    """The random numbers of samples, int64 (N,), for the one transform to which `key` belongs.
+def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
+    """The random numbers of samples, int64 (N,), for the one transform to which `key` belongs: one for all, or for
+    each.
 
     Raises, when called:
         ArgumentError: a number that is not among the 4,096 of a transform.

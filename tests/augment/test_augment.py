@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import gpuload
 from gpuload.augment import Augment
@@ -128,3 +129,17 @@ def test_share_of_flips(options: dict[str, Any], expected: float) -> None:
 def test_impossible_augments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
         Augment(**{"size": 224, **options})
+
+
+def test_dtypes_and_filters_of_other_libraries_are_known() -> None:
+    for dtype in (torch.float16, np.float16, np.dtype("float16"), "float16"):
+        assert Augment(8, dtype=dtype).dtype == "float16"  # type: ignore[arg-type]
+    assert Augment(8, dtype=torch.bfloat16).dtype == "bfloat16"  # type: ignore[arg-type]
+    assert Augment(8, layout=torch.channels_last).layout == "channels_last"  # type: ignore[arg-type]
+    for filter in (Image.Resampling.BICUBIC, "bicubic"):
+        assert Augment(8, interpolation=filter).interpolation == "bicubic"  # type: ignore[arg-type]
+    for unknown in (torch.float64, np.int8, float, 3, "fp16"):
+        with pytest.raises(gpuload.ArgumentError, match=r"dtype=.*expected one of 'float32', 'float16'"):
+            Augment(8, dtype=unknown)  # type: ignore[arg-type]
+    with pytest.raises(gpuload.ArgumentError, match="expected one of 'bilinear', 'bicubic'"):
+        Augment(8, interpolation=Image.Resampling.LANCZOS)  # type: ignore[arg-type]

@@ -296,3 +296,27 @@ def test_arguments_that_cannot_be(packed: Path) -> None:
         run(str(packed / "none"))
     with pytest.raises(gpuload.ArgumentError, match="batch_size 5000: is larger than"):
         run(str(packed), "--batch-size", "5000", "--device", "cpu")
+
+
+@pytest.mark.usefixtures("cache")
+def test_figures_are_kept_where_it_is_stopped(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, turns = tmp_path / "figures.json", itertools.count()
+
+    def measure(*_: object) -> float:
+        if next(turns) == 5:  # two to warm up, then three that count
+            raise KeyboardInterrupt
+        return 100.0
+
+    monkeypatch.setattr("gpuload.commands.tune.measure_setting", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run(str(packed), "--device", "cpu", "--json", str(figures))
+    written = json.loads(figures.read_text())
+    assert written["saved"] is None
+    assert [one["turns"] for one in written["settings"]][:4] == [[100.0], [100.0], [100.0], []]
+    assert list(tmp_path.glob(".figures*")) == []
+
+
+def test_a_file_that_cannot_be_written_is_said_at_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.commands.tune.measure_setting", lambda *_: 100.0)
+    with pytest.raises(gpuload.OutputError, match="--json /proc/figures.json: cannot be written"):
+        run(str(packed), "--device", "cpu", "--json", "/proc/figures.json")

@@ -53,6 +53,37 @@ def test_properties_of_a_dataset(packed: Path, photos: Path) -> None:
     assert dataset.keys([96, 0, 10]) == [keys[96], keys[0], keys[10]]
 
 
+@pytest.mark.parametrize(
+    ("do", "message"),
+    [
+        (lambda d: d[0], r"Dataset: dataset\[...\] does not exist, since it decodes nothing. Use gpuload.DaliIterator"),
+        (list, r"a loop over a dataset does not exist.*dataset.subset\(\[...\]\) chooses samples, dataset.rows"),
+        (lambda d: 3 in d, "`in` does not exist"),
+        (lambda d: d + d, r"data sets are not added. Use gpuload.mix"),
+    ],
+)
+def test_a_dataset_is_not_a_list_of_images(packed: Path, do: Callable[[Any], object], message: str) -> None:
+    for kind in (gpuload.ArgumentError, TypeError):
+        with pytest.raises(kind, match=message):
+            do(gpuload.Dataset(packed))
+
+
+def test_attributes_of_other_data_sets(packed: Path) -> None:
+    dataset: Any = gpuload.Dataset(packed)
+    with pytest.raises(
+        AttributeError, match="has no attribute 'class_to_idx'. Use {name: number for .*dataset.classes"
+    ):
+        dataset.class_to_idx  # noqa: B018
+    with pytest.raises(AttributeError, match="Dataset has no attribute 'colour'$"):
+        dataset.colour  # noqa: B018
+    assert not hasattr(dataset, "targets")
+
+
+def test_a_file_is_not_a_packed_folder(packed: Path) -> None:
+    with pytest.raises(gpuload.FormatError, match="manifest.json: is a file. Give the packed folder"):
+        gpuload.Dataset(packed / "manifest.json")
+
+
 def test_reading_gives_the_files_bytes(packed: Path, photos: Path) -> None:
     dataset = gpuload.Dataset(packed)
     reader = Reader(dataset, ["source", "label"])
@@ -142,12 +173,12 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m.update(version=7)),
             gpuload.FormatError,
-            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `pip install -U gpuload`",
+            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `git -C \S+ pull`, or",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m.pop("shards")),
             gpuload.FormatError,
-            r"is damaged \(missing or unexpected: 'shards'\)",
+            r"is damaged \(missing or unexpected: shards is missing\)",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m["shards"].pop()),

@@ -1,4 +1,4 @@
-"""Writes `order.json`, the golden epoch orders.
+"""Writes `order.json` and `drawn_order.json`, the golden epoch orders.
 
     python tests/golden/regenerate_order.py
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuload.order.drawn import ChosenOrder, DrawnOrder, equal_strata, weighted_stratum
 from gpuload.order.epoch import EpochOrder
 
 CASES = [
@@ -30,6 +31,19 @@ def orders() -> list[dict[str, object]]:
     return rows
 
 
+def drawn_orders() -> dict[str, list[int]]:
+    """By weights, by classes, and without replacement."""
+    sizes, place = np.array([4, 3, 5, 2]), {"seed": 3, "epoch": 5, "window": 2}
+    weights, groups = np.arange(14) / 13, np.arange(14, dtype=np.int32) % 5 % 3
+    orders = {
+        "weighted": DrawnOrder(sizes, weighted_stratum(weights, 20), 20, **place),
+        "balanced": DrawnOrder(sizes, equal_strata(groups), 20, **place),
+        "chosen": ChosenOrder(sizes, None, weights, 9, **place),
+    }
+    return {name: order[:].tolist() for name, order in orders.items()}
+
+
 if __name__ == "__main__":
     text = "[\n" + ",\n".join(" " + json.dumps(row) for row in orders()) + "\n]\n"
     Path(__file__).with_name("order.json").write_text(text)
+    Path(__file__).with_name("drawn_order.json").write_text(json.dumps(drawn_orders(), indent=1) + "\n")

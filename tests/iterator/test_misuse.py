@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from gpuload.iterator_checks import ADVICE, ARGUMENTS
         ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
         ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are on the device already"),
         ({"collate_fn": len}, "has no argument 'collate_fn'. Use fields, .* and batch_transforms"),
-        ({"sampler": None}, r"has no argument 'sampler'. Use Dataset.subset\(...\)"),
+        ({"sampler": None}, r"has no argument 'sampler'. Use weights or balance .*, Dataset.subset\(...\)"),
         ({"persistent_workers": True}, "has no argument 'persistent_workers'. Leave it out"),
         ({"prefetch_factor": 2}, "has no argument 'prefetch_factor'. Use prefetch"),
         ({"batchsize": 2}, "has no argument 'batchsize'. Did you mean batch_size?"),
@@ -82,6 +83,8 @@ def test_values_of_the_wrong_type(packed: Path, options: dict[str, Any], message
         (pickle.dumps, "cannot be pickled or copied.*Construct one in each process"),
         (copy.copy, "cannot be pickled or copied"),
         (copy.deepcopy, "cannot be pickled or copied"),
+        (lambda loader: 3 in loader, "`in` does not exist, since it would decode a whole epoch"),
+        (lambda loader: setattr(loader, "batch_size", 2), "batch_size cannot be changed after construction"),
     ],
 )
 def test_what_a_loader_does_not_do(packed: Path, do: Callable[[Any], object], message: str) -> None:
@@ -92,8 +95,38 @@ def test_what_a_loader_does_not_do(packed: Path, do: Callable[[Any], object], me
         assert len(list(loader)) == len(loader)
 
 
+def test_attributes_of_a_dataloader(packed: Path) -> None:
+    with load(packed) as loader:
+        for name in ("num_workers", "pin_memory", "reset"):
+            assert not hasattr(loader, name)
+        with pytest.raises(AttributeError, match="DaliIterator has no attribute 'num_workers'. Use num_threads"):
+            loader.num_workers  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda batch: {**batch.fields, "image": batch.fields["image"] * 2},
+        lambda batch: batch.fields["image"] * 2,
+        lambda batch: FieldBatch({}, None, batch.draws),
+    ],
+)
+def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: Callable[[Any], object]) -> None:
+    loader = load(packed, batch_transforms=[returned])
+    with pytest.raises(gpuload.ArgumentError, match="returned .*what it returns is not used. Change the arrays"):
+        next(iter(loader))
+    in_place: list[Any] = [lambda b: b, lambda b: b.fields, lambda b: np.negative(b.fields["label"], b.fields["label"])]
+    with load(packed, batch_transforms=in_place) as loader:
+        _, _, labels = next(iter(loader))
+        assert int(labels.min()) < 0
+
+
 def test_a_batch_of_fields_is_not_its_dict() -> None:
-    batch = FieldBatch({"image": np.zeros(3)}, None, lambda number: np.zeros(1))
+    batch: Any = FieldBatch({"image": np.zeros(3)}, None, lambda number: np.zeros(1))
+    with pytest.raises(AttributeError, match=r"no attribute 'image'. Write batch.fields\['image'\]$"):
+        batch.image  # noqa: B018
+    with pytest.raises(TypeError, match=r"in a dict. Write len\(batch.fields\['image'\]\)"):
+        len(batch)
     with pytest.raises(TypeError, match=r"FieldBatch: its fields are in a dict. Write batch.fields\['image'\]$"):
         batch["image"]
     with pytest.raises(gpuload.ArgumentError, match=r"Write batch.fields\['image'\] = …"):
@@ -104,6 +137,25 @@ def test_a_batch_may_be_larger_than_the_set(packed: Path) -> None:
     for decoder in ("dali", "native"):
         with load(packed, 2**31 - 1, decoder=decoder, drop_last=False) as loader:
             assert [len(images) for _, images, _ in loader] == [97]
+
+
+def test_what_is_no_state(packed: Path) -> None:
+    with load(packed) as loader:
+        state = loader.state_dict()
+        for wrong, message in [
+            ({}, "is not what state_dict.. of a loader returned .it is empty."),
+            ({"weight": 1}, "its entries are .'weight'... Was it made by a model"),
+            ({"model": {}, "loader": state}, "is a checkpoint that holds one.* Give its entry 'loader'"),
+            ({**state, "version": 2}, "is of version 2, this gpuload reads 1"),
+            ({**state, "seed": "0"}, "was made with seed='0', this loader has seed=0"),
+            ({**state, "samples": 98}, "is 98 samples into its epoch, which has 97 here.*made with steps_per_epoch"),
+            ({**state, "epoch": 10**30}, "expected a whole number from 0"),
+        ]:
+            with pytest.raises(gpuload.StateError, match=message):
+                loader.load_state_dict(wrong)
+        assert loader.state_dict() == state
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert loader.state_dict() == state
 
 
 @pytest.mark.parametrize(

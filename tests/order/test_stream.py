@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from loaders import drain, load, world
 
 import gpuload
-from gpuload.order.stream import BLOCK, Stream, round_shares
+from gpuload.order.interleaving import BLOCK, ShuffledBlocks, round_shares
+from gpuload.order.stream import Stream
 
 
 def seen(stream: Stream, start: int, stop: int) -> list[tuple[int, int, int]]:
@@ -38,7 +39,7 @@ class Sized:
 
 def make(parts: list[tuple[list[int], float]], seed: int = 0) -> Stream:
     sets: Any = tuple(Sized(sizes) for sizes, _ in parts)
-    return Stream(sets, tuple(share for _, share in parts), seed=seed, window=2, shuffle=True)
+    return Stream(sets, ShuffledBlocks(tuple(share for _, share in parts), seed), seed=seed, window=2, shuffle=True)
 
 
 parts = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=3).map(

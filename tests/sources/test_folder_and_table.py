@@ -41,7 +41,7 @@ def test_folder(make_folder: Folder) -> None:
     assert labels(listing) == [0, 1, 1, 1]
     assert listing.rejected == (Rejection("lone.jpg", "lies in no class folder"),)
     assert listing.notes == (
-        "1 class folders hold no image and keep their class number: 'empty'",
+        "1 class folder holds no image and keeps its class number: 'empty'",
         "passed over, by extension: 1 × .txt, 1 × no extension",
     )
     source = pickle.loads(pickle.dumps(FolderSource(root)))
@@ -79,7 +79,7 @@ def test_names_that_are_not_utf8(make_folder: Folder) -> None:
     [
         ({}, "holds no class folders .0 images .*Put each image into a folder named after its class, or give --labels"),
         ({"1.jpg": b"1", "2.jpg": b"2"}, "holds no class folders .2 images lie in it directly"),
-        ({"a/x.txt": b"1"}, r"no image in its 1 class folders \('a'\).*by their extension.*found: 1 × \.txt"),
+        ({"a/x.txt": b"1"}, r"no image in its 1 class folder \('a'\).*by their extension.*found: 1 × \.txt"),
     ],
 )
 def test_folder_without_images(make_folder: Folder, files: dict[str, bytes], message: str) -> None:
@@ -129,9 +129,9 @@ def test_table_with_named_columns(make_folder: Folder) -> None:
         (b"file,kind\n1.jpg,2\n", r"none of the columns label, class, target, y, fine_label; its columns are \['file', 'kind'\]. .*--label-column.*--column target=NAME.*--no-labels"),
         (b"where,label\n1.jpg,2\n", "none of the columns path, .*Name one with --path-column"),
         (b"path,label\n1.jpg,0\nb.jpg,0\nc.jpg,1\nd/e.jpg,1\nf.jpg,1\n", r"names 4 of 5 files that are not in .*'b.jpg', 'c.jpg', 'd/e.jpg' and 1 more.*correct them"),
-        (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\). Remove"),
-        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 times \('line 3'\)"),
-        (b"path,label\n1.jpg,\n", r"1 rows have no label \(first in line 2\). Fill or remove"),
+        (b"path,label\n1.jpg,0\n1.jpg,1\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\). Remove"),
+        (b"path,label\n1.jpg,0\n,1\n", r"an empty path, 1 time \('line 3'\)"),
+        (b"path,label\n1.jpg,\n", r"1 row has no label \(first in line 2\). Fill or remove"),
         (b"path,label\n1.jpg,0.5\n", r"labels must be whole numbers or names of classes, found '0.5'. Give another --label-column, or --column target=label"),
         (b"path,label\n1.jpg,-1\n", "class numbers must be 0 or more, found -1. Renumber or remove"),
         (b"path,label\n", "has a header but no rows. Give it a row for each image"),

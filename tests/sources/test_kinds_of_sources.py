@@ -258,7 +258,7 @@ def test_ilsvrc(make_folder: Folder, tmp_path: Path) -> None:
     assert [row["boxes_class"] for row in rows] == [[2, 1], [], [2]]
     (root / "Data/DET/train/d/7.JPEG").touch()
     with pytest.raises(
-        SourceError, match=r"1 files have no XML of the same path below Annotations: 'Data/DET/train/d/7.JPEG'"
+        SourceError, match=r"1 file has no XML of the same path below Annotations: 'Data/DET/train/d/7.JPEG'"
     ):
         open_source(root).list_samples()
 

@@ -247,7 +247,7 @@ def test_masks_among_images_without_labels_are_told(make_folder: Folder) -> None
     listing = open_source(
         make_folder({**inside("x", IMAGES), **inside("Masks", IMAGES)}), no_labels=True
     ).list_samples()
-    assert listing.notes == ("3 images in 'Masks' are packed as images, like all others",)
+    assert listing.notes == ("images in 'Masks' are packed like all others: 3",)
 
 
 def test_addresses_are_no_paths() -> None:

@@ -105,9 +105,9 @@ def test_which_source_is_meant_by_an_archive(tmp_path: Path, files: list[str], o
         ("x.tar", {"columns": {"label": ("x",)}}, "name columns of a table; 'tar' has none: leave them out"),
         ("", {"columns": {"label": ("x",)}, "labels": "t.json"}, "name columns of a table; 'coco' has none: leave them out"),
         ("", {"no_labels": True, "labels": "t.csv"}, "--no-labels packs images alone, --labels says .*: give one of them"),
-        ("x.h5", {"no_labels": True}, r"--no-labels packs the images of a folder or archive; .*x\.h5 is packed as 'hdf5'. Leave"),
-        ("", {"no_labels": True, "form": "sidecar"}, "is packed as 'sidecar'. Leave out --no-labels"),
-        ("", {"no_labels": True, "columns": {"label": ("x",)}}, "name columns of a table; 'unlabeled' has none"),
+        ("x.h5", {"no_labels": True, "columns": {"label": ("x",)}}, "--no-labels packs images alone, --column label= names a field"),
+        ("", {"no_labels": True, "form": "sidecar"}, "images alone, --from sidecar what lies beside them: give one of them"),
+        ("", {"no_labels": True, "columns": {"label": ("x",)}}, "--no-labels packs images alone, --column label= names a field"),
         ("", {"form": "zip"}, "--from is one of folder, sidecar, unlabeled, voc, .*; got 'zip'"),
     ],
 )  # fmt: skip

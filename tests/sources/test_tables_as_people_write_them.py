@@ -78,8 +78,8 @@ def test_through_the_packer(make_folder: Folder, tmp_path: Path, capsys: pytest.
         ("1.jpg,0\n2.jpg,0\n", "its first line names no columns but a file, '1.jpg'. Put a line with the names of the columns before it, such as path,label"),
         ("1.jpg 0\n2.jpg 0\n", "its first line names no columns but a file, '1.jpg 0'"),
         ("id,label\n7,0\n", r"names 1 of 1 files that are not in .* \(column 'id'\): '7'. Paths are relative to SOURCE; .* or name another column with --path-column"),
-        ("id,label\n1,0\n1.jpg,0\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\)"),
-        ("id,label\n./1.jpg,0\n1.jpg,0\n", r"a path in more than one row, 1 times \(rows for '1.jpg'\)"),
+        ("id,label\n1,0\n1.jpg,0\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\)"),
+        ("id,label\n./1.jpg,0\n1.jpg,0\n", r"a path in more than one row, 1 time \(rows for '1.jpg'\)"),
     ],
 )  # fmt: skip
 def test_tables_that_are_wrong(make_folder: Folder, text: str, message: str) -> None:
@@ -110,7 +110,7 @@ def test_where_missing_files_are(make_folder: Folder, files: list[str], path: st
     ],
 )
 def test_a_missing_label_is_told_by_its_line(make_folder: Folder, name: str, text: str, where: str) -> None:
-    with pytest.raises(SourceError, match=f"1 rows have no label .first in {where}.. Fill or remove them"):
+    with pytest.raises(SourceError, match=f"1 row has no label .first in {where}.. Fill or remove them"):
         listed(make_folder(IMAGES), text, name=name)
 
 

@@ -1,10 +1,10 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode.
 
-import ctypes
-import os
+`find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
+
+import math
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,14 +13,15 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.decode.dali.faults import find_device_fault
-from gpuload.decode.dali.feed import Fed, Feed
-from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
+from gpuload.decode.dali.feed import Feed
+from gpuload.decode.dali.forked import survive_fork
+from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
+from gpuload.decode.dali.screen import Screen
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
 from gpuload.read.batch import Batch
-from gpuload.types import U8, HeightWidth
+from gpuload.types import U8
 
 
 def count_gpus() -> int:
@@ -74,8 +75,10 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
+        self._screen = Screen(stored)
         self._feed = Feed(self._inputs)
-        self._in_flight: deque[tuple[Fed, float]] = deque()  # and when its decoding started
+        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
+        self._fed_s = 0.0  # waited so far in `_take`, which DALI calls in the thread that asks for a batch
         self._pipeline: Any = None
         # Gives the number of the CUDA stream that a batch is taken on. Then no thread waits for a batch, only that
         # stream does. None: the thread waits. tools/probe_streams.py compares the two.
@@ -85,54 +88,69 @@ class DaliDecoder:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
         self._rewind()
         if self._pipeline is None:
-            self._pipeline = pipeline_def(build_graph)(
+            built = pipeline_def(build_graph)(
                 self._forms, self._stored, self._take, self._graph, self._decoder, **self._settings
             )
             with warnings.catch_warnings():
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
-                self._pipeline.build()
-            _pipelines.add(self._pipeline)
+                built.build()
+            survive_fork(built)
+            self._pipeline = built
         self._feed.restart(batches)
+        pipeline = self._pipeline  # `close` may be called by another thread
         while True:
+            fed_s = self._fed_s
             try:
-                outputs = [output.as_tensor() for output in self._run()]
+                outputs = [output.as_tensor() for output in self._run(pipeline)]
             except StopIteration:
-                self._pipeline.reset()
+                pipeline.reset()
                 return
             except RuntimeError as error:
-                raise self._explain(error) from None
+                # The pipeline cannot be used again ("Current pipeline object is no longer valid").
+                in_flight = [batch for batch, _ in self._in_flight]
+                self._discard()
+                if (fault := find_device_fault(error, self._settings["device_id"])) is not None:
+                    raise fault from error
+                if (found := self._screen.find_after_failure(in_flight)) is None:
+                    raise
+                raise BatchDecodeError(*found) from error
             except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
-            (batch, _), started = self._in_flight.popleft()
-            for field in batch.masks:
-                # DALI silently takes the image's crop out of a larger mask, too.
-                if rows := find_other_sizes(batch, field):
-                    self._discard()
-                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
+            batch, started = self._in_flight.popleft()
             yield (
                 batch,
                 Decoded(
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
                     time.perf_counter() - started,
+                    work_s=math.nan,
+                    read_wait_s=self._fed_s - fed_s,
+                    queue_depth=math.nan,
                 ),
             )
+
+    def find_faults(self, batch: Batch) -> dict[int, Fault]:
+        """The samples of a batch that must not be given to `decode`, by their rows."""
+        return self._screen.find_faults(batch)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
         self._discard()
         self._feed.close()
 
-    def _run(self) -> Any:
-        return self._pipeline.run() if self.stream is None else self._pipeline.run(self.stream())
+    def _run(self, pipeline: Any) -> Any:
+        return pipeline.run() if self.stream is None else pipeline.run(self.stream())
 
     def _take(self) -> tuple[Any, ...]:
-        fed = self._feed.take()
-        self._in_flight.append((fed, time.perf_counter()))
-        return fed.inputs
+        begun = time.perf_counter()
+        batch, inputs = self._feed.take()
+        now = time.perf_counter()
+        self._fed_s += now - begun
+        self._in_flight.append((batch, now))
+        return inputs
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own kinds of lists, which it takes as they are; arrays would cost it some µs for each image."""
@@ -157,80 +175,27 @@ class DaliDecoder:
     def _rewind(self) -> None:
         """Ends a call that was not iterated to its end, so that the pipeline can be used again."""
         self._feed.restart(iter(()))
-        if self._in_flight and self._pipeline is not None:
+        pipeline = self._pipeline
+        if self._in_flight and pipeline is not None:
             try:
                 while True:
-                    self._pipeline.run()
+                    pipeline.run()
             except StopIteration:
-                self._pipeline.reset()
+                pipeline.reset()
             except RuntimeError:  # an image of a batch that nobody waits for any more
                 self._discard()
-        elif self._pipeline is not None:
-            self._pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
+            except BaseException:  # Ctrl-C
+                self._discard()
+                raise
+        elif pipeline is not None:
+            pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
         self._in_flight.clear()
 
     def _discard(self) -> None:
         self._pipeline = None
         self._in_flight.clear()
 
-    def _explain(self, error: RuntimeError) -> Exception:
-        """Finds the images that do not decode: DALI gives an index only for some faults, and never the sample.
-
-        The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
-        """
-        batches = [fed.batch for fed, _ in self._in_flight]
-        self._discard()
-        if (fault := find_device_fault(error, self._settings["device_id"])) is not None:
-            return fault
-        for batch in batches:
-            encoded = batch.encoded
-            if not self._stored.raw:
-                sizes = [_decoded_size(data) for data in encoded.images]
-                if rows := [row for row, size in enumerate(sizes) if size is None]:
-                    return BatchDecodeError(batch, rows)
-                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
-                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
-                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
-            for masks in batch.masks:
-                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
-                    return BatchDecodeError(batch, rows, "mask")
-                if rows := find_other_sizes(batch, masks):
-                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
-        return error
-
 
 def _as_list(arrays: Iterable[U8], layout: str | None = None) -> Any:
     """DALI's list of these arrays, not copied. An operator that is given a layout would wrap each of them again."""
     return tensors.TensorListCPU([tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False)
-
-
-_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _keep_pipelines() -> None:
-    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever: in the
-    garbage collector, over a pipeline dropped before the fork, or at the end of the process.
-
-    A pipeline forgets its C++ object, which gets a reference that nothing gives up.
-    """
-    for pipeline in _pipelines:
-        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
-
-
-os.register_at_fork(after_in_child=_keep_pipelines)
-
-
-def _decoded_size(data: U8) -> HeightWidth | None:
-    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-    def graph() -> Any:
-        return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
-
-    try:
-        (images,) = graph().run()
-    except RuntimeError:
-        return None
-    height, width, _ = images.at(0).shape
-    return height, width

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gpuload.decode.native.threads import Task, Threads
+from gpuload.monitor.ranges import annotate
 from gpuload.read.batch import Batch
 
 _AHEAD = 2  # batches: one would be waited for where DALI asks for two at once, as it does at the start
@@ -37,11 +38,11 @@ class Feed:
 
     def restart(self, batches: Iterator[Batch]) -> None:
         """From now on, inputs are those of these batches."""
-        for task in self._ahead:
+        ahead, self._ahead = self._ahead, deque()  # `close` may be called by another thread
+        for task in list(ahead):
             task.cancelled = True
-        for task in self._ahead:
+        for task in list(ahead):
             task.wait()
-        self._ahead.clear()
         self._batches = batches
 
     def take(self) -> Fed:
@@ -52,9 +53,10 @@ class Feed:
         """
         while len(self._ahead) <= _AHEAD:
             self._ahead.append(self._thread.submit(partial(_make_next, self._make, self._batches)))
-        fed = self._ahead.popleft().result()
+        fed = self._ahead[0].result()
         if fed is None:
             raise StopIteration
+        self._ahead.popleft()  # not before: where waiting is interrupted, `restart` ends it
         return fed
 
     def close(self) -> None:
@@ -64,5 +66,6 @@ class Feed:
 
 
 def _make_next(make: Callable[[Batch], tuple[Any, ...]], batches: Iterator[Batch]) -> Fed | None:
-    batch = next(batches, None)
-    return None if batch is None else Fed(batch, make(batch))
+    with annotate("read"):
+        batch = next(batches, None)
+        return None if batch is None else Fed(batch, make(batch))

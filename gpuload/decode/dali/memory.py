@@ -1,6 +1,7 @@
 """GPU memory that DALI's JPEG decoder takes when it is built."""
 
 from gpuload.decode.interface import Stored
+from gpuload.headers.limits import MAX_PIXELS
 
 # What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
@@ -21,8 +22,11 @@ def preallocated_bytes(width: int, height: int, batch_size: int, hw_decoder_load
 def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None) -> dict[str, int]:
     """The decoder's arguments that make it allocate memory for the largest images in advance.
 
-    None where that would be more than MOST_BYTES: then its memory grows with the images that it meets.
+    None where that would be more than MOST_BYTES: then its memory grows with the images that it meets. Nor where the
+    manifest tells of images that the loader may refuse.
     """
+    if stored.width * stored.height > MAX_PIXELS:
+        return {}
     taken = preallocated_bytes(stored.width, stored.height, batch_size, hw_decoder_load)
     if not 0 < taken <= MOST_BYTES:
         return {}

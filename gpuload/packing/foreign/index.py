@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from braceexpand import braceexpand
 
+from gpuload.counted import counted
 from gpuload.disk import IndexWriter, Manifest, ShardInfo, dali_index, timm_info
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
@@ -106,7 +107,7 @@ def _why_no_shard(path: str) -> str:
         count = len(glob.glob(os.path.join(glob.escape(path), "*.tar")))
         if not count:
             return "is a folder without tars. Give tars, for instance 'shards/train-{000..127}.tar'"
-        return f"is a folder. Give the {count:,} tars in it: '{os.path.join(path, '*.tar')}'"
+        return f"is a folder. Give the {counted(count, 'tar')} in it: '{os.path.join(path, '*.tar')}'"
     if not os.path.isfile(path):
         if "://" in path or path.startswith("pipe:"):
             return "is not a file here. Shards are read where they lie: download them, or mount them"

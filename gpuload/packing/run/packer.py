@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import OutputError, SourceError
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
-from gpuload.packing.run.prepare import choose_resizer, plan_run, settings_of
+from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
+from gpuload.packing.run.prepare_source import prepare_source
 from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.split_files import refuse_other_settings, rejected_in_split, write_split_files
@@ -36,23 +38,40 @@ class Progress:
     total_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PackReport:
     """The result of a run of the packer.
 
-    manifests: by split. kinds: number of images by `StoredImage.kind`, "kept" or what a re-encoded image was before.
-    rejected: the rejected and skipped samples, by split (see `rejected_in_split`). notes: sentences for the user.
+    folder: what was packed into. manifests: by split, with the shards that were there before. kinds: number of images
+    by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
+    split (see `rejected_in_split`). notes: sentences for the user. packed: images that this run has packed itself, not
+    those of the set to which they were appended, nor of the run that it resumed. elapsed_s: what that took.
     """
+
+    folder: Path
 
     manifests: dict[str, Manifest]
     kinds: Counter[str]
     rejected: tuple[Rejection, ...]
     notes: tuple[str, ...]
+    packed: int
     elapsed_s: float
 
     @property
     def images(self) -> int:
+        """Samples in all splits."""
         return sum(manifest.samples for manifest in self.manifests.values())
+
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{name} {counted(one.samples, 'sample')} in {counted(len(one.shards), 'shard')}"
+            for name, one in self.manifests.items()
+        )
+        asked = sum(rejection.asked for rejection in self.rejected)
+        return (
+            f"PackReport({str(self.folder)!r}: {splits}; {len(self.rejected) - asked:,} rejected, {asked:,} left out; "
+            f"{self.packed:,} packed in {self.elapsed_s:.1f} s)"
+        )
 
 
 class Engine(Protocol):
@@ -90,8 +109,10 @@ def pack(
         OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
             with `options.resume` continues.
         ArgumentError: a split would have no sample, or a run is resumed with different settings.
+        MissingPackageError: a package that the options ask for cannot be used.
     """
     started = time.monotonic()
+    check_packages(options)
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
             return _report_finished(output, source, options, started)
@@ -105,12 +126,12 @@ def pack(
                 settings = settings_of(source, options)
                 if state is None:
                     output.clear_scratch()
-                    source.prepare(output.scratch)
+                    source = prepare_source(source, output.scratch)
                     state = plan_run(source, options, output, settings)
                 else:
                     output.keep = True
                     state.check_same(settings, output.final)
-                    source.prepare(output.scratch)
+                    source = prepare_source(source, output.scratch)
                 run = _PackingRun(source, state, options, output, watch)
                 run.pack_shards(engine)
             run.check_rejected()
@@ -126,7 +147,8 @@ def pack(
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
     manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
-    return PackReport(manifests, run.kinds, rejected, (*state.notes, *run.notes()), time.monotonic() - started)
+    notes, elapsed_s = (*state.notes, *run.notes()), time.monotonic() - started
+    return PackReport(output.final, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
 
 
 def _resume_hint(output: Output) -> str:
@@ -160,6 +182,7 @@ class _PackingRun:
         self.watch = watch
         self.kinds: Counter[str] = Counter()
         self.packed: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
+        self.packed_now = 0  # images, but for those of the run that this one resumes
         self._done_images = 0
         self._done_bytes = 0
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
@@ -191,11 +214,13 @@ class _PackingRun:
                 self._done(job, packed)
             else:
                 waiting.append(job)
+        before = self.kinds.total()
         try:
             engine.run(waiting, self._done, LostWorkers(), self._report_progress)
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
             self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
+        self.packed_now = self.kinds.total() - before
 
     def _done(self, job: ShardJob, packed: ShardReport) -> None:
         self.output.keep = True
@@ -268,7 +293,8 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
-    return PackReport(manifests, kinds, rejected, ("the set was complete already",), time.monotonic() - started)
+    notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
+    return PackReport(output.final, manifests, kinds, rejected, notes, 0, elapsed_s)
 
 
 def _most_common(reasons: Counter[str]) -> str:

@@ -59,7 +59,7 @@ def write_split_files(
     for temporary in folder.glob("*.tmp"):
         temporary.unlink()
     _write_index(folder, old if base else None, jobs, packed, fields)
-    lines = [{"source": r.source, "reason": r.reason} for r in rejected]
+    lines = [{"source": r.source, "reason": r.reason, **({"asked": True} if r.asked else {})} for r in rejected]
     write_lines(folder / REJECTED_NAME, lines, read_lines(old / REJECTED_NAME))
     if options.dedup == "report":
         duplicates = [
@@ -121,15 +121,17 @@ def _write_index(
 _OWN_SPLITS = "the source's own"
 
 
-def recorded_settings(options: PackOptions, own_splits: bool) -> dict[str, Any]:
+def recorded_settings(options: PackOptions, own_splits: bool, no_splits: bool) -> dict[str, Any]:
     """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
 
-    own_splits: whether the splits are the source's own.
+    own_splits: whether the splits are the source's own. no_splits: whether such splits are ignored.
     """
     encoding, usual = options.encoding, Encoding()
     others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
     if options.dedup != "no":
         others["dedup"] = options.dedup
+    if no_splits:
+        others["no_splits"] = True
     return {
         "splits": _OWN_SPLITS if own_splits else dict(options.shares),
         "shuffle": options.shuffle,
@@ -150,7 +152,7 @@ def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions, o
     """
     recorded = manifest.packing
     kept = own_splits and recorded.get("splits") == _OWN_SPLITS and not (options.val or options.splits)
-    given = json.loads(json.dumps(recorded_settings(options, kept)))
+    given = json.loads(json.dumps(recorded_settings(options, kept, not own_splits)))
     for name in (*given, "options"):
         if recorded.get(name) != given.get(name):
             raise ArgumentError(
@@ -166,7 +168,7 @@ def _packing_record(
     encoding = options.encoding
     asked = Counter(rejection.asked for rejection in rejected)
     return {
-        **recorded_settings(options, state.own_splits),
+        **recorded_settings(options, state.own_splits, bool(state.settings.get("--no-splits"))),
         "pillow": PIL.__version__,
         "resizer": encoding.resizer if encoding.shrinks_jpegs else None,
         "kept": kinds[KEPT],

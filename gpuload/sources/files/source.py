@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, Found, open_files
@@ -66,7 +67,10 @@ class FilesSource(Source):
         ]
         if not beside:
             return []
-        return [f"left out {len(beside):,} images that lie beside the others and that {where} does not name"]
+        return [
+            f"left out {counted(len(beside), 'image that lies', 'images that lie')} beside the others and that "
+            f"{where} does not name"
+        ]
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
         return self.files.read(where or name)

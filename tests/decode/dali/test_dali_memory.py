@@ -11,6 +11,7 @@ from gpuload.decode.dali.faults import find_device_fault
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.dali.memory import MOST_BYTES, preallocated_bytes, preallocation
 from gpuload.decode.interface import Stored
+from gpuload.headers.limits import MAX_PIXELS
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,8 @@ from gpuload.decode.interface import Stored
         ((1465, 1465), 166, 1.0, True),  # just below 1 GiB
         ((1467, 1467), 167, 1.0, False),
         ((0, 0), 256, None, False),  # unknown
+        ((13_377, 13_377), 1, 1.0, True),  # just below what the loader takes by default
+        ((13_378, 13_378), 1, 1.0, False),  # just above
     ],
 )
 def test_memory_in_advance_has_a_limit(
@@ -31,7 +34,8 @@ def test_memory_in_advance_has_a_limit(
     hints = preallocation(Stored(*sides), batch_size, load)
     told = {"preallocate_width_hint": sides[0], "preallocate_height_hint": sides[1]}
     assert hints == (told if is_told else {})
-    assert is_told == (0 < preallocated_bytes(*sides, batch_size, load) <= MOST_BYTES)
+    fits = 0 < preallocated_bytes(*sides, batch_size, load) <= MOST_BYTES
+    assert is_told == (fits and sides[0] * sides[1] <= MAX_PIXELS)
 
 
 def test_the_graph_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

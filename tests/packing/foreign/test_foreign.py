@@ -232,7 +232,7 @@ def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").touch()
     (tmp_path / "X.TGZ").touch()
     for pattern, message in (
-        (tmp_path / "in", r"in: is a folder. Give the 1 tars in it: '.*/in/\*\.tar'"),
+        (tmp_path / "in", r"in: is a folder. Give the 1 tar in it: '.*/in/\*\.tar'"),
         (tmp_path / "empty", "empty: is a folder without tars. Give tars, for instance"),
         (tmp_path / "x.tar.gz", "x.tar.gz: is compressed, but only plain tars can be read in place. Unpack"),
         (tmp_path / "*.TGZ", r"X.TGZ \(from '.*'\): is compressed"),
@@ -341,6 +341,6 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert "2 samples in 1 shard," in said
     assert "image (.jpg), label (.cls)" in said
-    assert "only 1 samples have .txt, so it is not indexed" in said
+    assert "only 1 sample has .txt, so it is not indexed" in said
     assert main(["index", str(shard)]) == 2
     assert "--overwrite" in capsys.readouterr().err

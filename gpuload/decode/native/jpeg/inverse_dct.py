@@ -1,6 +1,7 @@
 """The inverse DCT of a block, to 8×8, 4×4 or 2×2 samples, in vectors.
 
-The arithmetic is that of libjpeg's accurate integer method, so the samples are those of libjpeg-turbo, bit for bit:
+The arithmetic is that of libjpeg's accurate integer method, so the samples are those of libjpeg-turbo, bit for bit,
+except where it overflows, with coefficients that no 8-bit image has:
 C. Loeffler, A. Ligtenberg and G. Moschytz, "Practical Fast 1-D DCT Algorithms with 11 Multiplications" (ICASSP 1989),
 with 13 fractional bits, in a pass along the columns, whose results keep two of them, and a pass along the rows. To 4×4
 and 2×2 samples, the same transform computes only that many outputs, each the mean of its neighbours.
@@ -15,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gpuload.decode.native.jpeg.vectors import INT32, Lanes
+from gpuload.decode.native.vectors import INT32, Lanes
 
 _BITS, _KEPT_BITS = 13, 2
 

@@ -1,4 +1,4 @@
-"""The progress bar of the commands."""
+"""The progress bar of whatever packs, indexes or verifies."""
 
 import sys
 import time
@@ -7,18 +7,25 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes."""
-    if not sys.stderr.isatty():
+def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes.
+
+    What was done before the first call, by a run that is resumed, does not count in the rate.
+    """
+    if not wanted or not sys.stderr.isatty():
         yield lambda done, total, read: None
         return
     from rich.console import Console  # 60 ms
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     started = time.monotonic()
+    before: list[tuple[int, int]] = []
 
     def speed(done: int, read: int) -> str:
         elapsed_s = max(time.monotonic() - started, 1e-9)
+        if not before:
+            before.append((done, read))
+        done, read = done - before[0][0], read - before[0][1]
         return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
 
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")

@@ -1,0 +1,196 @@
+"""Sampling by weights and classes, and stratified mixtures, as a loader gives them."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import drain, load, world
+
+import gpuload
+from gpuload import transforms
+from gpuload.cli import main
+
+WEIGHTS = np.arange(97) % 5 / 4.0
+WAYS: dict[str, dict[str, Any]] = {
+    "balance": {"balance": "label"},
+    "weights": {"weights": WEIGHTS},
+    "longer": {"weights": WEIGHTS, "num_samples": 200},
+    "chosen": {"weights": WEIGHTS, "replacement": False, "num_samples": 50},
+    "chosen-balance": {"balance": "label", "replacement": False, "num_samples": 60},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_ranks_batch_sizes_and_resume_change_nothing(packed: Path, way: str, decoder: str) -> None:
+    options = {**WAYS[way], "decoder": decoder, "drop_last": False}
+    one = load(packed, 8, **options)
+    epochs = [drain([one]) for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert drain(world(packed, 3, 4, **options)) == epochs[0]
+    first = load(packed, 8, **options)
+    head = drain([first], steps=2)
+    state = first.state_dict()
+    loaders = world(packed, 2, 4, **options)
+    for loader in loaders:
+        loader.load_state_dict(state)
+    assert head + drain(loaders) == epochs[0]
+    assert drain(loaders) == epochs[1]
+
+
+def test_classes_come_equally_often(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    stored = np.bincount(dataset.labels)
+    assert stored.max() > stored.min()
+    loader = load(packed, 8, balance="label", drop_last=False)
+    for _ in range(3):
+        counts = Counter(dataset.labels[[sample for sample, _ in drain([loader])]].tolist())
+        assert sum(counts.values()) == 97 and max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_an_epoch_has_as_many_samples_as_asked_for(packed: Path) -> None:
+    loader = load(packed, 8, weights=WEIGHTS, num_samples=200)
+    assert len(loader) == 25 and len(drain([loader])) == 200
+    loader = load(packed, 8, weights=WEIGHTS, num_samples=20, steps_per_epoch=7)
+    assert len(loader) == 7 and len(drain([loader])) == 56
+
+
+def test_a_sample_that_comes_again_has_another_crop(packed: Path) -> None:
+    plain = dict(drain([load(packed, 8, drop_last=False)]))
+    weights = np.ones(97)
+    weights[[3, 50]] = 20
+    rows = drain([load(packed, 8, weights=weights, drop_last=False, num_samples=194)])
+    counts = Counter(sample for sample, _ in rows)
+    assert counts[3] >= 28 and counts[50] >= 28
+    for sample in (3, 50):
+        crops = [pixels for number, pixels in rows if number == sample]
+        assert plain[sample] in crops and len(set(crops)) > 0.8 * len(crops)
+    # The first of each is the crop of an order without weights.
+    assert {pixels for sample, pixels in rows if counts[sample] == 1} <= set(plain.values())
+
+
+def test_repeats_differ_in_every_random_number(packed: Path) -> None:
+    weights = np.zeros(97)
+    weights[[3, 50]] = 1
+    jitter = [transforms.ColorJitter(0.5), transforms.RandomErasing(1.0)]
+    augment = gpuload.Augment(12, crop="none", transforms=jitter)
+    options: dict[str, Any] = {"weights": weights, "num_samples": 40, "fields": ("index", "image")}
+    views = [images for _, images in load(packed, 10, augment=[augment, augment], **options)]
+    assert len({image.numpy().tobytes() for batch in views for images in batch for image in images}) == 80
+    drawn = []
+
+    def look(batch: Any) -> None:
+        drawn.extend(batch.draws(0).tolist())
+
+    assert len(drain_images(load(packed, 10, augment=augment, batch_transforms=[look], **options))) == 40
+    assert len(set(drawn)) == 40
+
+
+def drain_images(loader: gpuload.DaliIterator) -> list[Any]:
+    return [image for _, images in loader for image in images]
+
+
+def test_a_subset_takes_weights_of_its_own(packed: Path) -> None:
+    part = gpuload.Dataset(packed).subset([5, 30, 31, 90])
+    rows = drain([load(part, 2, weights=[1, 0, 2, 1], num_samples=40)])
+    assert Counter(sample for sample, _ in rows) == {5: 10, 31: 20, 90: 10}
+    rows = drain([load(part, 2, weights="width", num_samples=400)])
+    widths = np.concatenate([gpuload.Dataset(packed).rows(shard).column("width") for shard in range(10)])
+    expected = widths[[5, 30, 31, 90]] / widths[[5, 30, 31, 90]].sum() * 400
+    counts = Counter(sample for sample, _ in rows)
+    assert all(abs(counts[s] - e) < 1 for s, e in zip([5, 30, 31, 90], expected, strict=True))
+
+
+def test_a_mixture_is_sampled_in_each_of_its_sets(packed: Path) -> None:
+    whole = gpuload.Dataset(packed)
+    first, second = whole.subset(range(40)), whole.subset(range(40, 97))
+    mixture = gpuload.mix([(first, 1), (second, 1)])
+    weights = np.zeros(97)
+    weights[[1, 2, 60]] = 1, 3, 1
+    rows = drain([load(mixture, 8, weights=weights, steps_per_epoch=512)])
+    counts = Counter(sample for sample, _ in rows)
+    assert set(counts) == {1, 2, 60} and counts[60] == 2048 and abs(counts[2] - 1536) <= 40
+    labels = whole.labels
+    rows = drain([load(mixture, 8, balance="label", steps_per_epoch=512)])
+    of_first = Counter(labels[sample] for sample, _ in rows if sample < 40)
+    assert max(of_first.values()) - min(of_first.values()) <= 20
+
+
+def test_a_stratified_mixture_holds_the_shares_in_every_batch(packed: Path) -> None:
+    whole = gpuload.Dataset(packed)
+    parts = [(whole.subset(range(40)), 3), (whole.subset(range(40, 97)), 1)]
+    mixture = gpuload.mix(parts, batches="stratified")
+    assert mixture.fingerprint != gpuload.mix(parts).fingerprint
+    loaders = world(mixture, 2, 4, fields=("dataset", "image", "index"), steps_per_epoch=30)
+    for batches in zip(*loaders, strict=True):
+        for sources, _, _ in batches:
+            assert sources.tolist().count(0) == 3 and sources.tolist().count(1) == 1
+    rows = drain([load(mixture, 8, steps_per_epoch=30)])
+    assert drain(world(mixture, 2, 4, steps_per_epoch=30)) == rows
+    assert sorted(sample for sample, _ in rows[:160] if sample < 40)[::3] == sorted(range(40))
+
+
+def test_a_state_belongs_to_its_weights(packed: Path) -> None:
+    weighted, plain = load(packed, 8, weights=WEIGHTS), load(packed, 8)
+    with pytest.raises(gpuload.StateError, match=r"made with balance= or weights=, this loader is without them"):
+        plain.load_state_dict(weighted.state_dict())
+    with pytest.raises(gpuload.StateError, match=r"made without balance= or weights=, this loader is with them"):
+        weighted.load_state_dict(plain.state_dict())
+    for other in ({"weights": WEIGHTS[::-1]}, {"balance": "label"}, {"weights": WEIGHTS, "num_samples": 90}):
+        with pytest.raises(gpuload.StateError, match="or they differ. The order would differ"):
+            load(packed, 8, **other).load_state_dict(weighted.state_dict())
+    load(packed, 4, weights=list(WEIGHTS)).load_state_dict(weighted.state_dict())
+
+
+def test_weights_of_a_packed_column(tmp_path: Path, photos: Path) -> None:
+    files = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.jpg"))[:6]
+    table = tmp_path / "table.csv"
+    table.write_text("path,label,hardness\n" + "".join(f"{file},0,{number}.5\n" for number, file in enumerate(files)))
+    command = ["pack", str(photos), str(tmp_path / "out"), "--labels", str(table), "--column", "target=hardness"]
+    assert main(command) == 0
+    dataset = gpuload.Dataset(tmp_path / "out" / "train")
+    rows = drain([load(dataset, 6, weights="target", num_samples=180)])
+    counts = Counter(dataset.keys([sample])[0] for sample, _ in rows)
+    assert sorted(counts.values()) == [5, 15, 25, 35, 45, 55]
+
+
+BAD = [
+    ({"balance": "label", "weights": WEIGHTS}, r"DaliIterator\(balance, weights\): both say how often"),
+    ({"num_samples": 5}, r"DaliIterator\(num_samples=5\): is for samples drawn by balance= or weights="),
+    ({"replacement": False}, r"DaliIterator\(replacement=False\): is for samples drawn by balance= or weights="),
+    ({"balance": "label", "shuffle": False}, r"shuffle=False\): samples are drawn at random. Use shuffle=True"),
+    ({"weights": WEIGHTS, "replacement": False}, "replacement=False.*expected num_samples"),
+    ({"weights": WEIGHTS[1:]}, r"one number for each of 97 samples, found an array of float64, shape \(96,\)"),
+    ({"weights": [[1], [1, 2]]}, "one number for each of 97 samples, found"),
+    ({"weights": np.full(97, "a")}, "one number for each of 97 samples, found an array of <U1"),
+    ({"weights": 3}, "one number for each of 97 samples, found an array of int64, shape"),
+    ({"weights": "hardness"}, r"weights='hardness'\): .*train has no numbers of that name.*'width', 'height'.*'label'"),
+    ({"balance": "key"}, r"balance='key'\): .*train has no numbers of that name"),
+    ({"weights": -WEIGHTS}, r"DaliIterator\(weights\): sample 1 of .*train has the weight -0.25, expected a finite"),
+    ({"weights": np.where(WEIGHTS > 0.9, np.nan, 1)}, "sample 4 of .*train has the weight nan"),
+    ({"weights": np.zeros(97)}, "all weights of .*train are 0"),
+    (
+        {"weights": WEIGHTS, "replacement": False, "num_samples": 90},
+        "has 77 samples with a weight above 0. Use a smaller num_samples",
+    ),
+    (
+        {"balance": "label", "replacement": False, "num_samples": 97},
+        r"num_samples=97 needs 33 samples of each of 3 classes, class \d has \d+. Use num_samples of at most \d+",
+    ),
+    ({"balance": 3}, r"DaliIterator\(balance=3\): expected the name of a field of classes"),
+    ({"balance": "label", "num_samples": 0}, r"num_samples=0\): expected a whole number in 1..2147483647"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_what_cannot_be_sampled_is_refused(packed: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(packed, 8, **options)
+
+
+def test_a_mixture_takes_no_number_of_samples(packed: Path) -> None:
+    mixture = gpuload.mix([(packed, 1), (packed, 1)])
+    with pytest.raises(gpuload.ArgumentError, match="are for a single data set, expected neither with a mixture"):
+        load(mixture, 8, balance="label", num_samples=10)

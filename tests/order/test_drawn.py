@@ -1,0 +1,175 @@
+"""Orders by weights and classes: how often each sample comes, by properties, by statistics and by value."""
+
+import json
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import WeightedRandomSampler
+
+from gpuload.order.drawn import UNITS, ChosenOrder, DrawnOrder, divide_draws, equal_strata, weighted_stratum
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+shards = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any).map(lambda sizes: np.array(sizes, np.int64))
+seeds, windows, draws = st.integers(0, 2**62), st.integers(1, 9), st.integers(1, 200)
+
+
+@st.composite
+def weighted(draw: Any) -> tuple[np.ndarray, np.ndarray]:
+    sizes = draw(shards)
+    weight = st.sampled_from([0.0, 1e-9, 0.5, 1.0, 7.0, 1e6])
+    values = draw(st.lists(weight, min_size=int(sizes.sum()), max_size=int(sizes.sum())).filter(any))
+    return sizes, np.array(values)
+
+
+@st.composite
+def grouped(draw: Any) -> tuple[np.ndarray, np.ndarray]:
+    sizes = draw(shards)
+    numbers = draw(st.lists(st.integers(0, 4), min_size=int(sizes.sum()), max_size=int(sizes.sum())))
+    return sizes, np.unique(numbers, return_inverse=True)[1].astype(np.int32)
+
+
+def make_weighted(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> DrawnOrder:
+    sizes, weights = data
+    return DrawnOrder(sizes, weighted_stratum(weights, total), total, seed=seed, epoch=epoch, window=window)
+
+
+def make_balanced(data: Any, total: int, seed: int = 0, epoch: int = 0, window: int = 3) -> DrawnOrder:
+    sizes, numbers = data
+    return DrawnOrder(sizes, equal_strata(numbers), total, seed=seed, epoch=epoch, window=window)
+
+
+@given(weighted(), draws, seeds, st.integers(0, 1000), windows)
+def test_each_sample_comes_as_often_as_its_weight_says(
+    data: Any, total: int, seed: int, epoch: int, window: int
+) -> None:
+    order = make_weighted(data, total, seed, epoch, window)
+    counts = np.bincount(order[:], minlength=len(data[1]))
+    assert len(order) == counts.sum() == total
+    exact = data[1] / data[1].sum() * total
+    assert (np.abs(counts - exact) < 1 + 1e-6).all()
+    assert not counts[data[1] == 0].any()
+
+
+@given(grouped(), draws, seeds, st.integers(0, 1000), windows)
+def test_each_class_comes_equally_often(data: Any, total: int, seed: int, epoch: int, window: int) -> None:
+    order = make_balanced(data, total, seed, epoch, window)
+    counts = np.bincount(order[:], minlength=len(data[1]))
+    of_class = np.bincount(data[1], counts)
+    assert len(order) == counts.sum() == total
+    assert of_class.max() - of_class.min() <= 1
+    for number, times in enumerate(of_class):
+        each = counts[data[1] == number]
+        assert each.max() - each.min() <= 1 and each.sum() == times
+
+
+@given(weighted(), draws, seeds, windows, st.data())
+def test_any_slice_is_the_slice_of_the_whole(data: Any, total: int, seed: int, window: int, cut: st.DataObject) -> None:
+    order = make_weighted(data, total, seed, window=window)
+    whole, repeats = order[:].tolist(), order.repeats(0, total).tolist()
+    start = cut.draw(st.integers(0, total))
+    stop = cut.draw(st.integers(start, total))
+    again = make_weighted(data, total, seed, window=window)
+    assert again.repeats(start, stop).tolist() == repeats[start:stop]
+    assert again[start:stop].tolist() == whole[start:stop]
+
+
+@given(weighted(), draws, windows)
+def test_repeats_tell_the_draws_of_a_sample_apart(data: Any, total: int, window: int) -> None:
+    order = make_weighted(data, total, window=window)
+    pairs = list(zip(order[:].tolist(), order.repeats(0, total).tolist(), strict=True))
+    counts = Counter(sample for sample, _ in pairs)
+    assert sorted(pairs) == sorted((sample, number) for sample, count in counts.items() for number in range(count))
+
+
+@given(weighted(), draws, windows)
+def test_samples_come_from_the_shards_of_their_window(data: Any, total: int, window: int) -> None:
+    order = make_weighted(data, total, window=window)
+    bounds = np.concatenate([[0], np.cumsum(data[0])])
+    for number, (start, stop) in enumerate(zip(order.window_starts[:-1], order.window_starts[1:], strict=True)):
+        found = np.searchsorted(bounds, order[start:stop], side="right") - 1
+        assert set(found.tolist()) <= set(order.window_shards(number).tolist())
+
+
+@given(grouped(), st.integers(1, 40), seeds, windows)
+def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: int, window: int) -> None:
+    sizes, numbers = data
+    total = min(total, int(np.bincount(numbers).min()) * (int(numbers.max()) + 1))
+    order = ChosenOrder(sizes, numbers, None, total, seed=seed, epoch=0, window=window)
+    found = order[:].tolist()
+    assert len(set(found)) == len(found) == len(order) == total
+    of_class = np.bincount(numbers[found], minlength=numbers.max() + 1)
+    assert of_class.max() - of_class.min() <= 1
+    assert order.repeats(0, total) is None
+
+
+@given(st.integers(1, 10**9), st.integers(1, 50), seeds)
+def test_another_part_of_the_classes_comes_once_more(total: int, groups: int, seed: int) -> None:
+    counts = divide_draws(total, groups, seed, 0)
+    assert counts.sum() == total and counts.max() - counts.min() <= 1
+    sums = sum(divide_draws(groups + 1, groups + 1, seed, epoch) for epoch in range(3))
+    assert set(np.atleast_1d(sums).tolist()) == {3}
+
+
+def test_over_many_passes_counts_are_those_of_the_weights() -> None:
+    """Chi-square of homogeneity with torch's WeightedRandomSampler, which draws each sample independently."""
+    weights = np.array([0.1, 0.2, 0.3, 1.0, 1.0, 2.5, 0.7, 4.0, 0.0, 0.2])
+    sizes, passes = np.array([4, 3, 3]), 600
+    mine = sum(
+        np.bincount(make_weighted((sizes, weights), 10, epoch=epoch)[:], minlength=10) for epoch in range(passes)
+    )
+    torch.manual_seed(0)
+    theirs = np.bincount(list(WeightedRandomSampler(weights.tolist(), 10 * passes)), minlength=10)
+    assert chi_square(np.asarray(mine), theirs) < 21.7  # 1 % of 8 degrees of freedom, had both been independent draws
+    exact = weights / weights.sum() * 10 * passes
+    assert (np.abs(mine - exact) < 4 * np.sqrt(passes / 4)).all()  # a count differs from its mean by less than one
+
+
+def test_without_replacement_samples_are_chosen_as_torch_does() -> None:
+    weights = np.array([0.1, 0.2, 0.3, 1.0, 1.0, 2.5, 0.7, 4.0, 0.0, 0.2])
+    sizes, passes = np.array([4, 3, 3]), 1500
+    mine = np.zeros(10, np.int64)
+    theirs = np.zeros(10, np.int64)
+    torch.manual_seed(0)
+    for epoch in range(passes):
+        order = ChosenOrder(sizes, None, weights, 4, seed=0, epoch=epoch, window=2)
+        mine += np.bincount(order[:], minlength=10)
+        theirs += np.bincount(list(WeightedRandomSampler(weights.tolist(), 4, replacement=False)), minlength=10)
+    assert mine.sum() == theirs.sum() == 4 * passes and mine[8] == 0
+    assert chi_square(mine, theirs) < 21.7
+    # Inclusion is not in proportion to the weights: the heaviest cannot come more than once.
+    assert chi_square(mine, (weights / weights.sum() * 4 * passes).round().astype(int)) > 100
+
+
+def chi_square(one: np.ndarray, two: np.ndarray) -> float:
+    """Of homogeneity of two rows of counts with equal sums."""
+    mean = (one + two) / 2
+    return float((((one - mean) ** 2 + (two - mean) ** 2)[mean > 0] / mean[mean > 0]).sum())
+
+
+def test_every_pass_draws_otherwise() -> None:
+    data = np.array([5, 5]), np.array([1.0, 2.0] * 5)
+    found = [make_weighted(data, 10, seed, epoch)[:].tolist() for seed in range(3) for epoch in range(3)]
+    assert len({tuple(order) for order in found}) == 9
+
+
+@settings(max_examples=20)
+@given(st.integers(1, (1 << 31) - 1), st.integers(1, 50))
+def test_units_sum_to_the_draws(total: int, count: int) -> None:
+    weights = np.geomspace(1e-12, 1, count)
+    assert int(weighted_stratum(weights, total).units.sum()) == total * UNITS
+
+
+@pytest.mark.parametrize("kind", ["weighted", "balanced", "chosen"])
+def test_golden_orders(kind: str) -> None:
+    """A change here breaks every state_dict that people have saved: see tests/golden/regenerate_order.py."""
+    golden = json.loads((GOLDEN / "drawn_order.json").read_text())
+    made = runpy.run_path(str(GOLDEN / "regenerate_order.py"))["drawn_orders"]()
+    assert len(golden) == 3 and made[kind] == golden[kind]

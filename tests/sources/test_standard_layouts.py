@@ -1,0 +1,214 @@
+"""Splits as COCO, Pascal VOC and Keras have them; images alone out of every kind of source; resuming with other splits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import Folder, encode, photo
+from pyarrow import parquet
+from reading import rejected_of, rows_of
+
+import gpuload
+from gpuload import cli
+from gpuload.disk import Manifest
+from gpuload.errors import SourceError
+from gpuload.sources import open_source
+from gpuload.sources.split_arrays import parts_of
+from gpuload.sources.splits import one_file_each, without_split
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
+RNG = np.random.default_rng(0)
+
+
+def packed(source: object, out: Path, *options: str, code: int = cli.DONE) -> dict[str, Manifest]:
+    assert cli.main(["pack", str(source), str(out), "--workers", "1", *options]) == code
+    return {folder.name: Manifest.read(folder) for folder in sorted(out.iterdir())}
+
+
+def coco(names: list[str], categories: tuple[str, ...] = ("ant", "bee")) -> bytes:
+    found = {
+        "images": [{"id": number, "file_name": name} for number, name in enumerate(names)],
+        "annotations": [
+            {"id": number, "image_id": number, "category_id": 1, "bbox": [1, 2, 3, 4]} for number in range(len(names))
+        ],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(categories)],
+    }
+    return json.dumps(found).encode()
+
+
+def two_of_coco(
+    train: list[str], val: list[str], folders: tuple[str, str] = ("train2017", "val2017")
+) -> dict[str, bytes]:
+    images = {f"{folders[0]}/{name}": PHOTOS[n] for n, name in enumerate(train)}
+    images |= {f"{folders[1]}/{name}": PHOTOS[3 + n] for n, name in enumerate(val)}
+    return {
+        "annotations/instances_train2017.json": coco(train),
+        "annotations/instances_val2017.json": coco(val),
+        "annotations/captions_val2017.json": b"{}",
+        **images,
+    }
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "folders"),
+    [
+        (["0.jpg", "1.jpg"], ["3.jpg"], ("train2017", "val2017")),
+        (["0.jpg", "1.jpg"], ["0.jpg"], ("train2017", "val2017")),  # the same names in both
+        (["0.jpg", "1.jpg"], ["3.jpg"], ("images", "images")),
+    ],
+)
+def test_coco_with_a_file_for_each_split(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    train: list[str], val: list[str], folders: tuple[str, str],
+) -> None:  # fmt: skip
+    root = make_folder(two_of_coco(train, val, folders))
+    manifests = packed(root, tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "the splits are the source's own, by the names of the files in 'annotations'" in said
+    assert "left out" not in said
+    assert list(manifests) == ["train", "val"]
+    assert [manifest.samples for manifest in manifests.values()] == [2, 1]
+    assert [row["image"] for row in rows_of(tmp_path / "out" / "val")] == [PHOTOS[3]]
+    [boxes] = [field for field in manifests["val"].fields if field.name == "boxes"]
+    assert boxes.classes == ("ant", "bee")
+    assert open_source(root, no_splits=True).list_samples().splits is None
+
+
+def test_files_of_coco_that_are_no_splits(make_folder: Folder) -> None:
+    files = two_of_coco(["0.jpg"], ["3.jpg"])
+    other = {**files, "annotations/instances_val2017.json": coco(["3.jpg"], ("ant", "cat"))}
+    with pytest.raises(SourceError, match="instances_val2017.json: has other fields or categories than .*--labels"):
+        open_source(make_folder(other)).list_samples()
+    same = {**two_of_coco(["0.jpg"], ["0.jpg"], ("images", "images"))}
+    with pytest.raises(SourceError, match="names images that .*train2017.json names, too: 'images/0.jpg'"):
+        open_source(make_folder(same)).list_samples()
+    assert one_file_each(["a/instances_train2017.json", "a/instances_val2017.json"])["val"].endswith("val2017.json")
+    assert one_file_each(["train_1.json", "train_2.json"]) == one_file_each(["a.json", "train.json"]) == {}
+
+
+def voc(**lists: str) -> dict[str, bytes]:
+    files = {f"Annotations/{n}.xml": b"<annotation/>" for n in range(4)}
+    files |= {f"JPEGImages/{n}.jpg": PHOTOS[n] for n in range(4)}
+    return files | {f"ImageSets/Main/{name}.txt": text.encode() for name, text in lists.items()}
+
+
+def test_the_lists_of_pascal_voc_are_the_splits(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_folder(voc(train="0\n1 \n", val="2\r\n", trainval="0\n1\n2\n", ant_train="0 1\n1 -1\n", test="9\n"))
+    manifests = packed(root, tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "the splits are the source's own, by the lists in 'ImageSets/Main'" in said
+    assert "left out, as asked: 1 × is in no list of ImageSets/Main" in said
+    assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 2, "val": 1}
+    assert rejected_of(tmp_path / "out" / "train") == {"JPEGImages/3.jpg": "is in no list of ImageSets/Main"}
+    assert len(open_source(root, no_splits=True).list_samples()) == 4
+
+
+@pytest.mark.parametrize(
+    ("lists", "why"),
+    [
+        ({"train": "0\n1\n"}, "they list images of fewer than two splits"),
+        ({"train": "0\n1\n", "val": "1\n2\n"}, "'1' are in two lists"),
+        ({"trainval": "0\n"}, "no train.txt, val.txt or test.txt in ImageSets/Main"),
+    ],
+)
+def test_lists_of_pascal_voc_that_are_no_splits(make_folder: Folder, lists: dict[str, str], why: str) -> None:
+    listing = open_source(make_folder(voc(**lists))).list_samples()
+    assert (listing.splits, len(listing)) == (None, 4)
+    assert [f"the lists of splits in 'ImageSets' are not used ({why})" in note for note in listing.notes] == [True]
+
+
+def keras(**changes: Any) -> dict[str, Any]:
+    images = RNG.integers(0, 255, (7, 8, 9, 3), np.uint8)
+    found = {"x_train": images[:5], "y_train": np.arange(5) % 2, "x_test": images[5:], "y_test": np.arange(2)}
+    return {**found, **changes}
+
+
+def test_arrays_of_keras_are_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = keras()
+    np.savez(tmp_path / "a.npz", **arrays)
+    manifests = packed(tmp_path / "a.npz", tmp_path / "out", "--no-shuffle", "--encode", "raw")
+    assert "the splits are the source's own, by the names of its arrays" in capsys.readouterr().out
+    assert {name: manifest.samples for name, manifest in manifests.items()} == {"test": 2, "train": 5}
+    augment = gpuload.Augment((8, 9), crop="none", dtype="uint8", layout="channels_last")
+    for name in ("train", "test"):
+        with gpuload.DaliIterator(tmp_path / "out" / name, 8, augment=augment, device="cpu", shuffle=False) as loader:
+            [(images, labels)] = loader
+        assert (images.permute(0, 2, 3, 1).numpy() == arrays[f"x_{name}"]).all()
+        assert labels.tolist() == arrays[f"y_{name}"].tolist()
+    whole = packed(tmp_path / "a.npz", tmp_path / "one", "--no-splits")
+    assert {name: manifest.samples for name, manifest in whole.items()} == {"train": 7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"x_test": np.zeros((2, 9, 9, 3), np.uint8)},
+            r"'x_train' is \(5, 8, 9, 3\) of uint8, 'x_test' \(2, 9, 9, 3\)",
+        ),
+        ({"y_test": np.zeros(3, np.int64)}, r"have \[5, 2\] rows, .* have \[5, 3\]. Give each image one"),
+        ({"y_test": np.zeros(2)}, r"'y_train' is \(5,\) of int64, 'y_test' \(2,\) of float64"),
+        ({"extra": np.zeros(3)}, "which array holds the images"),
+    ],
+)
+def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "a.npz", **keras(**changes))
+    source = open_source(tmp_path / "a.npz")
+    with pytest.raises(SourceError, match=message):
+        source.prepare(tmp_path)
+
+
+def test_names_of_arrays_of_splits() -> None:
+    assert without_split("x_train") == ("x", "train")
+    assert without_split("val_images") == ("images", "val")
+    assert without_split("training") == ("", "train")
+    assert without_split("x_train_test") == ("x_train_test", "")
+    assert without_split("trained") == ("trained", "")
+    assert parts_of(["x_train", "x_test"]) == ({"x": ("x_train", "x_test")}, ("train", "test"))
+    assert parts_of(["x_train", "y_train"]) == parts_of(["x_train", "x_test", "y_test"]) == ({}, ())
+    assert parts_of(["x_train", "x_training", "x_test", "y_test"]) == ({}, ())
+
+
+def sources_with_labels(folder: Path) -> dict[str, Path]:
+    """One of each kind that is no folder of images."""
+    images = RNG.integers(0, 255, (5, 8, 9, 3), np.uint8)
+    labels = np.arange(5) % 2
+    np.savez(folder / "a.npz", images=images, labels=labels)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["images"], file["labels"], file["angle"] = images, labels, np.arange(5.0)
+    rows = {"image": [{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(PHOTOS[:5])], "label": labels}
+    (folder / "parquet").mkdir()
+    parquet.write_table(pa.table(rows), folder / "parquet" / "a.parquet")
+    samples = [{"image": data, "label": n % 2, "caption": "x"} for n, data in enumerate(PHOTOS[:5])]
+    gpuload.pack(samples, folder / "wds", workers=1)
+    tars = folder / "tars"
+    tars.mkdir()
+    for path in (folder / "wds" / "train").glob("*.tar"):
+        (tars / path.name).write_bytes(path.read_bytes())
+    return {"npz": folder / "a.npz", "hdf5": folder / "a.h5", "parquet": folder / "parquet", "tar": tars}
+
+
+def test_images_alone_out_of_every_kind_of_source(tmp_path: Path) -> None:
+    for kind, source in sources_with_labels(tmp_path).items():
+        manifest = packed(source, tmp_path / f"out-{kind}", "--no-labels")["train"]
+        assert ([field.name for field in manifest.fields], manifest.samples) == (["image"], 5), kind
+        assert manifest.classes is None
+
+
+def test_no_splits_and_splits_are_different_settings(
+    make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_folder({f"{split}/a/{n}.jpg": PHOTOS[n] for n, split in enumerate(["train", "train", "val"])})
+    packed(root, tmp_path / "one", "--no-splits")
+    assert cli.main(["pack", str(root), str(tmp_path / "one"), "--resume"]) == cli.WRONG
+    assert "was packed with options {'no_splits': True}, not None. Pack it again" in capsys.readouterr().err
+    packed(root, tmp_path / "one", "--no-splits", "--resume")
+    packed(root, tmp_path / "own")
+    assert cli.main(["pack", str(root), str(tmp_path / "own"), "--resume", "--no-splits"]) == cli.WRONG
+    packed(root, tmp_path / "own", "--resume")
