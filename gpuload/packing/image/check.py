@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
-from gpuload.headers import jpeg, png
+from gpuload.headers import jpeg, png, sound_png
 from gpuload.headers.exif import ORIENTATION
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.packing.image.pixels import from_array, is_gray, to_upright_rgb_or_gray
@@ -113,6 +113,9 @@ def _check_header(data: bytes, encoding: Encoding) -> StoredImage | None:
 
 
 def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
+    # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
+    if data.startswith(png.START) and (fault := sound_png.find_fault(memoryview(data))) is not None:
+        raise DecodeError(fault)
     if encoding.check == "header":
         measured = False
         if (stored := _check_header(data, encoding)) is not None:
