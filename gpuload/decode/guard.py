@@ -124,17 +124,17 @@ class Guard:
         """Completes a decoded batch of which some samples are broken; False if it must be decoded again."""
         if self._on_corrupt == "raise":
             raise BatchDecodeError(flight.asked, decoded.broken)
-        before = flight.rows
+        is_spare = flight.rows is None
         if not _note(flight, decoded.broken):
             raise BatchDecodeError(flight.asked, decoded.broken)
         if self._on_corrupt == "mark":
             return True
         self._repair(flight, read_spare)
-        if before is None or flight.rows is None:
+        if is_spare or flight.rows is None:
             return False
         # Copied, since a batch that is decoded again takes those after it with it.
-        changed = np.flatnonzero(flight.rows != before)
-        rows, sources = changed.tolist(), flight.rows[changed].tolist()
+        rows = sorted(decoded.broken)
+        sources = flight.rows[rows].tolist()
         for arrays in (decoded.images, *decoded.masks):
             for array in arrays:
                 array[rows] = array[sources]
