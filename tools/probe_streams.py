@@ -37,7 +37,7 @@ def open_loader(args: argparse.Namespace, way: str) -> gpuload.DaliIterator:
     )
     if way == "stream":
         # Not public: the loader would do it by itself, if it is faster.
-        loader._decoder.stream = lambda: torch.cuda.current_stream(loader.device).cuda_stream  # type: ignore[attr-defined]
+        loader._decoder._decoder.stream = lambda: torch.cuda.current_stream(loader.device).cuda_stream  # type: ignore[attr-defined]
     return loader
 
 

@@ -454,7 +454,7 @@ def test_batches_are_taken_on_a_stream_where_one_is_given(packed: Path, monkeypa
         assert set(streams) == {()}
         streams.clear()
         loader.set_epoch(0)
-        loader._decoder.stream = lambda: 7  # type: ignore[attr-defined]
+        loader._decoder._decoder.stream = lambda: 7  # type: ignore[attr-defined]
         assert [images.sum().item() for images, _ in loader] == expected and set(streams) == {(7,)}
     if not probe_streams.torch.cuda.is_available():
         assert probe_streams.main([str(packed / "train")]) == 2

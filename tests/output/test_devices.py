@@ -54,6 +54,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> Current:
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr("gpuload.output.arrays.fault_of", lambda *_, **__: None)
+    monkeypatch.setattr("gpuload.output.arrays.require", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(
         torch.cuda,
