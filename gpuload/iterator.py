@@ -1,12 +1,11 @@
 """`DaliIterator`: the loader, as a training loop uses it."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
@@ -14,17 +13,16 @@ from gpuload.checks import POSITIVE, checked, number, whole
 from gpuload.corrupt import CorruptSamples, Report
 from gpuload.counted import counted
 from gpuload.decode.guard import OnCorrupt
-from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError, ShardError, StateError
+from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
+from gpuload.hand_over import HandOver, Timing
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process, check_shares
 from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup
 from gpuload.monitor.metrics import Meter, Metrics
-from gpuload.monitor.ranges import annotate, annotate_each
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, interleave, open_data
@@ -34,23 +32,8 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
-from gpuload.read.batches import open_reader, read_alone
+from gpuload.read.batches import open_reader
 from gpuload.tuning import tuned
-
-
-class Timing(NamedTuple):
-    """The time that a batch took, in seconds.
-
-    read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
-        at once. The disk is read ahead of that.
-    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
-        when a batch is ready: with it, until the batch was taken.
-    wait_s: how long the training loop waited for it.
-    """
-
-    read_s: float
-    decode_s: float
-    wait_s: float
 
 
 class DaliIterator(NotSupported):
@@ -228,7 +211,7 @@ class DaliIterator(NotSupported):
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
-        self._open_reader = partial(
+        open_stream = partial(
             open_reader,
             self._datasets,
             partial(
@@ -240,7 +223,7 @@ class DaliIterator(NotSupported):
             verify=verify is not None,
             max_pixels=max_pixels if decodes else None,
         )
-        self._reader = self._open_reader()
+        self._reader = open_stream()
         self._decoder = open_decoder(
             self.decoder,
             device_id,
@@ -255,7 +238,7 @@ class DaliIterator(NotSupported):
             num_threads=self.num_threads,
             prefetch=prefetch,
         )
-        self._corrupt = CorruptSamples(
+        self._corrupt = corrupt = CorruptSamples(
             self._datasets,
             collate.masks,
             on_corrupt,
@@ -274,6 +257,9 @@ class DaliIterator(NotSupported):
         folder = self._datasets[0].folder
         setup = Setup(folder, self.decoder, self.device, self.num_threads, count_cores(), batch_size)
         self._meter = Meter(self._reader.disk_s, setup)
+        self._hand_over = HandOver(
+            open_stream, self._reader, self._decoder, collate, self._arrays, self._schedule.forms, corrupt, self._meter
+        )
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -386,49 +372,12 @@ class DaliIterator(NotSupported):
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
-        self._corrupt.start_epoch()
-        try:
-            self._meter.start()
-            asked = time.perf_counter()
-            batches = self._reader.batches(self._epochs.parts(position), augments)
-            read_spare = partial(read_alone, self._open_reader, augments)
-            for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
-                ready = time.perf_counter()
-                self._check_loop(loop)
-                self._reader.check()
-                batch, decoded = guarded.batch, guarded.decoded
-                if guarded.faults:
-                    self._corrupt.add(guarded, position.epoch)
-                    self._meter.bad_samples += len(guarded.faults)
-                with annotate("hand over"):
-                    fields = self._collate(batch, decoded, self._arrays, tuple(guarded.faults))
-                self._handed_out = at = position._replace(samples=batch.stop - position.begin)
-                waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
-                self.timing = Timing(batch.read_s, decoded.seconds, waited_s)
-                yield fields
-                asked = self._meter.ask()
-                check_process(self._process)
-                self._check_loop(loop)
-            self._check_loop(loop)  # a decoder that was closed ends
-            self._reader.check(look=True)
-        except Exception as error:
-            self._check_loop(loop)  # what is closed meanwhile fails in many ways
-            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
-            self._reader.check(look=not isinstance(error, ShardError))
-            if isinstance(error, BatchDecodeError):
-                raise self._corrupt.explain(error) from None
-            raise
-        if (part := self._epochs.empty_part(position)) is not None:
-            asked = time.perf_counter()
-            (last,) = self._reader.read([part], augments)
-            ready = time.perf_counter()
-            nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
-            fields = self._collate(last, nothing, self._arrays)
-            self._handed_out = at = position._replace(samples=self._epochs.samples)
-            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
-            self.timing = Timing(last.read_s, 0.0, 0.0)
-            yield fields
-            self._meter.ask()
+        parts, empty = self._epochs.parts(position), self._epochs.empty_part(position)
+        for handed in self._hand_over.epoch(position, parts, empty, augments, lambda: self._check_loop(loop)):
+            self._handed_out, self.timing = handed.position, handed.timing
+            yield handed.fields
+            check_process(self._process)
+            self._check_loop(loop)
         self._handed_out = self._epochs.following(position)
 
     def _check_loop(self, loop: int) -> None:

@@ -20,7 +20,7 @@ COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "lim
 COMMON += ["draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
-LOADING += ["corrupt", "iterator_checks", "iterator"]
+LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]
 COMMANDS = ["doctor", "commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}

@@ -1,0 +1,120 @@
+"""Hands the batches of an epoch to the training loop: read, decoded, collated; checked, counted and timed meanwhile."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from gpuload.augment import Augment, Form
+from gpuload.corrupt import CorruptSamples
+from gpuload.decode.guard import Guard
+from gpuload.decode.interface import BatchDecodeError, no_pixels
+from gpuload.errors import ShardError
+from gpuload.monitor.metrics import Meter
+from gpuload.monitor.ranges import annotate, annotate_each
+from gpuload.order.global_batches import Part
+from gpuload.order.position import Position
+from gpuload.output.arrays import Arrays
+from gpuload.output.collate import Collate
+from gpuload.read.batches import BatchReader, read_alone
+
+
+class Timing(NamedTuple):
+    """The time that a batch took, in seconds.
+
+    read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
+        at once. The disk is read ahead of that.
+    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
+        when a batch is ready: with it, until the batch was taken.
+    wait_s: how long the training loop waited for it.
+    """
+
+    read_s: float
+    decode_s: float
+    wait_s: float
+
+
+class Handed(NamedTuple):
+    """A batch for the training loop, and how far the epoch is with it."""
+
+    fields: Any
+    position: Position
+    timing: Timing
+
+
+class HandOver:
+    """Connects the stages of a loader.
+
+    open_reader: opens another reader of the same stream.
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], BatchReader],
+        reader: BatchReader,
+        decoder: Guard,
+        collate: Collate,
+        arrays: Arrays,
+        forms: Sequence[Form],
+        corrupt: CorruptSamples,
+        meter: Meter,
+    ) -> None:
+        self._open_reader, self._reader, self._decoder = open_reader, reader, decoder
+        self._collate, self._arrays, self._forms = collate, arrays, forms
+        self._corrupt, self._meter = corrupt, meter
+
+    def epoch(
+        self,
+        start: Position,
+        parts: Iterator[Part],
+        empty: Part | None,
+        augments: Sequence[Augment],
+        check_loop: Callable[[], None],
+    ) -> Iterator[Handed]:
+        """The batches of an epoch, or of the rest of one.
+
+        start: where it begins. parts, empty: this rank's parts of the global batches, and a last one without samples.
+        check_loop: raises where the loop was ended by another one, or by `close`, maybe in another thread.
+
+        Raises:
+            ShardError, DecodeError: as `DaliIterator`.
+        """
+        self._corrupt.start_epoch()
+        try:
+            self._meter.start()
+            asked = time.perf_counter()
+            batches = self._reader.batches(parts, augments)
+            read_spare = partial(read_alone, self._open_reader, augments)
+            for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
+                ready = time.perf_counter()
+                check_loop()
+                self._reader.check()
+                batch, decoded = guarded.batch, guarded.decoded
+                if guarded.faults:
+                    self._corrupt.add(guarded, start.epoch)
+                    self._meter.bad_samples += len(guarded.faults)
+                with annotate("hand over"):
+                    fields = self._collate(batch, decoded, self._arrays, tuple(guarded.faults))
+                at = start._replace(samples=batch.stop - start.begin)
+                waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+                yield Handed(fields, at, Timing(batch.read_s, decoded.seconds, waited_s))
+                asked = self._meter.ask()
+            check_loop()  # a decoder that was closed ends
+            self._reader.check(look=True)
+        except Exception as error:
+            check_loop()  # what is closed meanwhile fails in many ways
+            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
+            self._reader.check(look=not isinstance(error, ShardError))
+            if isinstance(error, BatchDecodeError):
+                raise self._corrupt.explain(error) from None
+            raise
+        if empty is not None:
+            asked = time.perf_counter()
+            (last,) = self._reader.read([empty], augments)
+            ready = time.perf_counter()
+            nothing = no_pixels(last, self._forms, len(self._collate.masks))
+            fields = self._collate(last, nothing, self._arrays)
+            at = start._replace(samples=last.stop - start.begin)
+            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
+            yield Handed(fields, at, Timing(last.read_s, 0.0, 0.0))
+            self._meter.ask()
