@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -81,15 +82,15 @@ def mutate_json(rng: Random, data: bytes) -> bytes:
         holder, key = rng.choice(places)
         match rng.randrange(6):
             case 0 | 1 | 2:
-                holder[key] = rng.choice(VALUES)
+                holder[key] = deepcopy(rng.choice(VALUES))  # a later change must not change the table
             case 3:
                 if holder is not tree:
                     del holder[key]
             case 4:
                 if isinstance(holder, dict):
-                    holder[str(rng.choice(VALUES))[:50]] = holder[key]
+                    holder[str(rng.choice(VALUES))[:50]] = deepcopy(holder[key])
                 elif holder is not tree:
-                    holder.insert(key, holder[key])
+                    holder.insert(key, deepcopy(holder[key]))
             case 5:
                 other, place = rng.choice(places)
                 if other is not tree and not isinstance(other[place], (dict, list)):
