@@ -10,7 +10,6 @@ from gpuload.checks import (
     ANYTHING,
     COUNT,
     FLAG,
-    PATH,
     Rule,
     as_items,
     as_text,
@@ -30,10 +29,11 @@ from gpuload.fields import FieldSpec
 from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
+from gpuload.store.url import LOCATION
 
 
 def _as_data(value: Any) -> Any:
-    return value if isinstance(value, Dataset | Mixture) else PATH.read(value)
+    return value if isinstance(value, Dataset | Mixture) else LOCATION.read(value)
 
 
 def _as_fields(value: Any) -> tuple[str | FieldSpec, ...]:

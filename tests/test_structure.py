@@ -15,7 +15,19 @@ PACKAGE = Path(gpuload.__file__).parent
 # The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
-COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "draws", "headers", "fields", "disk"]
+COMMON = [
+    "errors",
+    "counted",
+    "checks",
+    "types",
+    "collector",
+    "installed",
+    "store",
+    "draws",
+    "headers",
+    "fields",
+    "disk",
+]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
 LOADING += ["decode_errors", "iterator_checks", "iterator"]

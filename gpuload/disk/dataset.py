@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, unknown_attribute, whole
+from gpuload.checks import Rule, as_text, checked, unknown_attribute, whole
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
+from gpuload.store.url import LOCATION
 from gpuload.types import I64
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Dataset:
         ShardError: a shard is missing or has a different size from the one in the manifest.
     """
 
-    @checked("Dataset", folder=PATH)
+    @checked("Dataset", folder=LOCATION)
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if os.path.isfile(folder):

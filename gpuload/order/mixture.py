@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from gpuload.checks import (
     LARGEST,
-    PATH,
     POSITIVE,
     Rule,
     as_items,
@@ -25,6 +24,7 @@ from gpuload.checks import (
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.order.interleaving import Interleaving, ShuffledBlocks, Stratified
+from gpuload.store.url import LOCATION
 
 Batches = Literal["shuffled", "stratified"]
 
@@ -90,7 +90,7 @@ def open_data(data: str | Path | Dataset | Mixture) -> tuple[Dataset | Mixture, 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
     weight = number(POSITIVE, LARGEST, "")
     pairs = map(as_items, as_items(value))
-    return tuple((data if isinstance(data, Dataset) else PATH.read(data), weight.read(w)) for data, w in pairs)
+    return tuple((data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w)) for data, w in pairs)
 
 
 @checked(

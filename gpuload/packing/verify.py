@@ -20,6 +20,7 @@ from gpuload.fields.registry import kind_of
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.workers import Workers
+from gpuload.store.url import as_location
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
@@ -48,7 +49,7 @@ def verify(
     Raises:
         FormatError: it is not a packed folder.
     """
-    root = Path(folder)
+    root = Path(as_location(folder))
     splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
     if not splits and root.is_dir():
         splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))

@@ -23,8 +23,12 @@ from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, rea
 from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
+from gpuload.store.url import refuse_urls
 
 __all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
+
+
+PACK_HERE = "Pack into a local folder, and copy it there"
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def pack(
             with `options.resume` continues.
         ArgumentError: a split would have no sample, or a run is resumed with different settings.
     """
+    refuse_urls("the output folder", out, PACK_HERE)
     started = time.monotonic()
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
         if output.finished:
