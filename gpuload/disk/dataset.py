@@ -16,6 +16,7 @@ from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
+from gpuload.store.interface import FolderStore, Store
 from gpuload.store.url import LOCATION
 from gpuload.types import I64
 
@@ -285,6 +286,10 @@ class Dataset:
                 f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
             )
         return self.fields[name]
+
+    def open_store(self) -> Store:
+        """What gives a reader the shards."""
+        return FolderStore(self.shard_paths)
 
     def _check_shards(self) -> None:
         for path, info in zip(self.shard_paths, self.manifest.shards, strict=True):

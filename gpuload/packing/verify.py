@@ -49,7 +49,7 @@ def verify(
     Raises:
         FormatError: it is not a packed folder.
     """
-    root = Path(as_location(folder))
+    root = Path(str(as_location(folder)))
     splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
     if not splits and root.is_dir():
         splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))

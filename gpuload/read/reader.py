@@ -16,7 +16,7 @@ from gpuload.read.shards import Window
 
 
 class Reader:
-    """Reads samples of a data set by number.
+    """Reads samples of a data set by number. Shards of the next window are mapped where the store has them already.
 
     columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
         beside the image, of kinds that stay in the shard, whose bytes to deliver.
@@ -25,7 +25,8 @@ class Reader:
     def __init__(self, dataset: Dataset, columns: Sequence[str] = (), members: Sequence[str] = ()) -> None:
         self._dataset = dataset
         self._columns, self._members = tuple(columns), tuple(members)
-        self._window = Window(dataset, (), {})
+        self._store = dataset.open_store()
+        self._window = Window(dataset, (), {}, self._store)
         self._entered: tuple[EpochOrder, int, int] | None = None
         self._ahead = ReadAhead()
         weakref.finalize(self, self._ahead.stop)  # the thread must not outlive a reader that nobody closed
@@ -38,7 +39,9 @@ class Reader:
         """
         first, last = order.window_at(start), order.window_at(max(start, stop - 1))
         if self._entered != (order, first, last):
-            self._enter(int(shard) for window in range(first, last + 2) for shard in order.window_shards(window))
+            self._store.plan(order.upcoming(first))
+            ahead = filter(self._store.ready, _shards_of(order, last + 1, last + 2))
+            self._enter([*_shards_of(order, first, last + 1), *ahead])
             self._entered = (order, first, last)
         samples = self._dataset.stored_samples(order[start:stop])
         return self._window.read(samples, self._columns, self._members)
@@ -46,12 +49,18 @@ class Reader:
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
         self._ahead.stop()
+        self._store.close()
         self._entered = None
-        self._window = Window(self._dataset, (), {})
+        self._window = Window(self._dataset, (), {}, self._store)
 
     def _enter(self, shards: Iterable[int]) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         numbers = list(dict.fromkeys(shards))
         new = [number for number in numbers if number not in self._window.shards]
-        self._window = Window(self._dataset, numbers, self._window.shards)
+        self._window = Window(self._dataset, numbers, self._window.shards, self._store)
         self._ahead.want({number: self._window.shards[number].data for number in new}, kept=self._window.shards)
+
+
+def _shards_of(order: EpochOrder, first: int, stop: int) -> list[int]:
+    """The shards of these windows."""
+    return [int(shard) for window in range(first, stop) for shard in order.window_shards(window)]

@@ -15,21 +15,25 @@ from gpuload.fields.field import Field
 from gpuload.read.batch import EncodedBatch
 from gpuload.read.index_check import checked_rows
 from gpuload.read.members import MemberViews
+from gpuload.store.interface import Store
 from gpuload.types import I64, U8
 
 
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
+    store: gives the file.
+
     Raises:
         ShardError: it cannot be read, or does not match the index.
     """
 
-    def __init__(self, dataset: Dataset, number: int) -> None:
+    def __init__(self, dataset: Dataset, number: int, store: Store) -> None:
         self.path = dataset.shard_paths[number]
         self.rows = checked_rows(dataset, number)
         try:
-            with self.path.open("rb") as file:
+            self._lease = store.open(number)
+            with self._lease.path.open("rb") as file:
                 self.data: U8 = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         except (OSError, ValueError) as error:
             raise ShardError(f"{self.path}: cannot be read ({error}). Copy it again") from None
@@ -68,12 +72,16 @@ class Window:
 
     A gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
-    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again.
+    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again. store: gives the
+        others.
     """
 
-    def __init__(self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard]) -> None:
+    def __init__(
+        self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard], store: Store
+    ) -> None:
         self.shards = {
-            number: mapped[number] if number in mapped else MappedShard(dataset, number) for number in sorted(numbers)
+            number: mapped[number] if number in mapped else MappedShard(dataset, number, store)
+            for number in sorted(numbers)
         }
         shards = list(self.shards.values())
         self._data = [shard.data for shard in shards]
