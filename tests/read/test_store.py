@@ -44,9 +44,9 @@ def test_an_epoch_from_a_store(packed: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [drain([loader]), drain([loader])] == expected
         assert sorted(set(store.opened)) == list(range(10))
         sizes = loader.dataset.shard_sizes
-    last, following = (EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2))
-    # Windows of 2, 3, 2 and 3 shards: when the last one was entered, it and the next epoch were planned.
-    assert store.planned == [*last.window_shards(3), *(s for w in range(4) for s in following.window_shards(w))]
+    # The 97 samples of an epoch are read at once: all of its shards were planned, and those of the next.
+    orders = [EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2)]
+    assert store.planned == [shard for order in orders for window in range(4) for shard in order.window_shards(window)]
     assert store.closed == 1
 
 
