@@ -27,7 +27,7 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
-from gpuload.read.batches import BatchReader
+from gpuload.read.batches import BatchReader, check_space
 from gpuload.tuning import tuned
 
 
@@ -53,7 +53,8 @@ class DaliIterator(NotSupported):
         for images, labels in loader:
             ...
 
-    data: a packed folder, a `Dataset` (or a subset of one), or a mixture made by `mix`.
+    data: a packed folder, the URL of one (s3://bucket/set/train, also gs, az, https), a `Dataset` (or a subset of
+        one), or a mixture made by `mix`.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
         gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}.
@@ -96,6 +97,10 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    cache: for a set at a URL, the folder into which shards are downloaded before they are needed, each once for all
+        processes on this machine; by default $GPULOAD_CACHE, else gpuload in the user's cache folder.
+    cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
+        default nine tenths of what is free on its disk.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -143,9 +148,11 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        cache: str | Path | None = None,
+        cache_size: int | str | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, mixture = open_data(data)
+        self.dataset, mixture = open_data(data, cache, cache_size)
         self._datasets = mixture.datasets
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
@@ -171,6 +178,7 @@ class DaliIterator(NotSupported):
         )
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
+        check_space(self._datasets, window, batch_size)
         stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
         self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
         self._decoder = open_decoder(

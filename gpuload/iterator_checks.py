@@ -10,6 +10,7 @@ from gpuload.checks import (
     ANYTHING,
     COUNT,
     FLAG,
+    PATH,
     Rule,
     as_items,
     as_text,
@@ -29,6 +30,7 @@ from gpuload.fields import FieldSpec
 from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
+from gpuload.store.cache import CACHE_SIZE
 from gpuload.store.url import LOCATION
 
 
@@ -54,7 +56,7 @@ def _as_device(value: Any) -> str:
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
+    "data": Rule("a packed folder or its URL, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
     "batch_size": whole(1, 2**31 - 1),  # what DALI can count
     "augment": ANYTHING,  # checked by `Schedule`
     "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),
@@ -78,6 +80,8 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "cache": optional(PATH),
+    "cache_size": optional(CACHE_SIZE),
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from gpuload.checks import parse_size
 from gpuload.commands.exit_codes import DONE, REJECTED
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
 from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
 from gpuload.sources import open_source

@@ -126,7 +126,7 @@ def plan(settings: Sequence[Setting], seconds: float, opening_s: float) -> tuple
     return list(settings[:count]), max(seconds / count_turns(count) - opening_s, opening_s)
 
 
-def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
+def measure_setting(folder: str | Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
     """images/s of one turn: random crops, normalised, as float16 on a GPU and float32 on a CPU."""
     from gpuload.augment import Augment
     from gpuload.iterator import DaliIterator
@@ -154,7 +154,7 @@ def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn
         return seen / (time.perf_counter() - started)
 
 
-def choose(folder: Path, device: str, batch_size: int | None) -> tuple[str, Setting, dict[str, Sequence[Any]]]:
+def choose(folder: str | Path, device: str, batch_size: int | None) -> tuple[str, Setting, dict[str, Sequence[Any]]]:
     """The device, the defaults on it, and the values that each setting may have, the default's among them."""
     from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset

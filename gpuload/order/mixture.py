@@ -79,11 +79,15 @@ def interleave(mixture: Mixture, seed: int) -> Interleaving:
     return Stratified(mixture.shares) if mixture.batches == "stratified" else ShuffledBlocks(mixture.shares, seed)
 
 
-def open_data(data: str | Path | Dataset | Mixture) -> tuple[Dataset | Mixture, Mixture]:
+def open_data(
+    data: str | Path | Dataset | Mixture, cache: str | Path | None = None, cache_size: int | str | None = None
+) -> tuple[Dataset | Mixture, Mixture]:
     """What a user gave as data, opened; and the same as a mixture, which may be of one data set."""
+    if isinstance(data, Dataset | Mixture) and (cache is not None or cache_size is not None):
+        raise ArgumentError("DaliIterator(cache, cache_size): data is open already. Give them to gpuload.Dataset")
     if isinstance(data, Mixture):
         return data, data
-    dataset = data if isinstance(data, Dataset) else Dataset(data)
+    dataset = data if isinstance(data, Dataset) else Dataset(data, cache, cache_size)
     return dataset, Mixture((dataset,), (1.0,))
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.checks import PATH, Rule
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.installed import fault_of
 
-# What obstore reads, by what is to be written after the scheme.
-SCHEMES: dict[str, str] = {}
+# What obstore reads.
+SCHEMES = ("s3", "gs", "az", "https", "http")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # What pathlib makes of a URL. Such a folder may exist, so only these schemes, of which nobody calls a folder.
@@ -85,15 +86,26 @@ def as_location(value: Any) -> Path | URL | Any:
         raise ArgumentError(f"{subject}: give the path without file://")
     if scheme not in SCHEMES:
         raise ArgumentError(
-            f"{subject}: cannot be read from here, expected a local folder"
-            + (f", or a URL that begins with {known}" if SCHEMES else "")
-            + ". Copy the set to a local disk, or mount it"
+            f"{subject}: cannot be read from here, expected a local folder, or a URL that begins with {known}. Copy "
+            "the set to a local disk, or mount it"
         )
-    return URL(os.fspath(path))
+    text = os.fspath(path)
+    if not _URL.match(text):
+        raise ArgumentError(f"{subject}: pathlib has removed a slash of the URL. Give it as a text")
+    if text != without_secrets(text):
+        raise ArgumentError(
+            f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
+            "taken from the environment variables and files of the service"
+        )
+    if (fault := fault_of("obstore", "remote")) is not None:
+        raise MissingPackageError(f"{subject}: {fault.reason}. `pip install -U 'gpuload[remote]'` brings it")
+    if not text.partition("://")[2].strip("/"):
+        raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
+    return URL(scheme + text[len(scheme) :].rstrip("/"))
 
 
 def _listed(names: list[str]) -> str:
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-LOCATION: Rule[Any] = Rule("a path", as_location)
+LOCATION: Rule[Any] = Rule("a path or URL", as_location)
