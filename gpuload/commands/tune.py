@@ -203,7 +203,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog="Exit codes: 0 saved; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     tune.set_defaults(run=_tune)
-    tune.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train")
+    tune.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train, or its URL")
     tune.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1 (%(default)s)")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")

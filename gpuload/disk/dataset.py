@@ -71,16 +71,21 @@ _EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') 
 
 
 class Dataset:
-    """A packed folder such as `shards/train`, opened for reading.
+    """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
     nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
     opened again where the pickle is loaded.
 
+    cache, cache_size: for a URL, the folder into which shards are downloaded as they are needed, shared by all processes
+        on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE, else gpuload
+        in the user's cache folder; and nine tenths of what is free on its disk.
+
     Raises:
         ArgumentError: `folder` is not a path.
         FormatError: the manifest is missing, damaged or has an unsupported version, or the index does not match it.
         ShardError: a shard is missing or has a different size from the one in the manifest.
+        RemoteError: the URL cannot be read. MissingPackageError: the packages of the extra "remote" are not installed.
     """
 
     @checked("Dataset", folder=LOCATION, cache=optional(PATH), cache_size=optional(CACHE_SIZE))
@@ -329,16 +334,9 @@ class Dataset:
         from gpuload.store.cached import CachedStore
 
         assert self.cache is not None
-        return CachedStore(self.folder, self.cache, names, self._wanted())
-
-    def require_cache(self, shards: int, what: str) -> None:
-        """Raises ArgumentError where so many shards at a time do not fit into the cache. what: uses them."""
-        if self.cache is not None:
-            largest = sorted(self._wanted(), key=lambda shard: shard.bytes, reverse=True)
-            self.cache.require(largest[:shards], what)
-
-    def _wanted(self) -> list[Wanted]:
-        return [Wanted(info.sha256, info.bytes) for info in self.manifest.shards]
+        return CachedStore(
+            self.folder, self.cache, names, [Wanted(info.sha256, info.bytes) for info in self.manifest.shards]
+        )
 
     def _check_shards(self, folder: Path) -> None:
         for info in self.manifest.shards:

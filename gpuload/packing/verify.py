@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpuload.fields.registry import kind_of
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.workers import Workers
-from gpuload.store.url import as_location
+from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
@@ -49,7 +50,9 @@ def verify(
     Raises:
         FormatError: it is not a packed folder.
     """
-    root = Path(str(as_location(folder)))
+    if isinstance(where := as_location(folder), URL):
+        return _verify_url(where, workers, watch)
+    root = Path(where)
     splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
     if not splits and root.is_dir():
         splits = sorted(path.parent for path in root.glob(f"*/{manifest_file.FILE_NAME}"))
@@ -67,14 +70,9 @@ def verify(
 def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int], None]) -> list[str]:
     try:
         manifest = Manifest.read(folder)
-        index = Index(folder / index_file.FILE_NAME, manifest.fields)
+        _check_count(Index(folder / index_file.FILE_NAME, manifest.fields), manifest)
     except FormatError as error:
         return [str(error)]
-    if len(index) != len(manifest.shards):
-        return [
-            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
-            f"{len(manifest.shards)}"
-        ]
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
@@ -86,11 +84,52 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
         results[job.number] = found
         watch(len(results), len(jobs))
 
-    with Workers[VerifyJob, list[str]](
-        min(workers or len(os.sched_getaffinity(0)), len(jobs)), verify_shard, False
-    ) as pool:
-        pool.run(jobs, done, lambda job, code: replace(job, died=f"exit code {code}"), lambda _: None)
+    with _workers(workers, len(jobs)) as pool:
+        pool.run(jobs, done, _died, lambda _: None)
     return faults + [fault for number in sorted(results) for fault in results[number]]
+
+
+def _verify_url(url: URL, workers: int | None, watch: Callable[[int, int], None]) -> list[str]:
+    """Downloads the shards into a temporary folder, some at a time, and verifies them there."""
+    from gpuload.disk.fetch import Pieces, parse_manifest  # asyncio
+
+    with tempfile.TemporaryDirectory() as scratch:
+        pieces = Pieces(url, Path(scratch))
+        data = pieces.manifest_bytes()
+        try:
+            manifest = parse_manifest(data, pieces.folder, url)
+            pieces.get(index_file.FILE_NAME)
+            _check_count(Index(pieces.folder / index_file.FILE_NAME, manifest.fields), manifest)
+        except FormatError as error:
+            return [str(error).replace(scratch, str(url))]
+        faults: list[str] = []
+        count = min(workers or len(os.sched_getaffinity(0)), len(manifest.shards))
+        jobs = [VerifyJob(pieces.folder, n, shard, manifest.fields) for n, shard in enumerate(manifest.shards)]
+        with _workers(count, len(jobs)) as pool:
+            for first in range(0, len(jobs), count):
+                some = jobs[first : first + count]
+                files = [name for job in some for name in (job.shard.name, str(dali_index_path(Path(job.shard.name))))]
+                pieces.get(*files)  # what is missing, `verify_shard` tells
+                pool.run(some, lambda _, found: faults.extend(found), _died, lambda _: None)
+                pieces.remove(*files)
+                watch(min(first + count, len(jobs)), len(jobs))
+        return [fault.replace(scratch, str(url)) for fault in faults]
+
+
+def _check_count(index: Index, manifest: Manifest) -> None:
+    if len(index) != len(manifest.shards):
+        raise FormatError(
+            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
+            f"{len(manifest.shards)}"
+        )
+
+
+def _workers(count: int | None, jobs: int) -> Workers[VerifyJob, list[str]]:
+    return Workers(min(count or len(os.sched_getaffinity(0)), jobs), verify_shard, False)
+
+
+def _died(job: VerifyJob, code: int) -> VerifyJob:
+    return replace(job, died=f"exit code {code}")
 
 
 def verify_shard(job: VerifyJob) -> list[str]:

@@ -106,10 +106,12 @@ class BatchReader:
 def check_space(datasets: Sequence[Dataset], window: int, batch_size: int) -> None:
     """Raises ArgumentError where the shards that are in use at a time do not fit into the cache of a remote set."""
     for dataset in datasets:
-        shards = len(dataset.shard_paths)
-        # The windows that are read at once, of which the first may have begun with its last sample, and the next one.
-        spanned = -(-(batch_size + _READ_AT_ONCE) * shards // max(1, int(dataset.first_samples[-1])))
-        dataset.require_cache(min(shards, 2 * window + spanned), f"two windows of {window} shards")
+        if dataset.cache is not None:
+            sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
+            # Two windows, and those that are read at once, of which the first may begin with its last sample.
+            samples = max(1, int(dataset.first_samples[-1]))
+            spanned = -(-(batch_size + _READ_AT_ONCE) * len(sizes) // samples)
+            dataset.cache.require(sum(sizes[: 2 * window + spanned]), f"two windows of {window} shards")
 
 
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:

@@ -31,7 +31,10 @@ _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
 def _as_bytes(value: Any) -> int:
-    found = parse_size(as_text(value)) if isinstance(value, str) else as_whole(value)
+    try:
+        found = parse_size(as_text(value)) if isinstance(value, str) else as_whole(value)
+    except ArgumentError:  # which does not say what the value is for
+        raise ValueError from None
     if found < 1:
         raise ValueError
     return found
@@ -96,13 +99,13 @@ class Cache:
         """Bytes that are free on its disk."""
         return shutil.disk_usage(self._room).free
 
-    def require(self, shards: list[Wanted], what: str) -> None:
-        """Raises where these shards, which are needed at the same time, do not fit.
+    def require(self, needed: int, what: str) -> None:
+        """Raises where so many bytes of shards, which are in use at the same time, do not fit.
 
         Raises:
             ArgumentError: with the numbers.
         """
-        needed, used, free = sum(shard.bytes for shard in shards), self.used(), self.free()
+        used, free = self.used(), self.free()
         others = used - sum(size for _, size, _ in _files(self.shards))  # manifests and indexes
         if needed + others > self.limit:
             raise ArgumentError(

@@ -57,6 +57,10 @@ class NoSuchObjectError(RemoteError):
     """There is no such object."""
 
 
+class EmptyObjectError(RemoteError):
+    """No range of an object without bytes can be had."""
+
+
 class Objects:
     """Objects below a URL. It can be pickled and inherited over fork: each process opens connections of its own."""
 
@@ -92,7 +96,10 @@ class Objects:
                 raise _TooShortError(len(data), min(stop, size) - start)
             return Range(data, size, _strong(found.meta.get("e_tag")))
 
-        return await self._persist(name, once, give_up_s)
+        try:
+            return await self._persist(name, once, give_up_s)
+        except EmptyObjectError:
+            return Range(b"", 0, None)
 
     async def stream(self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]]) -> int:
         """A whole object piece by piece, from servers that know no ranges. Returns its size.
@@ -134,7 +141,7 @@ class Objects:
                 passed = time.monotonic() - started
                 if problem.final or passed + wait_s > give_up_s:
                     after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed:.0f} s"
-                    kind = NoSuchObjectError if problem.what == _MISSING else RemoteError
+                    kind = _ERRORS.get(problem.what, RemoteError)
                     raise kind(f"{self.url / name}: {problem.what}{after}. {problem.advice}") from None
             await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))
             wait_s, attempt = min(2 * wait_s, self.patience.longest_wait_s), attempt + 1
@@ -182,7 +189,8 @@ class _Problem(NamedTuple):
     final: bool
 
 
-_MISSING, _NO_RANGES = "does not exist", "the server knows no ranges"
+_MISSING, _EMPTY, _NO_RANGES = "does not exist", "has no such bytes", "the server knows no ranges"
+_ERRORS = {_MISSING: NoSuchObjectError, _EMPTY: EmptyObjectError}
 _CREDENTIALS = (
     "Set the credentials by the environment variables or files of the service (for s3:// AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY, AWS_REGION or AWS_PROFILE; AWS_SKIP_SIGNATURE=true for a public bucket)"
@@ -210,6 +218,8 @@ def _problem(error: Exception) -> _Problem:
         return _Problem("the credentials have expired", _CREDENTIALS, final=True)
     if status in (301, 307):
         return _Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", final=True)
+    if status == 416:
+        return _Problem(_EMPTY, "", final=True)
     if status:
         busy = status >= 500 or status in (408, 425, 429)
         return _Problem(f"the server answered {status}", _AGAIN if busy else "Check the URL", final=not busy)

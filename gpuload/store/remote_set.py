@@ -57,8 +57,8 @@ async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name:
     except Unchanged:
         assert known is not None
         return known
-    except NoSuchObjectError as error:
-        raise FormatError(await _about_missing(objects, manifest_name, error)) from None
+    except NoSuchObjectError:
+        raise FormatError(await _about_missing(objects, manifest_name)) from None
     except RemoteError as error:
         if known is None:
             raise
@@ -76,6 +76,18 @@ async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name:
     text = json.dumps({"url": objects.url.text, "tag": found.tag, "version": version}, indent=1)
     _write(folder / "current.json", text.encode())
     return known
+
+
+async def read_manifest(objects: Objects, manifest_name: str) -> bytes:
+    """The manifest's text.
+
+    Raises:
+        FormatError: there is none, so it is no packed set. RemoteError: it cannot be read.
+    """
+    try:
+        return bytes((await read_whole(objects, manifest_name)).data)
+    except NoSuchObjectError:
+        raise FormatError(await _about_missing(objects, manifest_name)) from None
 
 
 async def read_whole(objects: Objects, name: str, unless: str | None = None, give_up_s: float | None = None) -> Range:
@@ -110,7 +122,7 @@ async def _fetch_index(objects: Objects, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-async def _about_missing(objects: Objects, manifest_name: str, error: NoSuchObjectError) -> str:
+async def _about_missing(objects: Objects, manifest_name: str) -> str:
     """Why a URL is no packed set."""
     with suppress(RemoteError, Unchanged):
         await objects.read(f"train/{manifest_name}", 0, 1, give_up_s=_OFFLINE_S)

@@ -49,6 +49,8 @@ class _Files(BaseHTTPRequestHandler):
         if found is None:
             return self.answer(200, data, ETag=tag)
         start, last = int(found[1]), min(int(found[2]), len(data) - 1)
+        if start > last:
+            return self.answer(416)
         about = {"ETag": tag, "Content-Range": f"bytes {start}-{last}/{len(data)}"}
         return self.answer(206, data[start : last + 1], **about)
 

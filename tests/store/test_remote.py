@@ -255,7 +255,7 @@ def test_cache_arguments(packed: Path, tmp_path: Path) -> None:
         ArgumentError, match=r"Dataset\(cache_size=0\): expected bytes above 0, such as '200GB', or None"
     ):
         gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, 0)
-    with pytest.raises(ArgumentError, match="'many' is not a size in bytes; write for instance 1GB"):
+    with pytest.raises(ArgumentError, match=r"cache_size='many'\): expected bytes above 0, such as '200GB'"):
         gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, "many")
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match="cache .*/file: cannot be written .*GPULOAD_CACHE"):

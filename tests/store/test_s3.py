@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from loaders import drain, load
+from reading import files_of
 from store.servers import Proxy, running
 
 import gpuload
 from gpuload import RemoteError
+from gpuload.disk.fetch import fetch
 from gpuload.store.objects import Objects
 from gpuload.store.url import URL
 
@@ -141,3 +143,9 @@ def test_credentials_that_expire_and_come_back(reader: Proxy, packed: Path, tmp_
 
 def test_connections_are_not_pickled() -> None:
     assert pickle.loads(pickle.dumps(Objects(URL("s3://sets/x")))).url == URL("s3://sets/x")
+
+
+def test_a_copy_of_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> None:
+    """Of an object without bytes (rejected.jsonl), there is no range."""
+    fetch(URL_, tmp_path)
+    assert files_of(tmp_path) == {name: data for name, data in files_of(packed).items() if name != "tuning.json"}
