@@ -77,9 +77,9 @@ class Dataset:
     nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
     opened again where the pickle is loaded.
 
-    cache, cache_size: for a URL, the folder into which shards are downloaded as they are needed, shared by all processes
-        on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE, else gpuload
-        in the user's cache folder; and nine tenths of what is free on its disk.
+    cache, cache_size: for a URL, the folder into which shards are downloaded as they are needed, shared by all
+        processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
+        else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
 
     Raises:
         ArgumentError: `folder` is not a path.
