@@ -34,7 +34,8 @@ from gpuload.tuning import tuned
 class Timing(NamedTuple):
     """The time that a batch took, in seconds.
 
-    read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
+    read_s: to find its samples in the shards, wait for those that are still downloaded, and draw its augmentation; its
+        share, where several small batches are read
         at once. The disk is read ahead of that.
     decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
         when a batch is ready: with it, until the batch was taken.
@@ -262,6 +263,7 @@ class DaliIterator(NotSupported):
         self._closed = True
         self._loops += 1
         if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
+            self._reader.interrupt()
             self._decoder.close()
             self._reader.close()
 
@@ -298,6 +300,7 @@ class DaliIterator(NotSupported):
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
+        self._reader.interrupt()  # of an earlier loop, which the decoder ends
         try:
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
@@ -313,8 +316,12 @@ class DaliIterator(NotSupported):
                         "To iterate twice at a time, construct two"
                     )
                 asked = time.perf_counter()
-        except BatchDecodeError as error:
-            raise explain(error, self._datasets) from None
+        except BaseException as error:
+            if loop == self._loops:
+                self._reader.interrupt()  # a thread may be waiting for a download
+            if isinstance(error, BatchDecodeError):
+                raise explain(error, self._datasets) from None
+            raise
         if (part := self._epochs.empty_part(position)) is not None:
             (last,) = self._reader.read([part], augments)
             self._handed_out = position._replace(samples=self._epochs.samples)

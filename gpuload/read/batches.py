@@ -42,7 +42,9 @@ class BatchReader:
         self._stream, self._masks = stream, masks
 
     def batches(self, parts: Iterator[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
-        """As `read`, some parts at a time."""
+        """As `read`, some parts at a time, for a loop that begins."""
+        for reader in self._readers:
+            reader.begin()
         some: list[tuple[int, int, int]] = []
         samples = 0
         for part in parts:
@@ -96,6 +98,11 @@ class BatchReader:
                 sources, keys = sources[rows], keys[rows]
             masks = tuple(encoded.members[name] for name in self._masks)
             yield Batch(encoded, masks, views, sources, keys, stop, 0.0)
+
+    def interrupt(self) -> None:
+        """As `Reader.interrupt`."""
+        for reader in self._readers:
+            reader.interrupt()
 
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""

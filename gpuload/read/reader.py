@@ -31,6 +31,14 @@ class Reader:
         self._ahead = ReadAhead()
         weakref.finalize(self, self._ahead.stop)  # the thread must not outlive a reader that nobody closed
 
+    def begin(self) -> None:
+        """A loop begins."""
+        self._store.begin()
+
+    def interrupt(self) -> None:
+        """Nobody wants what is read any more: `read` raises where it waits for a download, until `begin`."""
+        self._store.interrupt()
+
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
 

@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -60,6 +61,7 @@ class Background:
 
 
 _of_process: dict[int, Background] = {}
+_ended = threading.Event()
 _inherited: list[Background] = []  # over fork: their threads do not exist, so that nobody may close them
 
 
@@ -76,6 +78,10 @@ def background() -> Background:
                 "this process was forked from one that had opened a set at a URL, and cannot open one itself. Start it "
                 "by spawn or forkserver, or open such sets in the children alone"
             )
+        if _ended.is_set():
+            raise RemoteError("nothing is read from a URL any more, since the interpreter ends")
+        # What is registered last is called first: before the finalizers that join threads which wait for this one.
+        weakref.finalize(_ended, lambda: None).detach()
         found = _of_process[process] = Background()
         atexit.register(_stop, process)
     return found
@@ -83,6 +89,7 @@ def background() -> Background:
 
 def _stop(process: int) -> None:
     if os.getpid() == process:  # a forked child has inherited this, but not the thread
+        _ended.set()
         _of_process.pop(process).stop()
 
 

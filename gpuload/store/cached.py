@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 
 from gpuload.errors import GpuloadError, RemoteError
@@ -46,9 +46,19 @@ class CachedStore:
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
+        self._waiting: Future[Lease] | None = None
+        self._interrupted = False
         cache.clear_leftovers()
         weakref.finalize(self, _cancel, self._running)
         _stores.add(self)
+
+    def begin(self) -> None:
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        if (waiting := self._waiting) is not None:
+            waiting.cancel()
 
     def plan(self, numbers: Iterable[int]) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
@@ -66,7 +76,16 @@ class CachedStore:
     def open(self, number: int) -> Lease:
         if self.ready(number):
             return self._ahead.pop(number)
-        return background().wait(self._get(number))
+        self._waiting = waiting = background().start(self._get(number))
+        try:
+            if self._interrupted:
+                waiting.cancel()
+            return waiting.result()
+        except CancelledError:
+            raise RemoteError(f"{self._objects.url / self._names[number]}: is not waited for any more") from None
+        finally:
+            waiting.cancel()  # after Ctrl-C
+            self._waiting = None
 
     def close(self) -> None:
         if self._prefetch is not None:
@@ -154,6 +173,8 @@ class CachedStore:
                 time.monotonic(),
                 RemoteError(f"cache {self._cache.folder}: cannot be written ({error.strerror}). Free some of its disk"),
             )
+        except RuntimeError as error:  # `to_thread`, after the interpreter has begun to end
+            self._failed[number] = time.monotonic(), error
         finally:
             part.drop()
         return True

@@ -15,7 +15,13 @@ class Lease:
 
 
 class Store(Protocol):
-    """The shards of one data set, for one reader. Not used by several threads at a time."""
+    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`."""
+
+    def begin(self) -> None:
+        """A loop begins: `open` waits again."""
+
+    def interrupt(self) -> None:
+        """Nobody wants what is opened any more: `open` raises, in whichever thread, until `begin`."""
 
     def plan(self, numbers: Iterable[int]) -> None:
         """The shards that will be needed, in this order, from now on; those that were planned before are not."""
@@ -39,6 +45,12 @@ class FolderStore:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
+
+    def begin(self) -> None:
+        """Nothing waits."""
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
 
     def plan(self, numbers: Iterable[int]) -> None:
         """Nothing is to be prepared."""

@@ -17,7 +17,13 @@ class Fake:
     """Shards in memory. Of those that are planned, the next few are ready."""
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
-        self.paths, self.planned, self.opened, self.closed = paths, [], [], 0
+        self.paths, self.planned, self.opened, self.closed, self.begun = paths, [], [], 0, 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
 
     def plan(self, numbers: Iterable[int]) -> None:
         self.planned = [int(number) for number in numbers]
@@ -47,7 +53,7 @@ def test_an_epoch_from_a_store(packed: Path, monkeypatch: pytest.MonkeyPatch) ->
     # The 97 samples of an epoch are read at once: all of its shards were planned, and those of the next.
     orders = [EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2)]
     assert store.planned == [shard for order in orders for window in range(4) for shard in order.window_shards(window)]
-    assert store.closed == 1
+    assert (store.begun, store.closed) == (2, 1)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

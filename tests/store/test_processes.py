@@ -69,6 +69,60 @@ def test_a_small_cache_holds_what_is_needed_next(
     assert 15 <= fetched <= 30  # of 30: some shards of an epoch are needed again early in the next
 
 
+ENDS = """
+import os, signal, sys, threading, time
+from store.read_remote import batches, gpuload
+
+batches._READ_AT_ONCE = 1
+url, cache = sys.argv[1:]
+
+def loader():
+    return gpuload.DaliIterator(
+        url, 4, augment=gpuload.Augment(8), fields=("index", "image"), window=1, device="cpu", decoder="native",
+        cache=cache, shuffle=False,
+    )
+
+def step(what):
+    global begun
+    assert time.monotonic() - begun < 30, what
+    begun = time.monotonic()
+
+one = loader()
+begun = time.monotonic()
+next(iter(one))
+time.sleep(0.5)  # its thread waits for the shard of the silent server by now
+step("first batch")
+for _ in one:  # another loop ends the first
+    break
+step("another loop")
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for _ in one:
+        pass
+except KeyboardInterrupt:
+    step("Ctrl-C")
+time.sleep(0.5)
+one.close()
+step("close")
+held = iter(two := loader())
+next(held)
+time.sleep(0.5)
+step("another loader")
+print("ended", flush=True)
+"""
+
+
+def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path) -> None:
+    """A server that is silent for minutes holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
+    process."""
+    proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
+    proxy.silent_s = 100
+    command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("ended\n", "", 0)
+
+
 def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:
     kill_some(proxy, packed, tmp_path, kills=2)
 
