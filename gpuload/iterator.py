@@ -35,8 +35,7 @@ class Timing(NamedTuple):
     """The time that a batch took, in seconds.
 
     read_s: to find its samples in the shards, wait for those that are still downloaded, and draw its augmentation; its
-        share, where several small batches are read
-        at once. The disk is read ahead of that.
+        share, where several small batches are read at once. The disk is read ahead of that.
     decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
         when a batch is ready: with it, until the batch was taken.
     wait_s: how long the training loop waited for it.
