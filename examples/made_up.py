@@ -23,6 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from gpuload import MissingPackageError
+from gpuload.installed import require
+
 COLOURS = {"red": (230, 50, 40), "green": (60, 200, 70), "blue": (70, 90, 240), "yellow": (230, 210, 50)}
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -190,6 +193,9 @@ FORMS: dict[str, tuple[Callable[[Path, Iterator[Picture], int], int], int]] = {
     "detection": (lambda out, found, side: write_detection(out, found), 160),
 }
 
+# The packages that a format needs, besides those that any needs.
+NEEDS: dict[str, tuple[str, ...]] = {"captions": (), "lmdb": ("lmdb", "msgpack"), "hdf5": ("h5py",), "detection": ()}
+
 
 def make(form: str, out: Path, count: int = 1200, side: int | None = None, photos: Path | None = None) -> Path:
     """Writes a set in this format, unless it exists, and says so. Returns its path.
@@ -197,6 +203,10 @@ def make(form: str, out: Path, count: int = 1200, side: int | None = None, photo
     side: of digits, and of the images in an HDF5 file, in pixels; other photos keep their size.
     """
     if not out.exists():
+        try:
+            require(str(out), *NEEDS[form], *(("sklearn",) if photos is None else ()))
+        except MissingPackageError as error:
+            raise SystemExit(str(error)) from None
         write, usual = FORMS[form]
         begun = out.with_name(f".{out.name}.made-up")
         _remove(begun)  # left by an interrupted run

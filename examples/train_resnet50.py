@@ -2,6 +2,9 @@
 
     python examples/train_resnet50.py shards/train
     python examples/train_resnet50.py shards/train --batch-size 128 --json figures.json
+    python examples/train_resnet50.py shards/train --batch-size 8 --steps 2 --warm-up 1    # without a GPU
+
+Each loader gets 120 steps of 256 images: a GPU is meant, and a CPU would take hours.
 
 The resident batch shows what the device could do if data were free; what a loader falls short of that is its cost.
 Mixed precision (on a GPU) and channels_last; the net is ResNet-50 v1.5 (stride in the 3×3 convolution) of plain torch

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+import check_torchvision
 import numpy as np
 import pytest
 from images import Folder, encode, photo, smooth_image
@@ -18,6 +19,11 @@ SAMPLES = 97  # a prime: no batch size or world size divides it
 # A shell starts background processes with SIGINT ignored, and children inherit that; but the tests send SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str | None:
+    """Says before the tests, which pytest alone may have started, why some of them are going to fail."""
+    return check_torchvision.problem()
 
 
 @pytest.fixture

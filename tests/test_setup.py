@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
 BASH = shutil.which("bash") or "bash"
-TEST_EXTRAS = "sources,ray,remote,examples,frameworks,bench,dev"
+TEST_EXTRAS = "sources,ray,monitor,remote,examples,frameworks,bench,dev"
 
 
 def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -272,7 +272,7 @@ def test_versions_of_torch_and_torchvision(torch: str, torchvision: str, problem
 
 
 def test_the_installed_torch_and_torchvision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     assert check_torchvision.main() == 0
     for name, version, build in (("torch", "2.12.0", "2.12.0+cu130"), ("torchvision", "0.28.0", "0.28.0+cu130")):
@@ -283,10 +283,38 @@ def test_the_installed_torch_and_torchvision(
         (tmp_path / name / "version.py").write_text(f"__version__ = '{build}'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert check_torchvision.main() == 1
+    problem, header = (
+        check_torchvision.problem(),
+        pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py")),
+    )
+    assert problem is not None and header.pytest_report_header() == problem
     said = capsys.readouterr().err
     assert said.startswith(
         "torchvision 0.28.0+cu130 requires torch 2.13.0, and torch 2.12.0+cu130 is installed. Delete"
     )
+
+
+def run_setup(repository: Path, *arguments: str) -> tuple[int, str, str]:
+    programs = {"PATH": str(repository / "bin"), "HOME": os.environ.get("HOME", "/")}
+    command = [BASH, str(repository / "tools" / "setup.sh"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=programs, cwd="/", timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> None:
+    machine = Machine(repository)
+    code, said, wrong = run_setup(repository)
+    assert (code, wrong) == (0, "") and not machine.venv.exists()
+    assert "demo   for tools/demo.sh and examples/train.py: 0.4 GB to download, 1.6 GB on disk\n" in said
+    assert "test   for tools/test.sh, all examples and all tools: 0.9 GB to download, 3.0 GB on disk\n" in said
+    assert "There is no NVIDIA driver" in said and str(machine.venv) in said
+    for arguments in (["both"], ["demo", "test"]):
+        assert run_setup(repository, *arguments) == (2, "", said)
+    code, said, _ = run_setup(repository, "demo")
+    assert code == 0 and "Installing what the demo uses" in said
+    assert machine.installs() == ["--editable .[cpu,demo]"]
+    machine.has_driver("12.8")
+    assert "0.4 GB" not in run_setup(repository)[1] and "3.6 GB to download, 6.9 GB on disk" in run_setup(repository)[1]
 
 
 PIP = """Obtaining file:///repository

@@ -9,12 +9,14 @@
 
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
-images are converted once, byte for byte, into --cache. A loader that is not installed is skipped with a message;
-`pip install 'gpuload[bench]'` installs those that can share an environment with gpuload, --python names the interpreter
+images are converted once, byte for byte, into --cache (FOLDER.peers beside FOLDER), which takes the size of the set for
+each of these peers and is kept. A loader that is not installed is skipped with a message;
+`pip install -e '.[bench]'` installs those that can share an environment with gpuload, --python names the interpreter
 of the others.
 
 The loaders take turns, so that other load on the machine affects all of them alike; figures are medians over the
-rounds. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
+rounds: five with a warm page cache and five with a cold one, each of 1 to 5 s a loader for images like ImageNet's on 2
+cores. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
 and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone.
 
@@ -39,6 +41,7 @@ from benchmark.work import Work
 
 import gpuload
 from gpuload.counted import counted
+from gpuload.installed import fault_of
 
 _BATCHES = 16  # minimum per round
 # Mean size of a stored sample below which images count as small: loaders make tens of thousands of them per second.
@@ -53,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
     _check_device(parser, args)
     _check_counts(parser, args)
     pythons = _interpreters(parser, args)
+    if args.plot and (fault := fault_of("matplotlib")) is not None:
+        parser.error(f"--plot: {fault.reason}. {fault.remedy}")
     try:
         dataset = gpuload.Dataset(args.folder)
     except gpuload.GpuloadError as error:

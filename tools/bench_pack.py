@@ -10,10 +10,14 @@ libjpeg-turbo (simplejpeg) decoding in as many processes; `jpeg --size 256`, per
 webdataset's ShardWriter in one process (the JSON names the resizer that `pack` chose: torch where it is installed); two
 workers against one. The packer is timed from the start of Python to its end, of which some 0.4 s do not depend on the
 images: use at least 4,096 images of 110 kB, better 16,384.
+
+Each round packs or reads all images seven times, into folders beside FOLDER that are removed again: as much
+space as the images take must be free there.
 """
 
 import argparse
 import ctypes
+import importlib.util
 import io
 import json
 import multiprocessing
@@ -208,6 +212,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     args = parser.parse_args(argv)
+    if not args.memory and importlib.util.find_spec("simplejpeg") is None:
+        parser.error("simplejpeg is not installed, and libjpeg-turbo is measured by it: pip install simplejpeg")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     found: list[dict[str, Any]] = []
     for folder in args.folders:

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from sklearn.datasets import load_digits
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpuload import MissingPackageError
+from gpuload.installed import require
 
 SIDE_PX = 64
 
@@ -20,6 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder to write to")
     args = parser.parse_args(argv)
+    try:
+        require("tools/digits.py", "sklearn")
+    except MissingPackageError as error:
+        raise SystemExit(str(error)) from None
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         folder = args.out / str(label)

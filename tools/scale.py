@@ -1,17 +1,19 @@
 """Measures opening, ordering and resuming on a simulated data set of 100 million samples.
 
-    python tools/scale.py FOLDER                                    # needs about 8 GB there for the index
-    python tools/scale.py FOLDER --samples 1000000 --shards 100
+    python tools/scale.py FOLDER                                    # writes 7.4 GB there, once
+    python tools/scale.py FOLDER --samples 1000000 --shards 100     # 74 MB
 
-Makes FOLDER/scale-<samples>-<shards>, sparse files as shards with a real index, and keeps it for the next run. Prints
-time and memory of each step, each measured in a separate process, and the targets. The time that the order takes for a
-batch is compared with --decode-ms, the milliseconds to decode one image on one core (1.05 for 110 KB at 500×375).
+Makes FOLDER/scale-<samples>-<shards>: a real index, and shards that are sparse files, which take no space. It stays
+there for the next run; delete it when you are done. Checks the free space first. Prints time and memory of each step,
+each measured in a separate process, and the targets. The time that the order takes for a batch is compared with
+--decode-ms, the milliseconds to decode one image on one core (1.05 for 110 KB at 500×375).
 
-Exit codes: 0 all targets met; 1 a target missed; 2 wrong arguments.
+Exit codes: 0 all targets met; 1 a target missed; 2 wrong arguments, or too little space.
 """
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 import gpuload
@@ -32,6 +35,7 @@ from gpuload.fields.registry import index_schema
 from gpuload.order.epoch import EpochOrder
 
 IMAGE_BYTES, BATCH, CORES = 110_000, 256, 2
+SAMPLE_BYTES, SHARD_BYTES = 74, 2000  # of index and manifest, rounded up
 
 
 def make(folder: Path, samples: int, shards: int) -> None:
@@ -60,6 +64,12 @@ def make(folder: Path, samples: int, shards: int) -> None:
                 file.truncate(each * span + 1024)
             infos.append(ShardInfo(name, each, each * span + 1024, f"{shard:064x}"))
     Manifest(tuple(infos), (IMAGE, LABEL), tuple(map(str, range(1000))), 500, 375, IMAGE_BYTES).write(folder)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the file system of a folder, which need not exist yet."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def memory_mib() -> float:
@@ -110,7 +120,7 @@ STEPS = {"open": step_open, "order": step_order, "resume": step_resume}
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="on a disk, where 74 MB are free for each million of samples")
     parser.add_argument("--samples", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=10_000)
     parser.add_argument("--decode-ms", type=float, default=1.05)
@@ -124,7 +134,13 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--samples {args.samples}: expected at least {BATCH} samples per shard")
     folder = args.folder / f"scale-{args.samples}-{args.shards}"
     if not (folder / "manifest.json").exists():
-        print(f"making {folder}")
+        need, free = args.samples * SAMPLE_BYTES + args.shards * SHARD_BYTES, free_bytes(folder)
+        if free < need:
+            parser.error(
+                f"{folder}: the index of {args.samples:,} samples takes {decimal(need)}, and {decimal(free)} are free "
+                "there. Give another folder, or fewer --samples"
+            )
+        print(f"making {folder}, of {decimal(need)}, which is kept for the next run")
         make(folder, args.samples, args.shards)
 
     found = {}

@@ -1,7 +1,9 @@
-# Installs gpuload into .venv at the top of the repository, with what one of two levels needs and no more. To be sourced:
-#   set_up demo    what tools/demo.sh uses
-#   set_up test    adds what tools/test.sh needs
-# Afterwards "$python" is the Python to run. Takes a few milliseconds when nothing has changed.
+# Installs gpuload into .venv at the top of the repository, with what one of two levels needs and no more:
+#   demo    what tools/demo.sh uses: torch, the decoder for this machine (CPU, or DALI and CuPy for its GPU), scikit-learn
+#   test    adds what tools/test.sh needs: DALI, h5py, lmdb, Ray, training frameworks, peers to compare with, linters
+# `bash tools/setup.sh demo` installs a level, and `bash tools/setup.sh` says how large the two are on this machine.
+# Scripts source it and call set_up LEVEL; afterwards "$python" is the Python to run. Takes a few milliseconds when nothing
+# has changed.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -70,7 +72,7 @@ install() {
     what="what the demo uses" extras=$device,demo
   else
     # The tests run DALI's CPU operators without a GPU, too.
-    what="what the tests need" extras=$device$([ $device != cpu ] || echo ,dali),sources,ray,remote,examples,frameworks,bench,dev
+    what="what the tests need" extras=$device$([ $device != cpu ] || echo ,dali),sources,ray,monitor,remote,examples,frameworks,bench,dev
   fi
   say_size "$level" "$what"
   touch "$unfinished"
@@ -122,9 +124,8 @@ gigabytes() {
   printf '%d.%d GB' $((tenths / 10)) $((tenths % 10))
 }
 
-# Measured with Python 3.11 on x86-64: an empty .venv filled for this level.
-say_size() {
-  local download disk
+# Sets download and disk, in GB. Measured with Python 3.11 on x86-64: an empty .venv filled for this level.
+find_size() {
   case $1-$device-$torch in
     demo-cpu-cpu) download=0.4 disk=1.6 ;;
     demo-cpu-cuda) download=2.9 disk=5.6 ;;
@@ -135,6 +136,11 @@ say_size() {
     test-cuda13-*) download=3.5 disk=7.2 ;;
     test-cuda12-*) download=3.8 disk=7.7 ;;
   esac
+}
+
+say_size() {
+  local download disk
+  find_size "$1"
   echo "Installing $2 into .venv: $download GB to download, less what is cached or installed already; $disk GB on disk."
   if [ $device = cpu ]; then
     echo "There is no NVIDIA driver: the packages for a GPU are left out."
@@ -146,3 +152,29 @@ say_size() {
     fi
   fi
 }
+
+# What `bash tools/setup.sh` says. It needs no .venv, so it does not ask pip for torch's CPU build.
+say_levels() {
+  local level what torch=cpu download disk
+  choose_device
+  echo "usage: bash tools/setup.sh LEVEL   (installs into $venv)"
+  for level in demo test; do
+    what="for tools/demo.sh and examples/train.py"
+    [ $level = demo ] || what="for tools/test.sh, all examples and all tools"
+    find_size $level
+    echo "  $level   $what: $download GB to download, $disk GB on disk"
+  done
+  if [ $device = cpu ]; then
+    echo "There is no NVIDIA driver: this is with torch's CPU build. Where that cannot be had, its CUDA build from PyPI is"
+    echo "installed, with which 2.5 GB more are downloaded."
+  fi
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  set -euo pipefail
+  case $#-${1-} in
+    1-demo | 1-test) set_up "$1" ;;
+    0-) say_levels ;;
+    *) say_levels >&2; exit 2 ;;
+  esac
+fi

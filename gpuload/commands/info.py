@@ -37,7 +37,7 @@ def _info(args: argparse.Namespace) -> int:
     dataset = Dataset(args.folder)
     mixing = measure_mixing(dataset, args.window, args.batch_size)
     console = open_console()
-    console.print(_table(dataset, mixing))
+    console.print(_table(dataset, mixing, args.batch_size))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)
         remedy = f"use DaliIterator(window={window}), or pack again" if window else "pack again"
@@ -49,7 +49,7 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
+def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
     from rich.filesize import decimal
     from rich.table import Table
 
@@ -71,6 +71,14 @@ def _table(dataset: "Dataset", mixing: "Mixing") -> "Table":
         table.add_row("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}")
     table.add_row("fingerprint", dataset.fingerprint)
     table.add_row("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")
+    batches, left_out = divmod(len(dataset), batch_size)
+    if left_out:
+        unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
+        table.add_row(
+            "epoch",
+            f"shuffled: {counted(batches, 'batch', 'batches')} of {batch_size:,} on one rank, "
+            f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
+        )
     table.add_row("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)")
     if mixing.classes is not None:
         table.add_row(

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
+from gpuload.decode.guard import Guard, OnCorrupt
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.installed import Fault, fault_of, has_driver
+from gpuload.installed import Fault, fault_of, has_driver, require
 from gpuload.ranks import Ranks, find_device
 
 DecoderName = Literal["auto", "dali", "native"]
@@ -37,14 +38,14 @@ def choose_backend(
     if decoder == "native":
         if device.startswith("cuda"):
             raise ArgumentError(f"decoder='native', device={device!r}: it runs on the CPU. Use decoder='dali'")
-        if decodes and (fault := _native_fault()) is not None:
+        if decodes and (fault := native_fault()) is not None:
             raise MissingPackageError(f"decoder='native': {fault.reason}. {fault.remedy}. Or use decoder='dali'")
         return "native", None
     device_id = find_device(device, ranks, 0 if device == "cpu" else _count_gpus(device))
     if not decodes:
         return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
     if decoder == "auto" and device_id is None:
-        if (fault := _native_fault()) is None:
+        if (fault := native_fault()) is None:
             return "native", None
         if (other := _dali_fault()) is not None:
             raise MissingPackageError(
@@ -65,9 +66,10 @@ def open_decoder(
     mask_fills: tuple[int, ...] | None,
     graph: Callable[[Any, Any], Any] | None,
     hw_decoder_load: float | None,
+    on_corrupt: OnCorrupt = "raise",
     **options: Any,
-) -> Decoder:
-    """The decoder; options are batch_size, num_threads and prefetch.
+) -> Guard:
+    """The decoder, guarded; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
         asked for, so that nothing is decoded.
@@ -78,7 +80,7 @@ def open_decoder(
     if graph is not None and name != "dali":
         raise ArgumentError("graph: DALI operators need decoder='dali'")
     if mask_fills is None:
-        return NoDecoder()
+        return Guard(NoDecoder())
     manifests = [dataset.manifest for dataset in datasets]
     stored = Stored(
         max(manifest.width for manifest in manifests),
@@ -91,7 +93,10 @@ def open_decoder(
         with paused_collector():
             from gpuload.decode.native.decoder import NativeDecoder
 
-            return NativeDecoder(schedule.forms, stored, **options)
+            return Guard(NativeDecoder(schedule.forms, stored, **options), on_corrupt)
+    is_plain = all(form.is_plain for form in schedule.forms)
+    if not is_plain:
+        require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
     from gpuload.decode.dali.decoder import DaliDecoder
 
     if any(map(_is_raw, datasets)) and not stored.raw:
@@ -99,14 +104,15 @@ def open_decoder(
             "decoder='dali': one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    decoder: Decoder = DaliDecoder(
+    dali = DaliDecoder(
         schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
-    if all(form.is_plain for form in schedule.forms):
-        return decoder
-    from gpuload.decode.postprocess import PostprocessingDecoder
+    decoder: Decoder = dali
+    if not is_plain:
+        from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
+        decoder = PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
+    return Guard(decoder, on_corrupt, dali.find_faults)
 
 
 def _is_raw(dataset: Dataset) -> bool:
@@ -114,7 +120,7 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if device == "auto" and not has_driver():
+    if not has_driver():  # DALI would find none, too, and may not be installed
         return 0
     if (fault := _dali_fault()) is not None:
         if device != "auto":
@@ -126,9 +132,9 @@ def _count_gpus(device: str) -> int:
     return count_gpus()
 
 
-def _native_fault() -> Fault | None:
+def native_fault() -> Fault | None:
     """Why the native decoder cannot be used here."""
-    for package in ("simplejpeg", "torch", "numba"):
+    for package in ("numba", "simplejpeg", "torch"):
         if (fault := fault_of(package)) is not None:
             return fault
     if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
@@ -138,7 +144,7 @@ def _native_fault() -> Fault | None:
 
 def _dali_fault() -> Fault | None:
     """Why DALI cannot be used here."""
-    return fault_of("nvidia.dali", without_gpu="dali")
+    return fault_of("nvidia.dali")
 
 
 def _without_dali(subject: str, fault: Fault) -> MissingPackageError:

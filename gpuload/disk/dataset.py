@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import stat
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -131,6 +132,7 @@ class Dataset:
         self.shard_paths: tuple[Path | URL, ...] = tuple(self.folder / shard.name for shard in self.manifest.shards)
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
+        self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
 
     def _read_index(self, folder: Path) -> None:
         self._index = Index(folder / index_file.FILE_NAME, self.manifest.fields)
@@ -253,6 +255,15 @@ class Dataset:
         return numbers if self._selected is None else self._selected[numbers]
 
     @property
+    def index_path(self) -> Path:
+        return self._index.path
+
+    @property
+    def index_bytes(self) -> pa.Buffer:
+        """The index file, memory-mapped."""
+        return self._index.bytes
+
+    @property
     def schema(self) -> pa.Schema:
         """Names and Arrow types of the index columns."""
         return self._index.schema
@@ -328,31 +339,33 @@ class Dataset:
 
     def open_store(self) -> Store:
         """What gives a reader the shards."""
-        names = [info.name for info in self.manifest.shards]
+        infos = self.manifest.shards
+        names = [info.name for info in infos]
         if not isinstance(self.folder, URL):
             return FolderStore([self.folder / name for name in names])
         from gpuload.store.cached import CachedStore
 
         assert self.cache is not None
-        return CachedStore(
-            self.folder, self.cache, names, [Wanted(info.sha256, info.bytes) for info in self.manifest.shards]
-        )
+        return CachedStore(self.folder, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
 
     def _check_shards(self, folder: Path) -> None:
-        for info in self.manifest.shards:
+        for number, info in enumerate(self.manifest.shards):
             path = folder / info.name
             try:
-                found = os.stat(path).st_size
-            except OSError:
+                stamp = os.stat(path)
+            except (OSError, ValueError):
                 raise ShardError(
                     f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
                     "folder again"
                 ) from None
-            if found != info.bytes:
+            if not stat.S_ISREG(stamp.st_mode):  # opening a pipe would wait for its other end
+                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
+            if (found := stamp.st_size) != info.bytes:
                 raise ShardError(
                     f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
                 )
+            self.shard_times[number] = stamp.st_mtime_ns
 
 
 def _reopen(

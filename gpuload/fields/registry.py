@@ -15,6 +15,7 @@ from gpuload.fields.kind import FieldSpec, Kind
 from gpuload.fields.labels import LabelsKind
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.targets import TargetKind
+from gpuload.installed import upgrade_command
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
 # (`Kind.claims`): JSON, which takes any value, is last.
@@ -47,7 +48,7 @@ def kind_of(field: Field) -> Kind:
     if field.kind not in KINDS:
         raise FormatError(
             f"field {field.name!r} has kind {field.kind!r}; this gpuload knows {', '.join(KINDS)}. "
-            "Was the set packed by a newer gpuload? Upgrade with `pip install -U gpuload`"
+            f"Was the set packed by a newer gpuload? Upgrade with `{upgrade_command()}`"
         )
     return KINDS[field.kind]
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ from gpuload.checks import (
     several,
 )
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.quarantine import leave_out
 from gpuload.errors import ArgumentError
 from gpuload.order.interleaving import Interleaving, ShuffledBlocks, Stratified
 from gpuload.store.url import LOCATION
@@ -80,15 +81,26 @@ def interleave(mixture: Mixture, seed: int) -> Interleaving:
 
 
 def open_data(
-    data: str | Path | Dataset | Mixture, cache: str | Path | None = None, cache_size: int | str | None = None
+    data: str | Path | Dataset | Mixture,
+    exclude: str | Path | Sequence[str] | None = None,
+    cache: str | Path | None = None,
+    cache_size: int | str | None = None,
 ) -> tuple[Dataset | Mixture, Mixture]:
-    """What a user gave as data, opened; and the same as a mixture, which may be of one data set."""
+    """What a user gave as data, opened; and the same as a mixture, which may be of one data set.
+
+    exclude: a quarantine file, or keys: samples to leave out. cache, cache_size: of a URL.
+
+    Raises:
+        ArgumentError: no data set has one of the keys, the file is none, or nothing is left of a data set.
+    """
     if isinstance(data, Dataset | Mixture) and (cache is not None or cache_size is not None):
         raise ArgumentError("DaliIterator(cache, cache_size): data is open already. Give them to gpuload.Dataset")
-    if isinstance(data, Mixture):
-        return data, data
-    dataset = data if isinstance(data, Dataset) else Dataset(data, cache, cache_size)
-    return dataset, Mixture((dataset,), (1.0,))
+    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data, cache, cache_size)
+    mixture = whole if isinstance(whole, Mixture) else Mixture((whole,), (1.0,))
+    if exclude is not None and (rest := leave_out(mixture.datasets, exclude)) != mixture.datasets:
+        mixture = replace(mixture, datasets=rest)
+        whole = mixture if isinstance(whole, Mixture) else rest[0]
+    return whole, mixture
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpuload.augment import Form
 from gpuload.errors import ArgumentError, DeviceError, MissingPackageError
-from gpuload.installed import fault_of
+from gpuload.installed import fault_of, require
 
 Output = Literal["torch", "numpy", "cupy"]
 
@@ -143,8 +143,7 @@ class _CupyArrays:
     def __init__(self, device_id: int | None, channels_last: bool) -> None:
         if device_id is None:
             raise DeviceError("output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'")
-        if (fault := fault_of("cupy", without_gpu="cuda13")) is not None:
-            raise MissingPackageError(f"output='cupy', or batch_transforms on a GPU: {fault.reason}. {fault.remedy}")
+        require("output='cupy', or batch_transforms on a GPU", "cupy")
         import cupy
 
         self.device = f"cuda:{device_id}"

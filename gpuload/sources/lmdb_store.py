@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.errors import MissingPackageError, SourceError
+from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.named_arrays import image_array, plain
 from gpuload.sources.samples import FileSource
@@ -24,28 +24,29 @@ class LmdbSource(FileSource):
     usual.
     """
 
+    needs = ("lmdb", "msgpack")
+
     def samples(self) -> Iterator[Sample]:
-        try:
-            import lmdb
-            import msgpack
-        except ImportError:
-            raise MissingPackageError(
-                "LMDB needs lmdb and msgpack, which are not installed: pip install 'gpuload[sources]'"
-            ) from None
+        import lmdb
+        import msgpack
+
         try:
             store = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, subdir=self.path.is_dir())
         except lmdb.Error as error:
             raise SourceError(
                 f"{self.path}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
             ) from None
-        with store:
-            try:
-                table = store.open_db(b"data_db", create=False)  # ml-pyxis's name
-            except lmdb.Error:
-                table = None
-            with store.begin(db=table) as transaction:
-                for key, value in transaction.cursor():
-                    yield self._sample(msgpack, bytes(key), bytes(value))
+        try:
+            with store:
+                try:
+                    table = store.open_db(b"data_db", create=False)  # ml-pyxis's name
+                except lmdb.Error:
+                    table = None
+                with store.begin(db=table) as transaction:
+                    for key, value in transaction.cursor():
+                        yield self._sample(msgpack, bytes(key), bytes(value))
+        except lmdb.Error as error:
+            raise SourceError(f"{self.path}: is damaged ({error}). Copy it again, or write it again") from None
 
     def _sample(self, msgpack: Any, key: bytes, value: bytes) -> Sample:
         name = key.decode("utf-8", "replace")
@@ -61,7 +62,7 @@ class LmdbSource(FileSource):
             if not isinstance(found, dict):
                 raise ValueError("no map")
             found = {str(k): self._value(msgpack, v) for k, v in found.items()}
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException) as error:
             raise SourceError(
                 f"{self.path}: key {name!r} holds neither an image nor a MessagePack map ({error}). "
                 "Hand such samples to gpuload.pack() as dicts"

@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
+from gpuload.installed import require
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
 from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
@@ -33,6 +34,7 @@ class SampleSource(Source):
     """
 
     columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    takes_paths = True  # for images and masks
     _folder = Path()
     _notes: Sequence[str] = ()
 
@@ -60,7 +62,7 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples)
+        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples, self.takes_paths)
 
     def _images(self) -> Iterator[Sample]:
         """The samples without fields, but with what may tell their splits."""
@@ -99,9 +101,17 @@ class FileSource(SampleSource):
     """Samples that lie in one file or folder.
 
     columns: names in it by what they hold, such as {"image": ("photo",)}, where they are not the usual ones.
+
+    Raises:
+        MissingPackageError: one of the packages that it needs cannot be used.
     """
 
+    needs: tuple[str, ...] = ()
+    takes_paths = False
+    needs_process = True
+
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        require(str(path), *self.needs)
         self.path = Path(path)
         self.columns = dict(columns or {})
 

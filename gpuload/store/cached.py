@@ -155,6 +155,7 @@ class CachedStore:
         """Begins to download a shard, which is needed at this place of the plan."""
         task = self._running[number] = asyncio.create_task(self._download(number, part, needed))
         task.add_done_callback(lambda _: self._running.pop(number, None))
+        task.add_done_callback(lambda _: part.drop())  # also where it was cancelled before it had begun
         return task
 
     async def _download(self, number: int, part: Part, needed: float) -> bool:
@@ -175,8 +176,6 @@ class CachedStore:
             )
         except RuntimeError as error:  # `to_thread`, after the interpreter has begun to end
             self._failed[number] = time.monotonic(), error
-        finally:
-            part.drop()
         return True
 
     def _progress(self, shard: Wanted) -> float:

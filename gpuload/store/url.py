@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.checks import PATH, Rule
-from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.installed import fault_of
+from gpuload.errors import ArgumentError
+from gpuload.installed import require
 
 # What obstore reads.
 SCHEMES = ("s3", "gs", "az", "https", "http")
@@ -97,8 +97,7 @@ def as_location(value: Any) -> Path | URL | Any:
             f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
             "taken from the environment variables and files of the service"
         )
-    if (fault := fault_of("obstore", "remote")) is not None:
-        raise MissingPackageError(f"{subject}: {fault.reason}. `pip install -U 'gpuload[remote]'` brings it")
+    require(subject, "obstore")
     if not text.partition("://")[2].strip("/"):
         raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
     return URL(scheme + text[len(scheme) :].rstrip("/"))

@@ -173,12 +173,12 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m.update(version=7)),
             gpuload.FormatError,
-            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `pip install -U gpuload`",
+            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `git -C \S+ pull`, or",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m.pop("shards")),
             gpuload.FormatError,
-            r"is damaged \(missing or unexpected: 'shards'\)",
+            r"is damaged \(missing or unexpected: shards is missing\)",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m["shards"].pop()),

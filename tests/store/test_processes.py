@@ -61,7 +61,8 @@ def test_a_small_cache_holds_what_is_needed_next(
             rows = []
             for index, images, _ in loader:
                 rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
-                used.append(dataset.cache.used())  # type: ignore[union-attr]
+                # A shard that gets its name meanwhile is counted twice.
+                used.append(min(dataset.cache.used() for _ in range(3)))  # type: ignore[union-attr]
             assert rows == expected[epoch]
     assert max(used) <= limit
     assert (dataset.cache.shards / "notes").exists()  # type: ignore[union-attr]
@@ -120,7 +121,8 @@ def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Pa
     command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == ("ended\n", "", 0)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles")]
+    assert (done.stdout, said, done.returncode) == ("ended\n", [], 0)
 
 
 def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from store.servers import file_server, running
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
+from gpuload.store.objects import Objects, Patience
 
 Rows = list[tuple[int, bytes]]
 
@@ -99,11 +100,13 @@ def test_a_disk_that_is_full(proxy: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "hang up", "cut", "stall", "truncate", "wrong bytes"])
 def test_what_goes_wrong_once_is_tried_again(
-    fault: str, proxy: Any, tmp_path: Path, epochs: list[Rows], impatient: None
+    fault: str, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ("index", "manifest") if fault == "wrong bytes" else ()  # which nothing checks but their readers
+    whole = ("index", "manifest") if fault in ("wrong bytes", "stall") else ()  # of these, nothing checks the bytes
     proxy.fault = lambda path, number: fault if number == 1 and not any(word in path for word in whole) else None
-    proxy.silent_s = 1.0
+    if fault == "stall":
+        proxy.silent_s = 4.0
+        monkeypatch.setattr(Objects, "patience", Patience(silent_s=1.5))
     with remote(proxy, tmp_path) as loader:
         assert drain([loader]) == epochs[0]
     assert set(shards_asked(proxy).values()) == {2}
@@ -138,7 +141,14 @@ def test_what_goes_wrong_once_is_tried_again(
     ],
 )
 def test_what_goes_on_going_wrong_is_an_error_in_a_while(
-    fault: str, error: type[Exception], message: str, proxy: Any, tmp_path: Path, impatient: None, epochs: list[Rows]
+    fault: str,
+    error: type[Exception],
+    message: str,
+    proxy: Any,
+    tmp_path: Path,
+    impatient: None,
+    epochs: list[Rows],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
     proxy.silent_s = 1.0
@@ -148,6 +158,7 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
             drain([loader])
         assert time.monotonic() - begun < 30
         proxy.reset()  # and the next loop goes on where the last one stopped
+        monkeypatch.setattr(Objects, "patience", Patience())
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
         assert drain([loader]) == epochs[0]
 
@@ -224,7 +235,7 @@ def test_a_copy_that_is_damaged_is_not_kept(name: str, packed: Path, tmp_path: P
 def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(
-        MissingPackageError, match="^s3://bucket/set: obstore is not installed. `pip install -U 'gpuload"
+        MissingPackageError, match=r"^s3://bucket/set: obstore is not installed. `pip install .*\[remote\].* brings it$"
     ):
         gpuload.Dataset("s3://bucket/set", tmp_path)
 

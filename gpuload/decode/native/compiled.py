@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numba import njit
+from numba import njit, types
 
 from gpuload.decode.native.cache import open_cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: Any = {"nogil": True, "fastmath": {"contract", "nsz", "arcp"}, "error_model": "numpy"}
+_FOR_COMPILED: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # for functions that compiled code calls
 _HERE = Path(__file__).parent
 _cached: list[Any] = []
 
@@ -22,23 +23,34 @@ def inlined(function: F) -> F:
     It has no wrapper for Python, which would cost a fifth of the compile time of all functions: 11 s of processor time
     instead of 14 (2026-11).
     """
-    made: F = njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    made: F = _without_literals(njit(forceinline=True, **_FOR_COMPILED, **_OPTIONS)(function))
     return made
 
 
 def compiled(function: F) -> F:
     """Compiled, and called: for what is too large to be inlined. Python must not call it, either."""
-    made: F = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    made: F = _without_literals(njit(**_FOR_COMPILED, **_OPTIONS)(function))
+    return made
+
+
+def _without_literals(made: Any) -> Any:
+    """numba would compile it again for each constant that it is called with, and for the constants that variables of
+    the caller begin with. LLVM finds constants itself, once it is inlined."""
+    find = made.get_call_template
+    made.get_call_template = lambda args, kws: find([types.unliteral(kind) for kind in args], kws)
     return made
 
 
 def cached(function: F) -> F:
-    """Compiled once for all processes, where a cache can be written: compiling takes 3 to 9 s, loading 0.2 s.
+    """Compiled once for all processes, where a cache can be written: compiling takes 2 to 5 s, loading 0.2 s.
+
+    It is compiled for each dtype and layout of its arrays, and with it all that it inlines: what differs from call to
+    call is better passed as an address and flags.
 
     For the functions that Python calls. What they call must be in a file of `sources_of` theirs, or a change of it
     would go unnoticed.
     """
-    made: F = njit(**_OPTIONS)(function)
+    made: F = njit(no_cfunc_wrapper=True, **_OPTIONS)(function)
     made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
     _cached.append(made)
     return made
@@ -57,9 +69,11 @@ def count_compiled() -> int:
 
 def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
-    folder, and those that are shared: two that every compiled function uses, and Exif's constants."""
+    folder, and those that are shared, with what is compiled of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    return [_HERE / "compiled.py", _HERE / "pointers.py", _HERE.parents[1] / "headers" / "exif.py", *own]
+    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "vectors", "values")]
+    headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
+    return [*shared, *headers, *own]
 
 
 def _stamp(path: Path) -> str:

@@ -17,14 +17,11 @@ from gpuload.types import I64
 REDUCING_GAP = 3.0
 
 
-def load_compiled(form: Form, out: npt.NDArray[Any]) -> None:
-    """Loads, or compiles, what makes views of this form in such an array; else the first batch would.
-
-    out: for one image, (1, 3, 2, 2). The compiled code depends on its strides, which an empty array does not have.
-    """
+def load_compiled(form: Form) -> None:
+    """Loads, or compiles, what makes views of this form; else the first batch would."""
     pictures, sides, flips = np.zeros((1, 7), np.int64), np.zeros((1, 4), np.int64), np.zeros((1, 2), np.bool_)
     pictures[:, FACTOR] = 1  # and an address of 0: nothing is done
-    constants = np.zeros(3, np.float32)
+    constants, out = np.zeros(3, np.float32), np.empty((1, 3, 2, 2), np.uint8)
     if form.pads:
         crop_or_pad(pictures, sides, flips, form.fill, constants, constants, out)
     else:

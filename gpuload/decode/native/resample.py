@@ -17,18 +17,26 @@ from numba import carray
 
 from gpuload.decode.native.compiled import cached, inlined
 from gpuload.decode.native.pointers import bytes_at
+from gpuload.decode.native.values import (
+    CUBIC_BIAS,
+    CUBIC_BITS,
+    LANE,
+    LINEAR_BIAS,
+    LINEAR_BITS,
+    PIXELS,
+    SPARE_BYTES,
+    Output,
+    output_of,
+    row_of,
+    store_row,
+)
 from gpuload.types import F32, F64, I64, U8, U64, Bools
 
 # Columns of `pictures`.
 ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
 
-# A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a
-# cubic filter sum to 1 << 12, and a bias keeps its overshoot above 0.
-_LANE = 21
-_ONES = (1 << 2 * _LANE) | (1 << _LANE) | 1
+_ONES = (1 << 2 * LANE) | (1 << LANE) | 1
 _LEVELS = 255 * _ONES
-_LINEAR_BITS, _LINEAR_BIAS = 13, 0
-_CUBIC_BITS, _CUBIC_BIAS = 12, 1 << 19
 
 
 @inlined
@@ -36,7 +44,7 @@ def _weigh_two(
     begin: float, step: float, low: int, high: int, flipped: bool, first: U64, taps: I64, weights: U64
 ) -> None:
     """`_weigh` where the region is not reduced, so that at most two inputs have a weight; five times as fast."""
-    one = float(1 << _LINEAR_BITS)
+    one = float(1 << LINEAR_BITS)
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
         at = begin + step * (index + 0.5) - 0.5
@@ -70,7 +78,7 @@ def _weigh(
     if not cubic and step <= 1.0:
         _weigh_two(begin, step, low, high, flipped, first, taps, weights)
         return 2
-    most, one = 1, float(1 << (_CUBIC_BITS if cubic else _LINEAR_BITS))
+    most, one = 1, float(1 << (CUBIC_BITS if cubic else LINEAR_BITS))
     stretch = max(step, 1.0)
     support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
     for index in range(len(first)):
@@ -115,12 +123,18 @@ def _weigh(
 
 
 @inlined
+def _word(pixels: Any, at: int) -> Any:
+    """uint64: the pixel at this byte. pixels: an array of uint8 or a pointer to them."""
+    at = np.uint64(at)
+    g, b = np.uint64(pixels[at + np.uint64(1)]), np.uint64(pixels[at + np.uint64(2)])
+    return np.uint64(pixels[at]) | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
+
+
+@inlined
 def _pack(pixels: U8, begin: int, number: int, words: U64, row: int) -> None:
     """`number` pixels, the first at byte `begin`, to a row of words."""
     for x in range(number):
-        at = np.uint64(begin + 3 * x)
-        g, b = np.uint64(pixels[at + np.uint64(1)]), np.uint64(pixels[at + np.uint64(2)])
-        words[row, x] = np.uint64(pixels[at]) | g << np.uint64(_LANE) | b << np.uint64(2 * _LANE)
+        words[row, x] = _word(pixels, begin + 3 * x)
 
 
 @inlined
@@ -140,24 +154,22 @@ def _sum_columns(words: U64, first: U64, weights: U64, taps: int, start: np.uint
 def _sum_rows(rows: U64, first: int, weights: U64, output: int, taps: int, start: np.uint64, sums: U64) -> None:
     """For one output, `start` and the weighted sum of `taps` rows of words, out of a ring of 2^k rows."""
     slots = len(rows) - 1
-    row, weight = first & slots, weights[output, 0]
-    below, other = (first + 1) & slots, weights[output, 1]
+    row, weight = first & slots, weights[0, output]
+    below, other = (first + 1) & slots, weights[1, output]
     for x in range(len(sums)):
         sums[x] = start + weight * rows[row, x] + other * rows[below, x]
     for tap in range(2, taps, 2):
-        row, weight = (first + tap) & slots, weights[output, tap]
-        below, other = (first + tap + 1) & slots, weights[output, tap + 1]
+        row, weight = (first + tap) & slots, weights[tap, output]
+        below, other = (first + tap + 1) & slots, weights[tap + 1, output]
         for x in range(len(sums)):
             sums[x] += weight * rows[row, x] + other * rows[below, x]
 
 
 @inlined
-def _level(total: np.uint64, lane: int, bits: int, bias: int) -> Any:
-    """One channel of a sum: int32, 0..255."""
-    level = np.int32((total >> np.uint64(lane * _LANE + bits)) & np.uint64((1 << (_LANE - bits)) - 1))
-    if bias == 0:
-        return level
-    return min(max(level - np.int32(bias >> bits), np.int32(0)), np.int32(255))
+def _cubic_level(total: np.uint64, lane: int) -> Any:
+    """uint64: one channel of a sum, 0..255."""
+    level = np.int32((total >> np.uint64(lane * LANE + CUBIC_BITS)) & np.uint64((1 << (LANE - CUBIC_BITS)) - 1))
+    return np.uint64(min(max(level - np.int32(CUBIC_BIAS >> CUBIC_BITS), np.int32(0)), np.int32(255)))
 
 
 @inlined
@@ -165,27 +177,15 @@ def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
     """Rounds sums to a row of words."""
     if not cubic:
         for x in range(len(sums)):
-            words[row, x] = (sums[x] >> np.uint64(_LINEAR_BITS)) & np.uint64(_LEVELS)
+            words[row, x] = (sums[x] >> np.uint64(LINEAR_BITS)) & np.uint64(_LEVELS)
         return
     for x in range(len(sums)):
-        r = np.uint64(_level(sums[x], 0, _CUBIC_BITS, _CUBIC_BIAS))
-        g = np.uint64(_level(sums[x], 1, _CUBIC_BITS, _CUBIC_BIAS))
-        b = np.uint64(_level(sums[x], 2, _CUBIC_BITS, _CUBIC_BIAS))
-        words[row, x] = r | g << np.uint64(_LANE) | b << np.uint64(2 * _LANE)
+        r = _cubic_level(sums[x], 0)
+        g = _cubic_level(sums[x], 1)
+        b = _cubic_level(sums[x], 2)
+        words[row, x] = r | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
 
 
-@inlined
-def _unpack(sums: U64, bits: int, bias: int, mean: F32, factor: F32, out: Any, image: int, row: int) -> None:
-    """The sums to a row of the output."""
-    red, green, blue = mean[0], mean[1], mean[2]
-    by_red, by_green, by_blue = factor[0], factor[1], factor[2]
-    for x in range(len(sums)):
-        out[image, 0, row, x] = (np.float32(_level(sums[x], 0, bits, bias)) - red) * by_red
-        out[image, 1, row, x] = (np.float32(_level(sums[x], 1, bits, bias)) - green) * by_green
-        out[image, 2, row, x] = (np.float32(_level(sums[x], 2, bits, bias)) - blue) * by_blue
-
-
-@cached
 def resample(
     pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, mean: F32, factor: F32, out: Any
 ) -> None:
@@ -198,13 +198,20 @@ def resample(
     regions: float64 (N, 4), top, left, bottom, right in the stored image: what becomes the output.
     flips: bool (N, 2), top to bottom and left to right.
     cubic: whether the filter is bicubic, else bilinear. mean, factor: float32 (3,).
-    out: float32 or uint8 (N, 3, height, width).
+    out: float32 (N, 3, height, width), or uint8, which has the levels themselves; in this order or with channels last.
     """
-    height, width = out.shape[2:]
-    bits, bias = (_CUBIC_BITS, _CUBIC_BIAS) if cubic else (_LINEAR_BITS, _LINEAR_BIAS)
+    _resample(pictures, windows, regions, flips, cubic, mean, factor, output_of(out))
+
+
+@cached
+def _resample(
+    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, mean: F32, factor: F32, output: Output
+) -> None:
+    height, width = output.height, output.width
+    bits, bias = (CUBIC_BITS, CUBIC_BIAS) if cubic else (LINEAR_BITS, LINEAR_BIAS)
     start = np.uint64(bias + (1 << (bits - 1))) * np.uint64(_ONES)
     most_columns, most_taps = 1, 1
-    for image in range(len(out)):
+    for image in range(len(pictures)):
         tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
         step = max(tall / height, wide / width) / pictures[image, FACTOR]
         most_columns = max(most_columns, pictures[image, WIDTH])
@@ -216,15 +223,19 @@ def resample(
     values = np.empty(most_taps)
     first_rows, row_taps = np.empty(height, np.uint64), np.empty(height, np.int64)
     first_columns, column_taps = np.empty(width, np.uint64), np.empty(width, np.int64)
-    row_weights = np.empty((height, most_taps), np.uint64)
+    row_weights = np.empty((most_taps, height), np.uint64)
     column_weights = np.empty((most_taps, width), np.uint64)
-    words, sums = np.zeros((1, most_columns + most_taps), np.uint64), np.empty(width, np.uint64)
+    words = np.zeros((1, most_columns + most_taps), np.uint64)
+    all_sums, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
+    sums = all_sums[:width]
     ring, all_row_sums = np.empty((slots, max(width, most_columns)), np.uint64), np.empty(most_columns, np.uint64)
-    for image in range(len(out)):
-        address, rows, columns, stride, y, x, reduced = pictures[image]
-        if address == 0:
+    means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
+    sums_at, spare_at = np.int64(all_sums.ctypes.data), np.int64(spare.ctypes.data)
+    for image in range(len(pictures)):
+        stored, rows, columns, stride, y, x, reduced = pictures[image]
+        if stored == 0:
             continue
-        pixels = carray(bytes_at(address), (rows * stride,))
+        pixels = carray(bytes_at(stored), (rows * stride,))
         # At least one pixel, and none outside, whatever the index says of the image.
         top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
         left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
@@ -233,7 +244,7 @@ def resample(
         begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
         step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
         step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
-        _weigh(begin_y, step_y, top, bottom, cubic, False, values, first_rows, row_taps, row_weights.T)
+        _weigh(begin_y, step_y, top, bottom, cubic, False, values, first_rows, row_taps, row_weights)
         flipped = flips[image, 1]
         taps = _weigh(begin_x, step_x, left, right, cubic, flipped, values, first_columns, column_taps, column_weights)
         first_columns -= np.uint64(left)
@@ -261,26 +272,32 @@ def resample(
             else:
                 _sum_rows(ring, first, row_weights, row, row_taps[row], start, sums)
             shown = height - 1 - row if flips[image, 0] else row
-            if cubic:
-                _unpack(sums, _CUBIC_BITS, _CUBIC_BIAS, mean, factor, out, image, shown)
-            else:
-                _unpack(sums, _LINEAR_BITS, _LINEAR_BIAS, mean, factor, out, image, shown)
+            store_row(sums_at, cubic, means, factors, output, row_of(output, image, shown), spare_at)
+
+
+def crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, out: Any) -> None:
+    """As `resample`, without scaling: a window of each image, as large as the output; `fill` outside of the image."""
+    _crop_or_pad(pictures, windows, flips, fill, mean, factor, output_of(out))
 
 
 @cached
-def crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, out: Any) -> None:
-    """As `resample`, without scaling: a window of each image, as large as the output; `fill` outside of the image."""
-    height, width = out.shape[2:]
-    for image in range(len(out)):
+def _crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, output: Output) -> None:
+    height, width = output.height, output.width
+    words, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
+    words_at, spare_at = np.int64(words.ctypes.data), np.int64(spare.ctypes.data)
+    means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
+    outside = np.uint64(fill * _ONES) << np.uint64(LINEAR_BITS)
+    for image in range(len(pictures)):
         address, rows, columns, stride, y, x, _ = pictures[image]
         if address == 0:
             continue
-        pixels = carray(bytes_at(address), (rows * stride,))
         for row in range(height):
             at_y = windows[image, 0] - y + (height - 1 - row if flips[image, 0] else row)
+            pixels = bytes_at(address + at_y * stride)
             for column in range(width):
                 at_x = windows[image, 1] - x + (width - 1 - column if flips[image, 1] else column)
-                inside = 0 <= at_y < rows and 0 <= at_x < columns
-                for channel in range(3):
-                    level = pixels[at_y * stride + 3 * at_x + channel] if inside else np.uint8(fill)
-                    out[image, channel, row, column] = (np.float32(level) - mean[channel]) * factor[channel]
+                if 0 <= at_y < rows and 0 <= at_x < columns:
+                    words[column] = _word(pixels, 3 * at_x) << np.uint64(LINEAR_BITS)
+                else:
+                    words[column] = outside
+            store_row(words_at, False, means, factors, output, row_of(output, image, row), spare_at)

@@ -5,6 +5,7 @@ Pillow takes 1.16, 1.07 (Hamming) and 0.33. Reusing a buffer for decoding saves 
 """
 
 from gpuload.errors import MissingPackageError
+from gpuload.installed import remedy
 from gpuload.packing.image.placement import Placement
 from gpuload.types import U8, WidthHeight
 
@@ -14,7 +15,7 @@ try:
     from torch.nn import functional
 except ImportError as error:
     raise MissingPackageError(
-        f"--resizer torch needs {error.name}, which is not installed on this machine: pip install 'gpuload[cpu]'"
+        f"--resizer torch needs {error.name}, which is not installed on this machine. {remedy('torch')}"
     ) from None
 
 

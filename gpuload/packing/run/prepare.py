@@ -12,6 +12,7 @@ from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.registry import kind_of
+from gpuload.installed import remedy, require
 from gpuload.packing.options import Encoding, PackOptions, Resizer
 from gpuload.packing.run.append import match_listing
 from gpuload.packing.run.dedup import Duplicates
@@ -35,8 +36,16 @@ def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encodin
         resizer = before or ("torch" if encoding.shrinks_jpegs and not missing else "pillow")
     if resizer == "torch" and missing:
         subject = "--resume: the interrupted run had --resizer torch, which" if before else "--resizer torch"
-        raise MissingPackageError(f"{subject} needs {missing}; not installed here: pip install 'gpuload[cpu]'")
+        raise MissingPackageError(f"{subject} needs {missing}, not installed here. {remedy('torch')}")
     return replace(encoding, resizer=resizer)
+
+
+def check_packages(options: PackOptions) -> None:
+    """Raises MissingPackageError where options ask for a package that cannot be used: before anything is written."""
+    if options.engine == "ray":
+        require("--engine ray", "ray")
+    if options.encoding.resizer == "torch":
+        choose_resizer(options.encoding)
 
 
 # Names of the columns that every index, listing and plan has, and of the fields that every batch can have.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpuload.errors import GpuloadError, MissingPackageError, OutputError
+from gpuload.errors import GpuloadError, OutputError
 from gpuload.packing.run.lost_workers import MOST_DEATHS, LostWorkers
 from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard
 from gpuload.packing.run.shard_report import ShardReport
@@ -24,17 +24,12 @@ class RayWorkers:
     count: largest number of concurrent tasks; None: the number of the cluster's cores.
 
     Raises:
-        MissingPackageError: Ray is not installed.
         GpuloadError: there is no cluster at this address.
     """
 
     def __init__(self, count: int | None, address: str | None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise MissingPackageError(
-                "--engine ray needs Ray, which is not installed: pip install 'gpuload[ray]'"
-            ) from None
+        import ray
+
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 from gpuload.errors import SourceError
-from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, printable, read_text
+from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, is_text, printable, read_text
 from gpuload.sources.files.folder import Folder
 from gpuload.store.url import why_not_local, without_secrets
 
 __all__ = [
-    "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "open_files",
-    "printable", "read_text"
+    "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "is_text",
+    "open_files", "printable", "read_text"
 ]  # fmt: skip
 
 ARCHIVES = (".zip",)

@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 from test_structure import PACKAGE, module_graph, own_modules
 
-from gpuload.decode.native.compiled import sources_of
+from gpuload.decode.native.compiled import compiled, inlined, sources_of
 
 _INNER = "from gpuload.decode.native.compiled import inlined\n\n@inlined\ndef inner(x):\n    return x + {number}\n"
 _OUTER = (
@@ -29,6 +30,22 @@ def test_a_cached_function_is_loaded_until_a_file_of_its_folder_changes(tmp_path
     (tmp_path / "inner.py").write_text(_INNER.format(number=2))
     assert run(tmp_path) == "3 0"
     assert run(tmp_path) == "3 1"
+
+
+def test_a_function_is_compiled_once_for_all_constants() -> None:
+    @inlined
+    def inner(x: int, times: int) -> int:
+        return x * times
+
+    @compiled
+    def outer(x: int) -> int:
+        done = 0
+        for turn in range(x):
+            done += inner(turn, 2) + inner(done, 3) + inner(4, turn)
+        return done
+
+    outer.compile((numba.int64,))  # type: ignore[attr-defined]
+    assert inner.signatures == [(numba.int64, numba.int64)]  # type: ignore[attr-defined]
 
 
 def all_imports(module: str) -> set[str]:
@@ -55,4 +72,4 @@ def test_the_cache_depends_on_every_file_that_a_cached_function_can_use(module: 
 
 
 def test_there_are_cached_functions() -> None:
-    assert _CACHED == ["gpuload.decode.native.jpeg.decode", "gpuload.decode.native.resample"]
+    assert [f"gpuload.decode.native.{name}" for name in ("jpeg.decode", "resample", "sound")] == _CACHED

@@ -163,13 +163,16 @@ def test_a_reduced_image_counts_in_pixels_of_the_stored_one() -> None:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_memory_of_the_output(dtype: Any, channels_last: bool) -> None:
+@pytest.mark.parametrize("cubic", [False, True])
+@pytest.mark.parametrize("width", [1, 5, 15, 16, 19, 40])  # 16 pixels are stored at a time
+def test_memory_of_the_output(dtype: Any, channels_last: bool, cubic: bool, width: int) -> None:
     pixels = noise(40, 30)
-    shape = (1, 17, 19, 3) if channels_last else (1, 3, 17, 19)
-    memory = np.empty(shape, dtype)
-    out = memory.transpose(0, 3, 1, 2) if channels_last else memory
-    found = run(pixels, (17, 19), (0, 0, 40, 30), out=out)
-    np.testing.assert_array_equal(found, run(pixels, (17, 19), (0, 0, 40, 30)))
+    shape = (3, 17, width, 3) if channels_last else (3, 3, 17, width)
+    memory = np.full(shape, 77, dtype)
+    out = (memory.transpose(0, 3, 1, 2) if channels_last else memory)[1:2]
+    found = run(pixels, (17, width), (0, 0, 40, 30), cubic=cubic, out=out)
+    np.testing.assert_array_equal(found, run(pixels, (17, 40), (0, 0, 40, 30 * 40 / width), cubic=cubic)[:, :width])
+    assert (memory[[0, 2]] == 77).all()
 
 
 def test_values_are_normalised_as_torch_does() -> None:

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gpuload.decode.native.jpeg.vectors import INT8, INT16, INT32, Lanes
+from gpuload.decode.native.vectors import INT8, INT16, INT32, Lanes
 
 PIXELS = 16  # at a time
 

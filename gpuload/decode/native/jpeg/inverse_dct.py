@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from gpuload.decode.native.jpeg.vectors import INT32, Lanes
+from gpuload.decode.native.vectors import INT32, Lanes
 
 _BITS, _KEPT_BITS = 13, 2
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from llvmlite import ir
 
-INT8, INT16, INT32 = (ir.IntType(bits) for bits in (8, 16, 32))
+INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+FLOAT = ir.FloatType()
 
 
 class Lanes:
@@ -62,6 +63,21 @@ class Lanes:
     def __or__(self, other: "Lanes") -> "Lanes":
         return self._make(self._builder.or_(self.value, other.value))
 
+    def __and__(self, bits: int) -> "Lanes":
+        return self._make(self._builder.and_(self.value, self.all(bits).value))
+
+    def as_floats(self) -> "Lanes":
+        """float32; the operators do not take them, but `minus` and `times` do."""
+        return self._make(self._builder.sitofp(self.value, ir.VectorType(FLOAT, self.value.type.count)))
+
+    def minus(self, number: Any) -> "Lanes":
+        """float32: less a number, a float32 value of the function."""
+        return self._make(self._builder.fsub(self.value, self._filled(number)))
+
+    def times(self, number: Any) -> "Lanes":
+        """float32: multiplied by a number, a float32 value of the function."""
+        return self._make(self._builder.fmul(self.value, self._filled(number)))
+
     def rounded(self, bits: int) -> "Lanes":
         """Shifted right by so many bits, rounded to the nearest."""
         return (self + (1 << (bits - 1))) >> bits
@@ -76,6 +92,10 @@ class Lanes:
         """The lanes with these indices, which count the lanes of this vector and then those of the other."""
         mask = ir.Constant(ir.VectorType(INT32, len(order)), list(order))
         return self._make(self._builder.shuffle_vector(self.value, other.value, mask))
+
+    def _filled(self, number: Any) -> Any:
+        one = self._builder.insert_element(ir.Constant(self.value.type, ir.Undefined), number, ir.Constant(INT32, 0))
+        return Lanes(self._builder, one).shuffled(Lanes(self._builder, one), [0] * self.value.type.count).value
 
     def _make(self, value: Any) -> "Lanes":
         return Lanes(self._builder, value)

@@ -1,0 +1,77 @@
+"""The folders and files that the commands and programs of README name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import encode, photo
+from PIL import Image
+from pyarrow import parquet
+
+import gpuload
+from gpuload import cli
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
+
+
+def make_sources(tmp_path: Path) -> None:
+    """Everything that is packed in README's section on packing, in the current folder."""
+    for folder in ("photos", "more"):
+        for n in range(30):
+            path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(photo(n + 100 * len(folder))))
+    for n in range(8):
+        path = tmp_path / "imagenet" / ("train", "val")[n % 2] / f"class{n % 3}" / f"{n}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(PHOTOS[n])
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
+    for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds"):
+        (tmp_path / place).mkdir(parents=True)
+    for n, data in enumerate(PHOTOS):
+        (tmp_path / "flat" / f"{n}.jpg").write_bytes(data)
+        (tmp_path / "flat" / f"{n}.txt").write_text(f"text {n}")
+        Image.new("L", (40 + n, 30), n).save(tmp_path / "flat" / f"{n}.png")
+        (tmp_path / "ILSVRC" / "Data" / f"{n}.JPEG").write_bytes(data)
+        (tmp_path / "ILSVRC" / "Annotations" / f"{n}.xml").write_text("<annotation></annotation>")
+    (tmp_path / "table.csv").write_text("path,label\n" + "".join(f"{n}.jpg,{n % 2}\n" for n in range(8)))
+    (tmp_path / "drive.csv").write_text("path,angle,speed\n" + "".join(f"{n}.jpg,{n / 9},{n}\n" for n in range(8)))
+    images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(8)]
+    boxes = [{"id": 1, "image_id": 3, "bbox": [1, 2, 3, 4], "category_id": 5}]
+    coco = {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "x"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(coco))
+    (tmp_path / "coco" / "annotations").mkdir(parents=True)
+    shutil.copytree(tmp_path / "flat", tmp_path / "coco" / "images")
+    (tmp_path / "coco" / "annotations" / "instances_train2017.json").write_text(json.dumps(coco))
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 20, 24, 3), np.uint8)
+    np.savez(tmp_path / "arrays.npz", images=pixels, labels=np.arange(8))
+    np.save(tmp_path / "images.npy", pixels)
+    np.save(tmp_path / "labels.npy", np.arange(8))
+    h5py, lmdb, msgpack = (pytest.importorskip(name) for name in ("h5py", "lmdb", "msgpack"))
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file["images"], file["label"] = pixels, np.arange(8)
+    with lmdb.open(str(tmp_path / "store.lmdb"), map_size=1 << 22) as store, store.begin(write=True) as transaction:
+        for n, data in enumerate(PHOTOS):
+            transaction.put(b"%04d" % n, msgpack.packb({"image": data, "label": n}))
+    table = pa.table({"image": [{"bytes": data, "path": None} for data in PHOTOS], "label": list(range(8))})
+    parquet.write_table(table, tmp_path / "dataset" / "train-00000.parquet")
+    for part in range(2):
+        assert cli.main(["pack", "flat", "made", "--labels", "table.csv", "--seed", str(part), "--workers", "1"]) == 0
+        shutil.move("made/train/shard-000000.tar", f"wds/train-00{part}.tar")
+        shutil.rmtree("made")
+
+
+def make_shards(tmp_path: Path) -> None:
+    """The packed sets that README's programs load: shards/train, shards/val, shards/other and coco/train."""
+    photos = [
+        {"image": encode(photo(n, 240 if n % 10 == 0 else 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]}
+        for n in range(330)
+    ]
+    gpuload.pack(photos, tmp_path / "shards", val=0.1, workers=1)
+    gpuload.pack(photos[:20], tmp_path / "more", workers=1)
+    (tmp_path / "more" / "train").rename(tmp_path / "shards" / "other")
+    boxes = {"boxes": [[1, 2, 20, 22]], "boxes_class": ["x"], "mask": np.ones((24, 32), np.uint8), "caption": "a photo"}
+    gpuload.pack([{"image": encode(photo(n, 32, 24)), **boxes} for n in range(40)], tmp_path / "coco", workers=1)

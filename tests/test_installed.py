@@ -1,0 +1,230 @@
+"""Packages that are missing: they are named before anything is done, with a command that brings them from here."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import made_up
+import pytest
+from images import encode, photo
+
+import gpuload
+from gpuload import installed
+from gpuload.installed import cuda_extra, fault_of, install_command, require, upgrade_command
+from gpuload.output.arrays import make_arrays
+
+ROOT = Path(__file__).parents[1]
+
+# Hides packages from a process and from those that it starts, as if they were not installed.
+SITECUSTOMIZE = """
+import sys
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name in {names!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+"""
+
+
+def run_without(names: str, code: str, folder: Path, modules: Path) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process that does not find these packages. modules: an empty folder."""
+    (modules / "sitecustomize.py").write_text(SITECUSTOMIZE.format(names=names.split()))
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (modules, ROOT, ROOT / "examples")))},
+        timeout=100,
+    )
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, packed: Path) -> Path:
+    folder = tmp_path_factory.mktemp("here")
+    for number in range(4):
+        path = folder / "photos" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(photo(number)))
+    (folder / "images.h5").touch()
+    (folder / "store.lmdb").mkdir()
+    shutil.copytree(packed, folder / "shards")
+    return folder
+
+
+def command(line: str) -> str:
+    return f"from gpuload import cli\nsys.exit(cli.main({line.split()!r}))"
+
+
+LOADER = "import gpuload\ngpuload.DaliIterator('shards', 4, augment=gpuload.Augment(8{}), device='cpu'{})"
+
+
+MISSING = [
+    ("h5py", command("pack images.h5 out"), "images.h5: h5py is not installed. `{sources}` brings it"),
+    (
+        "lmdb msgpack",
+        command("pack store.lmdb out"),
+        "store.lmdb: lmdb is not installed; msgpack is not installed. `{sources}` brings it",
+    ),
+    ("msgpack", command("pack store.lmdb out"), "store.lmdb: msgpack is not installed. `{sources}` brings it"),
+    ("ray", command("pack photos out --engine ray"), "--engine ray: ray is not installed. `{ray}` brings it"),
+    (
+        "torch simplejpeg",
+        command("pack photos out --encode jpeg --size 16 --resizer torch"),
+        "--resizer torch needs simplejpeg and torch, not installed here. `{cpu}` brings it",
+    ),
+    ("numba", command("warm-up"), "warm-up compiles the CPU decoder: numba is not installed. `{cpu}` brings it"),
+    (
+        "numba nvidia.dali",
+        command("tune shards --device cpu"),
+        "decoder='auto': no decoder can be used. 'native': numba is not installed; 'dali': nvidia.dali is not "
+        "installed. `{cpu}` brings it",
+    ),
+    (
+        "torch",
+        LOADER.format(", normalize='image'", ", decoder='dali', output='numpy'"),
+        "decoder='dali': transforms, normalize='image' and erasing need torch: torch is not installed. `{cpu}` "
+        "brings it",
+    ),
+    (
+        "sklearn",
+        "import made_up\nmade_up.main(['lmdb', 'out'])",
+        "out: sklearn is not installed. `{examples}` brings it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("missing", "code", "message"), MISSING, ids=[missing for missing, *_ in MISSING])
+def test_what_is_missing_is_named_before_anything_is_done(
+    here: Path, tmp_path: Path, missing: str, code: str, message: str
+) -> None:
+    before = sorted(here.rglob("*"))
+    done = run_without(missing, code, here, tmp_path)
+    commands = {extra: install_command(extra) for extra in ("sources", "ray", "examples")}
+    commands["cpu"] = install_command(cuda_extra() or "cpu")
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith(message.format(**commands)), done.stderr
+    assert done.stdout == ""
+    assert sorted(here.rglob("*")) == before
+
+
+def test_what_needs_none_of_the_extras_works_without_all_of_them(here: Path, tmp_path: Path) -> None:
+    names = "torch simplejpeg numba nvidia.dali cupy h5py lmdb msgpack ray sklearn tqdm torchvision matplotlib"
+    done = run_without(
+        names,
+        "from gpuload import cli\n"
+        "for line in ('pack photos plain', 'pack photos smaller --encode jpeg --size 16', 'verify plain/train',\n"
+        "             'info plain/train', 'index plain/train/shard-000000.tar --out again'):\n"
+        "    assert cli.main(line.split()) == 0, line\n"
+        "import gpuload\n"
+        "loader = gpuload.DaliIterator('plain/train', 2, augment=gpuload.Augment(8), fields=['label'], output='numpy')\n"
+        "assert len(list(loader)) == 2",
+        here,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("plain", "smaller", "again"):
+        shutil.rmtree(here / name, ignore_errors=True)
+
+
+def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installed, "cuda_extra", lambda: "cuda12")
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('no libnvrtc\\nmore')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    fault = fault_of("cupy")
+    assert fault is not None and not fault.is_missing
+    assert fault.reason == "cupy is installed but cannot be imported (RuntimeError: no libnvrtc)"
+    assert fault.remedy == "`pip install -U cupy-cuda12x` brings versions that fit"
+    require("nothing", "json")
+
+
+def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "cuda_extra", lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    form = gpuload.Augment(8).form
+    message = r"^output='cupy', or batch_transforms on a GPU: cupy is not installed. `pip install -e '\S+\[cuda13\]'`"
+    with pytest.raises(gpuload.MissingPackageError, match=message):
+        make_arrays("cupy", 0, form)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    arrays = make_arrays("torch", 0, form)
+    monkeypatch.setattr("gpuload.iterator.make_arrays", lambda *_: arrays)
+    options: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu"}
+    gpuload.DaliIterator(packed, 4, **options).close()
+    with pytest.raises(gpuload.MissingPackageError, match=message):
+        gpuload.DaliIterator(packed, 4, **options, batch_transforms=[gpuload.batchwise.MixUp()])
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    extras = re.findall(r"^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("\n[")[0], re.M)
+    named = {*installed._EXTRAS.values(), *installed._WITHOUT_GPU.values(), "cuda12", "cuda13", "cpu"}
+    assert named <= set(extras)
+    for names in installed._DISTRIBUTIONS.values():
+        assert all(f'"{name}' in text for name in names.values())
+
+
+class Distribution:
+    def __init__(self, origin: dict[str, Any] | None) -> None:
+        self.origin = origin
+
+    def read_text(self, name: str) -> str | None:
+        assert name == "direct_url.json"
+        return None if self.origin is None else json.dumps(self.origin)
+
+
+COMMIT = {"vcs": "git", "commit_id": "abc123"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "install", "upgrade"),
+    [
+        (None, "pip install 'gpuload[cpu]'", "pip install -U gpuload"),
+        (
+            {"url": "file:///home/me/gpuload", "dir_info": {}},
+            "pip install 'gpuload[cpu] @ file:///home/me/gpuload'",
+            "pip install -U 'gpuload @ file:///home/me/gpuload'",
+        ),
+        (
+            {"url": "https://example.org/gpuload", "vcs_info": COMMIT},
+            "pip install 'gpuload[cpu] @ git+https://example.org/gpuload@abc123'",
+            "pip install -U 'gpuload @ git+https://example.org/gpuload@abc123'",
+        ),
+    ],
+)
+def test_the_command_is_for_where_gpuload_came_from(
+    origin: dict[str, Any] | None, install: str, upgrade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert install_command("cpu") == f"pip install -e '{ROOT}[cpu]'"
+    assert upgrade_command() == f"git -C {ROOT} pull"
+    monkeypatch.setattr(installed, "__file__", str(tmp_path / "gpuload" / "installed.py"))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution(origin))
+    assert (install_command("cpu"), upgrade_command()) == (install, upgrade)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')  # some packages install theirs
+    assert install_command("cpu") == install
+
+
+def test_the_command_where_pip_knows_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(name: str) -> Distribution:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed, "__file__", str(tmp_path / "gpuload" / "installed.py"))
+    monkeypatch.setattr("importlib.metadata.distribution", unknown)
+    assert install_command("cpu") == "pip install 'gpuload[cpu]'"
+
+
+def test_made_up_data_need_what_their_format_needs() -> None:
+    assert set(made_up.NEEDS) == set(made_up.FORMS)

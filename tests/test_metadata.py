@@ -1,0 +1,56 @@
+"""The links of README, in the repository and on a package index, where relative ones lead nowhere."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """hatch_build.py, which imports hatchling; pip installs that only while it builds."""
+    interface = ModuleType("hatchling.metadata.plugin.interface")
+    interface.MetadataHookInterface = object  # type: ignore[attr-defined]
+    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_link_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    heads = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)", README, re.M)}
+    assert "measured" in heads and len(links) > 5
+    for link in links:
+        if link.startswith("#"):
+            assert link[1:] in heads
+        elif not link.startswith("https://"):
+            assert (ROOT / link).exists()
+
+
+def test_links_on_a_package_index(hook: Any) -> None:
+    text = (
+        "see [the *design*](gpuload/DESIGN.md), [below](#here).\n\n![a plot](a/b.png)\n\nand [c](https://example.org)\n"
+    )
+    assert hook.without_relative_links(text) == "see the *design*, below.\n\nand [c](https://example.org)\n"
+    description = hook.Description()
+    description.root = str(ROOT)
+    metadata: dict[str, Any] = {}
+    description.update(metadata)
+    made = metadata["readme"]["text"]
+    assert metadata["readme"]["content-type"] == "text/markdown"
+    assert re.findall(r"\]\((?!https://)", made) == [] and "](" in README
+    for ours, theirs in zip(re.findall(r"```.*?```", README, re.S), re.findall(r"```.*?```", made, re.S), strict=True):
+        assert ours == theirs
+    assert "gpuload/DESIGN.md tells the rest" in made
