@@ -62,7 +62,7 @@ def _as_keys(value: Any) -> tuple[str, ...]:
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder or its URL, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
+    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
     "batch_size": whole(1, 2**31 - 1),  # what DALI can count
     "augment": ANYTHING,  # checked by `Schedule`
     "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),

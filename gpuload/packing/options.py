@@ -19,6 +19,7 @@ from gpuload.checks import (
     several,
     whole,
 )
+from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
