@@ -29,6 +29,7 @@ from gpuload.store.url import URL
 _LOG = logging.getLogger(__name__)
 
 _OFFLINE_S = 5  # to reach the server, where there is a copy
+_OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
 _KEPT_S = 3600  # versions that are no more the current one: another process may just open it
 _OTHERS_S = 900  # to wait for another process that fetches them
 
@@ -52,7 +53,10 @@ async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name:
         current, known = {}, None
     try:
         found = await read_whole(
-            objects, manifest_name, unless=current.get("tag"), give_up_s=None if known is None else _OFFLINE_S
+            objects,
+            manifest_name,
+            unless=current.get("tag"),
+            give_up_s=_open_s(objects) if known is None else _OFFLINE_S,
         )
     except Unchanged:
         assert known is not None
@@ -85,9 +89,13 @@ async def read_manifest(objects: Objects, manifest_name: str) -> bytes:
         FormatError: there is none, so it is no packed set. RemoteError: it cannot be read.
     """
     try:
-        return bytes((await read_whole(objects, manifest_name)).data)
+        return bytes((await read_whole(objects, manifest_name, give_up_s=_open_s(objects))).data)
     except NoSuchObjectError:
         raise FormatError(await _about_missing(objects, manifest_name)) from None
+
+
+def _open_s(objects: Objects) -> float:
+    return min(_OPEN_S, objects.patience.give_up_s)
 
 
 async def read_whole(objects: Objects, name: str, unless: str | None = None, give_up_s: float | None = None) -> Range:
