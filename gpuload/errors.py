@@ -10,6 +10,7 @@
     │   └── ShardError       a shard and its index disagree, or the shard is truncated
     ├── DecodeError          a sample cannot be decoded
     ├── DeviceError          the requested device does not exist
+    ├── RemoteError          a URL cannot be read: no connection, no access, or no such object
     ├── MissingPackageError  a package of an extra is not installed (also an ImportError)
     └── StateError           a state_dict, or a pickled Dataset, belongs to another data set or version
 
@@ -25,6 +26,7 @@ __all__ = [
     "GpuloadError",
     "MissingPackageError",
     "OutputError",
+    "RemoteError",
     "ShardError",
     "SourceError",
     "StateError",
@@ -73,6 +75,10 @@ class DecodeError(GpuloadError):
 
 class DeviceError(GpuloadError):
     """The requested device does not exist on this machine."""
+
+
+class RemoteError(GpuloadError):
+    """A URL cannot be read: there is no connection, no access or no such object."""
 
 
 class MissingPackageError(GpuloadError, ImportError):

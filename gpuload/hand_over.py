@@ -9,7 +9,7 @@ from gpuload.augment import Augment, Form
 from gpuload.corrupt import CorruptSamples
 from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, no_pixels
-from gpuload.errors import ShardError
+from gpuload.errors import GpuloadError, ShardError
 from gpuload.monitor.metrics import Meter
 from gpuload.monitor.ranges import annotate, annotate_each
 from gpuload.order.global_batches import Part
@@ -22,8 +22,8 @@ from gpuload.read.batches import BatchReader, read_alone
 class Timing(NamedTuple):
     """The time that a batch took, in seconds.
 
-    read_s: to find its samples in the shards and draw its augmentation; its share, where several small batches are read
-        at once. The disk is read ahead of that.
+    read_s: to find its samples in the shards, wait for those that are still downloaded, and draw its augmentation; its
+        share, where several small batches are read at once. The disk is read ahead of that.
     decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
         when a batch is ready: with it, until the batch was taken.
     wait_s: how long the training loop waited for it.
@@ -40,6 +40,15 @@ class Handed(NamedTuple):
     fields: Any
     position: Position
     timing: Timing
+
+
+def check_current(is_current: bool) -> None:
+    """Raises GpuloadError in a loop that is not the loader's current one."""
+    if not is_current:
+        raise GpuloadError(
+            "this loop was ended by a later one over the same DaliIterator, or by close(). "
+            "To iterate twice at a time, construct two"
+        ) from None
 
 
 class HandOver:
@@ -69,17 +78,18 @@ class HandOver:
         parts: Iterator[Part],
         empty: Part | None,
         augments: Sequence[Augment],
-        check_loop: Callable[[], None],
+        is_current: Callable[[], bool],
     ) -> Iterator[Handed]:
         """The batches of an epoch, or of the rest of one.
 
         start: where it begins. parts, empty: this rank's parts of the global batches, and a last one without samples.
-        check_loop: raises where the loop was ended by another one, or by `close`, maybe in another thread.
+        is_current: False where the loop was ended by another one, or by `close`, maybe in another thread.
 
         Raises:
             ShardError, DecodeError: as `DaliIterator`.
         """
         self._corrupt.start_epoch()
+        self._reader.interrupt()  # of an earlier loop, which the decoder ends
         try:
             self._meter.start()
             asked = time.perf_counter()
@@ -87,7 +97,7 @@ class HandOver:
             read_spare = partial(read_alone, self._open_reader, augments)
             for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
                 ready = time.perf_counter()
-                check_loop()
+                check_current(is_current())
                 self._reader.check()
                 batch, decoded = guarded.batch, guarded.decoded
                 if guarded.faults:
@@ -99,10 +109,14 @@ class HandOver:
                 waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
                 yield Handed(fields, at, Timing(batch.read_s, decoded.seconds, waited_s))
                 asked = self._meter.ask()
-            check_loop()  # a decoder that was closed ends
+            check_current(is_current())  # a decoder that was closed ends
             self._reader.check(look=True)
-        except Exception as error:
-            check_loop()  # what is closed meanwhile fails in many ways
+        except BaseException as error:
+            if is_current():
+                self._reader.interrupt()  # a thread may be waiting for a download
+            if not isinstance(error, Exception):
+                raise
+            check_current(is_current())  # what is closed meanwhile fails in many ways
             # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
             self._reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):

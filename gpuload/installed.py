@@ -19,6 +19,7 @@ _EXTRAS = {
     "lmdb": "sources",
     "msgpack": "sources",
     "ray": "ray",
+    "obstore": "remote",
     "sklearn": "examples",
     "matplotlib": "bench",
 }

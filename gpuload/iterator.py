@@ -17,7 +17,7 @@ from gpuload.decode.open import DecoderName, choose_backend, open_decoder
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
-from gpuload.hand_over import HandOver, Timing
+from gpuload.hand_over import HandOver, Timing, check_current
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process, check_shares
 from gpuload.limits import count_cores
@@ -32,7 +32,7 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
-from gpuload.read.batches import open_reader
+from gpuload.read.batches import check_space, open_reader
 from gpuload.tuning import tuned
 
 
@@ -43,7 +43,8 @@ class DaliIterator(NotSupported):
         for images, labels in loader:
             ...
 
-    data: a packed folder, a `Dataset` (or a subset of one), or a mixture made by `mix`.
+    data: a packed folder, the URL of one (s3://bucket/set/train, also gs, az, https), a `Dataset` (or a subset of
+        one), or a mixture made by `mix`.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
         gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}.
@@ -94,6 +95,10 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    cache: for a set at a URL, the folder into which shards are downloaded before they are needed, each once for all
+        processes on this machine; by default $GPULOAD_CACHE, else gpuload in the user's cache folder.
+    cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
+        default nine tenths of what is free on its disk.
     verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
         for each shard. That is done while reading ahead; the first batch waits for a window of shards.
     max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
@@ -161,6 +166,8 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        cache: str | Path | None = None,
+        cache_size: int | str | None = None,
         verify: Literal["sha256"] | None = None,
         max_pixels: int = MAX_PIXELS,
         on_corrupt: OnCorrupt = "raise",
@@ -169,7 +176,7 @@ class DaliIterator(NotSupported):
         exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, mixture = open_data(data, exclude)
+        self.dataset, mixture = open_data(data, exclude, cache, cache_size)
         self._datasets = mixture.datasets
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
@@ -208,6 +215,7 @@ class DaliIterator(NotSupported):
         self.cpu_share = share if self.decoder == "both" else None
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
+        check_space(self._datasets, window, batch_size)
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
@@ -335,6 +343,7 @@ class DaliIterator(NotSupported):
         self._closed = True
         self._loops += 1
         if os.getpid() == self._process:  # a forked child would wait for threads that it does not have
+            self._reader.interrupt()
             self._decoder.close()
             self._reader.close()
 
@@ -373,19 +382,12 @@ class DaliIterator(NotSupported):
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
         parts, empty = self._epochs.parts(position), self._epochs.empty_part(position)
-        for handed in self._hand_over.epoch(position, parts, empty, augments, lambda: self._check_loop(loop)):
+        for handed in self._hand_over.epoch(position, parts, empty, augments, lambda: loop == self._loops):
             self._handed_out, self.timing = handed.position, handed.timing
             yield handed.fields
             check_process(self._process)
-            self._check_loop(loop)
+            check_current(loop == self._loops)
         self._handed_out = self._epochs.following(position)
-
-    def _check_loop(self, loop: int) -> None:
-        if loop != self._loops:
-            raise GpuloadError(
-                "this loop was ended by a later one over the same DaliIterator, or by close(). "
-                "To iterate twice at a time, construct two"
-            ) from None
 
     def _check_usable(self) -> None:
         check_process(self._process)

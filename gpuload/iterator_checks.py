@@ -32,10 +32,12 @@ from gpuload.fields import FieldSpec
 from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
+from gpuload.store.cache import CACHE_SIZE
+from gpuload.store.url import LOCATION
 
 
 def _as_data(value: Any) -> Any:
-    return value if isinstance(value, Dataset | Mixture) else PATH.read(value)
+    return value if isinstance(value, Dataset | Mixture) else LOCATION.read(value)
 
 
 def _as_fields(value: Any) -> tuple[str | FieldSpec, ...]:
@@ -86,6 +88,8 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "cache": optional(PATH),
+    "cache_size": optional(CACHE_SIZE),
     "verify": optional(choice("sha256")),
     "max_pixels": COUNT,
     "on_corrupt": choice(*get_args(OnCorrupt)),

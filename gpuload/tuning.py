@@ -18,6 +18,7 @@ from gpuload.checks import Rule, choice, number, optional, whole
 from gpuload.errors import OutputError
 from gpuload.headers.json_text import parse_json
 from gpuload.ranks import Ranks, count_threads
+from gpuload.store.url import URL, as_location
 
 FILE_NAME = "tuning.json"
 VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
@@ -63,13 +64,13 @@ def describe_device(device_id: int | None, ranks: Ranks) -> str:
     return f"{_gpu_name(device_id)}, {cores} cores"
 
 
-def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tuning | None:
+def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") -> Tuning | None:
     """The settings saved for a data set and device, of one decoder or, with "auto", of the fastest; None without any.
 
     Settings beside the data take precedence over those in the user's cache. A file that cannot be read is ignored, with
     a warning: training continues with the defaults.
     """
-    for path in _candidates(Path(folder)):
+    for path in _candidates(folder):
         try:
             found = [_parse(one) for one in _read(path).get(device, [])]
         except FileNotFoundError:
@@ -83,7 +84,7 @@ def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tunin
 
 
 def tuned(
-    folder: Path,
+    folder: Path | URL,
     device_id: int | None,
     ranks: Ranks,
     decoder: str,
@@ -116,7 +117,7 @@ def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> P
         OutputError: neither the data set's folder nor the user's cache can be written.
     """
     reasons = []
-    for path in _candidates(Path(folder)):
+    for path in _candidates(folder):
         try:
             try:
                 devices = _read(path)
@@ -136,10 +137,12 @@ def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> P
     raise OutputError(f"the settings cannot be saved: {', '.join(reasons)}. Make one of the two writable")
 
 
-def _candidates(folder: Path) -> tuple[Path, Path]:
+def _candidates(folder: str | Path | URL) -> tuple[Path, ...]:
     """The file beside the data, and the one in the user's cache, by the folder's path (XDG base directories)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    whole = folder.resolve()
+    if isinstance(folder := as_location(folder), URL):
+        return (cache / "gpuload" / "urls" / folder.text.replace("://", "/") / FILE_NAME,)
+    whole = Path(folder).resolve()
     return whole / FILE_NAME, cache / "gpuload" / whole.relative_to(whole.anchor) / FILE_NAME
 
 

@@ -146,6 +146,12 @@ class Call:
     said_as: dict[str, str] = field(default_factory=dict)
 
 
+CACHE = or_none(wrong("text", too=st.sampled_from(["", "a\0b"])))
+CACHE_SIZE = or_none(
+    wrong(
+        "whole", "text", too=st.integers(max_value=0) | st.sampled_from(["", "many", "-1", "0", "1 GX", "inf", "nan"])
+    )
+)
 LOADER: dict[str, Wrong] = {
     "data": wrong("text", too=st.sampled_from(["", "a\0b"])),
     "batch_size": whole(1, 2**31 - 1),
@@ -173,6 +179,8 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "cache": CACHE,
+    "cache_size": CACHE_SIZE,
     "verify": or_none(words("sha256")),
     "max_pixels": COUNT,
     "on_corrupt": words("raise", "skip", "mark"),
@@ -267,7 +275,11 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Augment.imagenet_eval": Call(Augment.imagenet_eval, {}, PRESET),
         "Augment.inception": Call(Augment.inception, {"train": True}, {**PRESET, "train": FLAG}),
         "Augment.torchvision": Call(Augment.torchvision, {}, {"transform": wrong("function")}),
-        "Dataset": Call(gpuload.Dataset, {}, {"folder": wrong("text", too=st.sampled_from(["", "a\0b"]))}),
+        "Dataset": Call(
+            gpuload.Dataset,
+            {"folder": packed},
+            {"folder": wrong("text", too=st.sampled_from(["", "a\0b"])), "cache": CACHE, "cache_size": CACHE_SIZE},
+        ),
         "Dataset.subset": Call(dataset.subset, {}, {"samples": SAMPLES}),
         "Dataset.filter": Call(dataset.filter, {}, {"expression": wrong()}),
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),

@@ -16,7 +16,7 @@ PACKAGE = Path(gpuload.__file__).parent
 # The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
-COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits"]
+COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
 COMMON += ["draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
@@ -43,6 +43,8 @@ OWNERS = {
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
+    "obstore": {"store/objects.py"},
+    "boto3": {"store/objects.py"},
     "nvtx": {"monitor/ranges.py"},
     "prometheus_client": {"monitor/exporter.py"},
 }
@@ -198,7 +200,7 @@ def test_importing_loads_neither_dali_nor_torch_nor_cupy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "gpuload" in loaded  # so that the test cannot pass on empty output
-    assert {"nvidia", "torch", "cupy", "numba"}.isdisjoint(loaded)
+    assert {"nvidia", "torch", "cupy", "numba", "obstore", "asyncio"}.isdisjoint(loaded)
 
 
 def test_public_names_are_listed_and_exist() -> None:

@@ -37,7 +37,9 @@ def _doctor(args: argparse.Namespace) -> int:
     from gpuload.checks import POSITIVE, check_option, number
     from gpuload.doctor.checks import examine
     from gpuload.doctor.verdict import conclude
+    from gpuload.store.url import refuse_urls
 
+    refuse_urls("SHARDS", args.folder, "Fetch the set first: python -m gpuload fetch URL DIR")
     check_option("--seconds", args.seconds, number(POSITIVE, 3600, "seconds, above 0 and up to 3600"))
     width = shutil.get_terminal_size((120, 24)).columns
     findings = []

@@ -22,7 +22,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog="Exit codes: 0; 2 where the folder cannot be read.",
     )
     info.set_defaults(run=_info)
-    info.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train")
+    info.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train, or its URL")
     info.add_argument("--window", type=int, default=8, metavar="N", help="shards mixed at a time (%(default)s)")
     info.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples in a batch (%(default)s)")
 

@@ -9,17 +9,19 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from gpuload.checks import parse_size
 from gpuload.commands.exit_codes import DONE, REJECTED
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
 from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names
+from gpuload.store.url import refuse_urls
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -128,6 +130,7 @@ def _pack(args: argparse.Namespace) -> int:
                     "thing. Give one of them"
                 )
             columns[role] = (name,)
+    refuse_urls("OUT", args.out, packer.PACK_HERE)
     _check_places(Path(args.source), Path(args.out), args.append)
     source = open_source(args.source, args.labels, columns, args.form, args.no_labels, args.no_splits, args.out)
     with progress_bar("packing", "images") as bar:

@@ -34,7 +34,7 @@ _ROUNDS = 2  # beside a training step
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
+def measure_setting(folder: str | Path, setting: Setting, device: str, size: int, turn_s: float) -> float:
     """images/s of one turn: random crops, normalised, as float16 on a GPU and float32 on a CPU."""
     with _open(folder, setting, device, size) as loader:
         batches = chain.from_iterable(repeat(loader))
@@ -49,7 +49,7 @@ def measure_setting(folder: Path, setting: Setting, device: str, size: int, turn
 
 
 def measure_beside_training(
-    folder: Path, settings: Sequence[Setting], device: str, size: int, seconds: float
+    folder: str | Path, settings: Sequence[Setting], device: str, size: int, seconds: float
 ) -> tuple["Beside", dict[Setting, "Beside"]]:
     """A training step with a resident batch, and with each loader, in turn; those that fail are left out."""
     from gpuload.commands.beside import Beside, TrainingStep, measure_beside
@@ -70,7 +70,7 @@ def measure_beside_training(
     return resident, found
 
 
-def _open(folder: Path, setting: Setting, device: str, size: int) -> "DaliIterator":
+def _open(folder: str | Path, setting: Setting, device: str, size: int) -> "DaliIterator":
     from gpuload.augment import Augment
     from gpuload.iterator import DaliIterator
 
@@ -88,7 +88,7 @@ def _open(folder: Path, setting: Setting, device: str, size: int) -> "DaliIterat
     )
 
 
-def choose(folder: Path, device: str, batch_size: int | None) -> tuple[str, Setting, dict[str, Sequence[Any]]]:
+def choose(folder: str | Path, device: str, batch_size: int | None) -> tuple[str, Setting, dict[str, Sequence[Any]]]:
     """The device, the defaults on it, and the values that each setting may have, the default's among them."""
     from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
@@ -132,7 +132,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog="Exit codes: 0 saved; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     tune.set_defaults(run=_tune)
-    tune.add_argument("folder", metavar="DIR", type=Path, help="a packed folder, such as shards/train")
+    tune.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train, or its URL")
     tune.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1 (%(default)s)")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")

@@ -17,7 +17,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog="Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder.",
     )
     check.set_defaults(run=_verify)
-    check.add_argument("folder", metavar="DIR", help="a packed folder, or one that holds several")
+    check.add_argument("folder", metavar="DIR", help="a packed folder or its URL, or one that holds several")
     check.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     check.add_argument(
         "--decoder",

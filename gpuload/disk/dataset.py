@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import stat
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, unknown_attribute, whole
+from gpuload.checks import PATH, Rule, as_text, checked, optional, unknown_attribute, whole
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
+from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
+from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
+from gpuload.store.interface import FolderStore, Store
+from gpuload.store.url import LOCATION, URL
 from gpuload.types import I64
 
 if TYPE_CHECKING:
@@ -67,36 +72,70 @@ _EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') 
 
 
 class Dataset:
-    """A packed folder such as `shards/train`, opened for reading.
+    """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
     nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
     opened again where the pickle is loaded.
 
+    cache, cache_size: for a URL, the folder into which shards are downloaded as they are needed, shared by all
+        processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
+        else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
+
     Raises:
         ArgumentError: `folder` is not a path.
         FormatError: the manifest is missing, damaged or has an unsupported version, or the index does not match it.
         ShardError: a shard is missing or has a different size from the one in the manifest.
+        RemoteError: the URL cannot be read. MissingPackageError: the packages of the extra "remote" are not installed.
     """
 
-    @checked("Dataset", folder=PATH)
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    @checked("Dataset", folder=LOCATION, cache=optional(PATH), cache_size=optional(CACHE_SIZE))
+    def __init__(
+        self, folder: str | Path | URL, cache: str | Path | None = None, cache_size: int | str | None = None
+    ) -> None:
+        self._selected: I64 | None = None
+        self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
+        self.cache: Cache | None = None
+        if isinstance(self.folder, URL):
+            assert not isinstance(cache_size, str)  # the rule gives a number
+            self.cache = Cache(cache, cache_size)
+            self._open_remote(self.folder, self.cache)
+        else:
+            self._open_local(self.folder)
+
+    def _open_local(self, folder: Path) -> None:
         if os.path.isfile(folder):
             raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
         if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
             raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
-        if not (self.folder / "manifest.json").exists() and (self.folder / "train" / "manifest.json").exists():
-            raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {self.folder / 'train'}")
-        self.manifest = Manifest.read(self.folder)
+        if not (folder / "manifest.json").exists() and (folder / "train" / "manifest.json").exists():
+            raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
+        self._read_manifest(folder)
+        self._check_shards(folder)
+        self._read_index(folder)
+
+    def _open_remote(self, url: URL, cache: Cache) -> None:
+        from gpuload.store.remote_set import fetch_set  # asyncio and obstore
+
+        folder = fetch_set(url, cache, manifest_file.FILE_NAME, index_file.FILE_NAME)
+        try:
+            self._read_manifest(folder)
+            self._read_index(folder)
+        except FormatError as error:
+            shutil.rmtree(folder, ignore_errors=True)  # so that the next one to open it downloads it again
+            text = str(error).replace(str(folder), str(url)).replace("Copy the folder again", "Upload the folder again")
+            raise type(error)(text) from None
+
+    def _read_manifest(self, folder: Path) -> None:
+        self.manifest = Manifest.read(folder)
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
-        self.shard_paths: tuple[Path, ...] = tuple(self.folder / shard.name for shard in self.manifest.shards)
+        self.shard_paths: tuple[Path | URL, ...] = tuple(self.folder / shard.name for shard in self.manifest.shards)
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
-        self._selected: I64 | None = None
         self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
-        self._check_shards()
-        self._index = Index(self.folder / index_file.FILE_NAME, self.manifest.fields)
+
+    def _read_index(self, folder: Path) -> None:
+        self._index = Index(folder / index_file.FILE_NAME, self.manifest.fields)
         if len(self._index) != len(self.shard_paths):
             raise FormatError(
                 f"{self._index.path}: indexes {counted(len(self._index), 'shard')}, manifest.json lists "
@@ -133,7 +172,9 @@ class Dataset:
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.folder.absolute()), self.manifest.fingerprint, self._selected)
+        folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
+        cache = () if self.cache is None else (self.cache.folder, self.cache.given)
+        return _reopen, (folder, self.manifest.fingerprint, self._selected, *cache)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -296,8 +337,20 @@ class Dataset:
             )
         return self.fields[name]
 
-    def _check_shards(self) -> None:
-        for number, (path, info) in enumerate(zip(self.shard_paths, self.manifest.shards, strict=True)):
+    def open_store(self) -> Store:
+        """What gives a reader the shards."""
+        infos = self.manifest.shards
+        names = [info.name for info in infos]
+        if not isinstance(self.folder, URL):
+            return FolderStore([self.folder / name for name in names])
+        from gpuload.store.cached import CachedStore
+
+        assert self.cache is not None
+        return CachedStore(self.folder, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
+
+    def _check_shards(self, folder: Path) -> None:
+        for number, info in enumerate(self.manifest.shards):
+            path = folder / info.name
             try:
                 stamp = os.stat(path)
             except (OSError, ValueError):
@@ -315,14 +368,16 @@ class Dataset:
             self.shard_times[number] = stamp.st_mtime_ns
 
 
-def _reopen(folder: str, fingerprint: str, selected: I64 | None) -> Dataset:
+def _reopen(
+    folder: str, fingerprint: str, selected: I64 | None, cache: Path | None = None, cache_size: int | None = None
+) -> Dataset:
     """A pickled data set, opened again.
 
     Raises:
         StateError: the folder now holds another set than the one that was pickled.
         FormatError, ShardError: as `Dataset`.
     """
-    dataset = Dataset(folder)
+    dataset = Dataset(folder, cache, cache_size)
     if dataset.manifest.fingerprint != fingerprint:
         raise StateError(
             f"{folder}: holds another data set (fingerprint {dataset.manifest.fingerprint}) than the pickled one had "

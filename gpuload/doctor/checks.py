@@ -44,6 +44,7 @@ def examine(folder: Path | None, seconds: float) -> Iterator[Finding]:
         for name, examine_set in SET.items():
             yield from _run(name, lambda check=examine_set, dataset=dataset: check(dataset))  # type: ignore[misc]
     if sets:
+        first = Path(str(sets[0].folder))
         found = decoders(driver)
         if not found:
             said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
@@ -51,7 +52,7 @@ def examine(folder: Path | None, seconds: float) -> Iterator[Finding]:
         for device, decoder in found:
             yield from _run(
                 f"{decoder} on {device}",
-                lambda device=device, decoder=decoder: trial.try_decoder(sets[0].folder, device, decoder, seconds),  # type: ignore[misc]
+                lambda device=device, decoder=decoder: trial.try_decoder(first, device, decoder, seconds),  # type: ignore[misc]
             )
 
 

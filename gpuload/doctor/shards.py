@@ -60,7 +60,8 @@ def check_set(dataset: Dataset) -> list[Finding]:
 def check_disk(dataset: Dataset) -> Finding:
     """How fast shards come from the disk: reads up to 256 MB of them, for 3 s at most, after asking the kernel to drop
     them from the page cache. Other processes that use them read them again."""
-    paths = sorted(dataset.shard_paths, key=lambda path: path.stat().st_size, reverse=True)
+    local = [path for path in dataset.shard_paths if isinstance(path, Path)]
+    paths = sorted(local, key=lambda path: path.stat().st_size, reverse=True)
     total, started, is_cold = 0, 0.0, True
     spent = 0.0
     for path in paths:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.fields.field import Field
+from gpuload.store.url import URL
 from gpuload.types import F64, I32, Array, ClassNames, HeightWidth
 
 
@@ -17,7 +18,7 @@ class DatasetView(Protocol):
     """The part of `gpuload.disk.dataset.Dataset` that fields need: its fields, names for messages, and first row."""
 
     @property
-    def folder(self) -> Path: ...
+    def folder(self) -> Path | URL: ...
     @property
     def fields(self) -> Mapping[str, Field]: ...
     @property

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpuload.store.url import URL
+
 # training: the training loop itself, which is as it should be. disk: reading shards into memory. read: finding samples
 # in them and drawing their augmentation. decode: pixels. hand_over: fields, batch transforms, arrays of the user's
 # library. none: there were no batches yet.
@@ -38,7 +40,7 @@ def binding_stage(seconds: float, wait_read_s: float, wait_decode_s: float, hand
 class Setup:
     """How a loader decodes, as far as advice depends on it. cores: that it may use. device: as torch names it."""
 
-    folder: Path
+    folder: Path | URL
     decoder: str
     device: str
     num_threads: int

@@ -33,9 +33,9 @@ class EpochOrder:
 
     def __init__(self, shard_sizes: I64, *, seed: int, epoch: int, window: int, shuffle: bool = True) -> None:
         self._seed, self._epoch, self._shuffle = seed, epoch, shuffle
-        filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; windows would hold fewer samples
-        count = len(filled)
-        self._shards = filled[permutation(make_key(seed, epoch, SHARDS), count)] if shuffle else filled
+        self._filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; windows would hold fewer samples
+        count = len(self._filled)
+        self._shards = self._pass_shards(epoch)
         self._first_samples = np.concatenate([[0], np.cumsum(shard_sizes)])
         windows = -(-count // window)
         self._window_bounds = np.arange(windows + 1) * count // max(windows, 1)
@@ -66,6 +66,15 @@ class EpochOrder:
             if window < len(self._window_bounds) - 1
             else self._shards[:0]
         )
+
+    def upcoming(self, window: int) -> I64:
+        """The shards of a window and of those after it, and then of the next pass, as they will be needed."""
+        return np.concatenate([self._shards[self._window_bounds[window] :], self._pass_shards(self._epoch + 1)])
+
+    def _pass_shards(self, epoch: int) -> I64:
+        order = permutation(make_key(self._seed, epoch, SHARDS), len(self._filled)) if self._shuffle else slice(None)
+        shards: I64 = self._filled[order]
+        return shards
 
     def _gather(self, start: int, stop: int, values_of: Callable[[int], I64]) -> I64:
         """The values at positions start..stop-1, out of those of each window."""

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from gpuload.checks import (
     LARGEST,
-    PATH,
     POSITIVE,
     Rule,
     as_items,
@@ -26,6 +25,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.disk.quarantine import leave_out
 from gpuload.errors import ArgumentError
 from gpuload.order.interleaving import Interleaving, ShuffledBlocks, Stratified
+from gpuload.store.url import LOCATION
 
 Batches = Literal["shuffled", "stratified"]
 
@@ -81,16 +81,21 @@ def interleave(mixture: Mixture, seed: int) -> Interleaving:
 
 
 def open_data(
-    data: str | Path | Dataset | Mixture, exclude: str | Path | Sequence[str] | None = None
+    data: str | Path | Dataset | Mixture,
+    exclude: str | Path | Sequence[str] | None = None,
+    cache: str | Path | None = None,
+    cache_size: int | str | None = None,
 ) -> tuple[Dataset | Mixture, Mixture]:
     """What a user gave as data, opened; and the same as a mixture, which may be of one data set.
 
-    exclude: a quarantine file, or keys: samples to leave out.
+    exclude: a quarantine file, or keys: samples to leave out. cache, cache_size: of a URL.
 
     Raises:
         ArgumentError: no data set has one of the keys, the file is none, or nothing is left of a data set.
     """
-    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data)
+    if isinstance(data, Dataset | Mixture) and (cache is not None or cache_size is not None):
+        raise ArgumentError("DaliIterator(cache, cache_size): data is open already. Give them to gpuload.Dataset")
+    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data, cache, cache_size)
     mixture = whole if isinstance(whole, Mixture) else Mixture((whole,), (1.0,))
     if exclude is not None and (rest := leave_out(mixture.datasets, exclude)) != mixture.datasets:
         mixture = replace(mixture, datasets=rest)
@@ -101,7 +106,7 @@ def open_data(
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
     weight = number(POSITIVE, LARGEST, "")
     pairs = map(as_items, as_items(value))
-    return tuple((data if isinstance(data, Dataset) else PATH.read(data), weight.read(w)) for data, w in pairs)
+    return tuple((data if isinstance(data, Dataset) else LOCATION.read(data), weight.read(w)) for data, w in pairs)
 
 
 @checked(

@@ -19,6 +19,7 @@ from gpuload.checks import (
     several,
     whole,
 )
+from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
@@ -241,23 +242,6 @@ class PackOptions:
     @property
     def worker_count(self) -> int:
         return self.workers or count_cores()
-
-
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
-def parse_size(text: str) -> int:
-    """The number of bytes of a size such as "1GB", "256 MiB", "1e9" or "500000".
-
-    Raises:
-        ArgumentError: it is not a size.
-    """
-    upper = text.strip().upper()
-    digits = upper.rstrip("BKMGTI ")
-    try:
-        return int(float(digits) * _UNITS[upper[len(digits) :].strip().removesuffix("B")])
-    except (ValueError, KeyError, OverflowError):
-        raise ArgumentError(f"{text!r} is not a size in bytes; write for instance 1GB, 256MiB or 500000") from None
 
 
 def parse_pixels(text: str) -> WidthHeight:

@@ -34,6 +34,7 @@ from gpuload.packing.options import Encoding
 from gpuload.packing.run.lost_workers import exit_name
 from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
 from gpuload.packing.run.workers import Workers
+from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
@@ -96,7 +97,11 @@ def verify(
     bad: list[Quarantined] = []
     if quarantine is not None:
         _write(quarantine, bad)  # before the work of hours
-    faults = _verify_all(folder, partial(_verify_split, workers=workers, watch=watch, decode=decode, bad=bad))
+    settings: dict[str, Any] = {"workers": workers, "watch": watch, "decode": decode, "bad": bad}
+    if isinstance(where := as_location(folder), URL):
+        faults = _verify_url(where, **settings)
+    else:
+        faults = _verify_all(where, partial(_verify_split, **settings))
     if quarantine is not None:
         _write(quarantine, bad)
     return faults
@@ -134,14 +139,9 @@ def _verify_split(
 ) -> list[str]:
     try:
         manifest = Manifest.read(folder)
-        index = Index(folder / index_file.FILE_NAME, manifest.fields)
+        _check_count(Index(folder / index_file.FILE_NAME, manifest.fields), manifest)
     except FormatError as error:
         return [str(error)]
-    if len(index) != len(manifest.shards):
-        return [
-            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
-            f"{len(manifest.shards)}"
-        ]
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
@@ -153,16 +153,66 @@ def _verify_split(
         watch(len(results), len(manifest.shards))
 
     with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
-        jobs = [
-            VerifyJob(folder, n, shard, manifest.fields, Path(scratch) / f"{n}", decode)
-            for n, shard in enumerate(manifest.shards)
-        ]
+        jobs = _jobs(folder, manifest, Path(scratch), decode)
         with Workers[VerifyJob, ShardFaults](min(workers or count_cores(), len(jobs)), verify_shard, False) as pool:
             pool.run(jobs, done, _after_death, lambda _: None)
     for number in sorted(results):
         faults += results[number].lines
         bad += results[number].bad
     return faults
+
+
+def _jobs(folder: Path, manifest: Manifest, scratch: Path, decode: DecodeCheck | None) -> list[VerifyJob]:
+    return [
+        VerifyJob(folder, n, shard, manifest.fields, scratch / f"{n}.position", decode)
+        for n, shard in enumerate(manifest.shards)
+    ]
+
+
+def _verify_url(
+    url: URL,
+    workers: int | None,
+    watch: Callable[[int, int], None],
+    decode: DecodeCheck | None,
+    bad: list[Quarantined],
+) -> list[str]:
+    """Downloads the shards into a temporary folder, some at a time, and verifies them there."""
+    from gpuload.disk.fetch import Pieces, parse_manifest  # asyncio
+
+    with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
+        pieces = Pieces(url, Path(scratch))
+        data = pieces.manifest_bytes()
+        try:
+            manifest = parse_manifest(data, pieces.folder, url)
+            pieces.get(index_file.FILE_NAME)
+            _check_count(Index(pieces.folder / index_file.FILE_NAME, manifest.fields), manifest)
+        except FormatError as error:
+            return [str(error).replace(scratch, str(url))]
+        faults: list[str] = []
+
+        def done(job: VerifyJob, found: ShardFaults) -> None:
+            faults.extend(line.replace(scratch, str(url)) for line in found.lines)
+            bad.extend(found.bad)
+
+        jobs = _jobs(pieces.folder, manifest, Path(scratch), decode)
+        count = min(workers or count_cores(), len(jobs))
+        with Workers[VerifyJob, ShardFaults](count, verify_shard, False) as pool:
+            for first in range(0, len(jobs), count):
+                some = jobs[first : first + count]
+                files = [name for job in some for name in (job.shard.name, str(dali_index_path(Path(job.shard.name))))]
+                pieces.get(*files)  # what is missing, `verify_shard` tells
+                pool.run(some, done, _after_death, lambda _: None)
+                pieces.remove(*files)
+                watch(min(first + count, len(jobs)), len(jobs))
+        return faults
+
+
+def _check_count(index: Index, manifest: Manifest) -> None:
+    if len(index) != len(manifest.shards):
+        raise FormatError(
+            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
+            f"{len(manifest.shards)}"
+        )
 
 
 def _after_death(job: VerifyJob, code: int) -> VerifyJob:

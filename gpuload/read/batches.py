@@ -120,10 +120,26 @@ class BatchReader:
         for reader in self._readers:
             reader.check(look)
 
+    def interrupt(self) -> None:
+        """As `Reader.interrupt`."""
+        for reader in self._readers:
+            reader.interrupt()
+
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+def check_space(datasets: Sequence[Dataset], window: int, batch_size: int) -> None:
+    """Raises ArgumentError where the shards that are in use at a time do not fit into the cache of a remote set."""
+    for dataset in datasets:
+        if dataset.cache is not None:
+            sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
+            # Two windows, and those that are read at once, of which the first may begin with its last sample.
+            samples = max(1, int(dataset.first_samples[-1]))
+            spanned = -(-(batch_size + _READ_AT_ONCE) * len(sizes) // samples)
+            dataset.cache.require(sum(sizes[: 2 * window + spanned]), f"two windows of {window} shards")
 
 
 class _SizeLimit:

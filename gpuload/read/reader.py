@@ -24,7 +24,7 @@ _LOOK_S = 1.0
 
 
 class Reader:
-    """Reads samples of a data set by number.
+    """Reads samples of a data set by number. Shards of the next window are mapped where the store has them already.
 
     columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
         beside the image, of kinds that stay in the shard, whose bytes to deliver. verify: no sample is delivered before
@@ -48,7 +48,8 @@ class Reader:
         index = dataset.index_bytes
         slot = bus_errors.protect(dataset.index_path, index.address, index.size, self._index_owner)
         weakref.finalize(self, bus_errors.release, slot).atexit = False
-        self._window = Window(dataset, (), {}, self._owner)
+        self._store = dataset.open_store()
+        self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
         self._looked = 0.0
@@ -57,9 +58,14 @@ class Reader:
 
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
+        self._store.begin()
         self.ahead.forget_errors()
         if self._has_failed:
             self._owner, self._has_failed = object(), False
+
+    def interrupt(self) -> None:
+        """Nobody wants what is read any more: `read` raises where it waits for a download, until `begin`."""
+        self._store.interrupt()
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
@@ -73,8 +79,11 @@ class Reader:
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
-                self._enter(_shards_of(order, first, last + 2), place[-1])
-                self._entered, self._needed = place, _shards_of(order, first, last + 1)
+                self._store.plan(order.upcoming(first))
+                needed = _shards_of(order, first, last + 1)
+                following = filter(self._store.ready, _shards_of(order, last + 1, last + 2))
+                self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
+                self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:
                 self._look(self._window)
             self.ahead.check(self._window.shards, self._needed)
@@ -111,14 +120,15 @@ class Reader:
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
         self.ahead.stop()
+        self._store.close()
         self._entered = None
-        self._window = Window(self._dataset, (), {}, self._owner)
+        self._window = Window(self._dataset, (), {}, self._owner, self._store)
 
     def _enter(self, numbers: Sequence[int], owner: object) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         self._look(self._window)  # for the last time at those that are released
         known = {number: shard for number, shard in self._window.shards.items() if shard.owner is owner}
-        window = Window(self._dataset, numbers, known, owner)
+        window = Window(self._dataset, numbers, known, owner, self._store)
         self.ahead.want(window.shards, numbers)
         self._window = window
 

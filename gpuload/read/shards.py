@@ -18,6 +18,7 @@ from gpuload.read.batch import EncodedBatch
 from gpuload.read.index_check import checked_rows
 from gpuload.read.mapped_file import MappedFile
 from gpuload.read.members import MemberViews
+from gpuload.store.interface import Store
 from gpuload.types import I64
 
 _HASHED_BYTES = 4 << 20  # between two checks whether to stop
@@ -26,22 +27,26 @@ _HASHED_BYTES = 4 << 20  # between two checks whether to stop
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
-    owner: who asks `gpuload.read.bus_errors` for its faults. changed_ns: when the file was changed last.
+    owner: who asks `gpuload.read.bus_errors` for its faults. changed_ns: when the file was changed last. store:
+        gives the file.
 
     Raises:
         ShardError: it cannot be read, or does not match the index.
     """
 
-    def __init__(self, dataset: Dataset, number: int, owner: object) -> None:
+    def __init__(self, dataset: Dataset, number: int, owner: object, store: Store) -> None:
         self.number, self.path, self.owner = number, dataset.shard_paths[number], owner
         self.rows = checked_rows(dataset, number)
+        self._lease = store.open(number)
         try:
-            file = MappedFile(self.path, owner)
+            file = MappedFile(self._lease.path, owner)
         except OSError as error:
             raise ShardError(f"{self.path}: cannot be read ({error.strerror}). {_advice(error)}") from None
         self.data, self._stamp = file.data, file.stamp
         self._info, self._times = dataset.manifest.shards[number], dataset.shard_times
         self._check_size(len(self.data))
+        if dataset.cache is not None:  # one is checked when it is downloaded, perhaps again
+            self._times[number] = self.changed_ns
         if self.changed_ns != self._times[number]:
             self._accept_or_refuse(self._stamp, "was replaced since the data set was opened")
         self._check_headers(dataset.require_field("image"))
@@ -59,7 +64,7 @@ class MappedShard:
             ShardError: it was truncated or overwritten.
         """
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._lease.path)
         except OSError:
             return
         known = self._stamp
@@ -130,15 +135,15 @@ class Window:
 
     A gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
-    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again. owner: as for
-    `MappedShard`.
+    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again. owner, store:
+        as for `MappedShard`.
     """
 
     def __init__(
-        self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard], owner: object
+        self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard], owner: object, store: Store
     ) -> None:
         self.shards = {
-            number: mapped[number] if number in mapped else MappedShard(dataset, number, owner)
+            number: mapped[number] if number in mapped else MappedShard(dataset, number, owner, store)
             for number in sorted(numbers)
         }
         shards = list(self.shards.values())

@@ -10,11 +10,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, IMAGE_EXTENSIONS, Files, Folder, open_files
+from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, open_files
 from gpuload.sources.files.source import FilesSource
 from gpuload.sources.layout import unwrapped
 from gpuload.sources.listing import Source
 from gpuload.sources.splits import SPLIT
+from gpuload.store.url import why_not_local, without_secrets
 
 Columns = Mapping[str, tuple[str, ...]]
 
@@ -117,10 +118,9 @@ def open_source(
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
-    if "://" in str(root):
-        raise SourceError(f"{root}: is an address, not a path here. Download what is there, or mount it")
-    path = Path(root)
-    files = open_files(path)
+    if fault := why_not_local(labels):
+        raise SourceError(f"--labels {without_secrets(labels)}: {fault}. {ELSEWHERE}")
+    files, path = open_files(root), Path(root)
     if out is not None and isinstance(files, Folder):
         files.leave_out(out)
     found = _by_name(path) if form is None else _named(form)

@@ -17,9 +17,10 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, is_text, printable
+from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, is_text, printable
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
 from gpuload.sources.splits import SourceSplits, files_of_splits, splits_of_files
+from gpuload.store.url import why_not_local, without_secrets
 from gpuload.types import Array
 
 
@@ -35,6 +36,9 @@ class TarsSource(Source):
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
         given = [paths] if isinstance(paths, (str, Path)) else paths
+        for one in given:
+            if fault := why_not_local(one):
+                raise SourceError(f"{without_secrets(one)}: {fault}. {ELSEWHERE}")
         self.paths = [path for one in given for path in _expand(Path(one))]
         self._folder = Path(given[0]) if len(given) == 1 and Path(given[0]).is_dir() else None
 

@@ -251,5 +251,5 @@ def test_masks_among_images_without_labels_are_told(make_folder: Folder) -> None
 
 
 def test_addresses_are_no_paths() -> None:
-    with pytest.raises(SourceError, match="s3://bucket/x: is an address, not a path here. Download what is there, or"):
+    with pytest.raises(SourceError, match="s3://bucket/x: is a URL, expected a path. Download what is there, or"):
         open_source("s3://bucket/x")

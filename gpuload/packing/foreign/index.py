@@ -25,6 +25,7 @@ from gpuload.packing.foreign.class_file import check_class_names
 from gpuload.packing.foreign.scan import IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
 from gpuload.sources.files import COMPRESSED_TARS
 from gpuload.sources.listing import some_of
+from gpuload.store.url import refuse_urls, scheme_of
 
 
 def index_shards(
@@ -53,6 +54,8 @@ def index_shards(
             is None; or `classes` are given and no sample has one.
         OutputError: there is an index already. ShardError: a shard is damaged, or holds what cannot be indexed.
     """
+    refuse_urls("--out", out, "Give a local folder")
+    refuse_urls("--classes", classes, "Give a local file")
     shards = expand_shards(patterns)
     folder = _output_folder(shards, out)
     names = _read_classes(classes)
@@ -109,7 +112,7 @@ def _why_no_shard(path: str) -> str:
             return "is a folder without tars. Give tars, for instance 'shards/train-{000..127}.tar'"
         return f"is a folder. Give the {counted(count, 'tar')} in it: '{os.path.join(path, '*.tar')}'"
     if not os.path.isfile(path):
-        if "://" in path or path.startswith("pipe:"):
+        if scheme_of(path) or path.startswith("pipe:"):
             return "is not a file here. Shards are read where they lie: download them, or mount them"
         return "no such file. Give tars, for instance 'shards/train-{000..127}.tar'"
     if path.lower().endswith(COMPRESSED_TARS):

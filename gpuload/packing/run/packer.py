@@ -24,8 +24,12 @@ from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, rea
 from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
+from gpuload.store.url import refuse_urls
 
 __all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
+
+
+PACK_HERE = "Pack into a local folder, and copy it there"
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def pack(
         ArgumentError: a split would have no sample, or a run is resumed with different settings.
         MissingPackageError: a package that the options ask for cannot be used.
     """
+    refuse_urls("the output folder", out, PACK_HERE)
     started = time.monotonic()
     check_packages(options)
     with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:

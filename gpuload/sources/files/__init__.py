@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+from gpuload.errors import SourceError
 from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, is_text, printable, read_text
 from gpuload.sources.files.folder import Folder
+from gpuload.store.url import why_not_local, without_secrets
 
 __all__ = [
     "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "is_text",
@@ -12,6 +14,8 @@ __all__ = [
 ]  # fmt: skip
 
 ARCHIVES = (".zip",)
+# What to do about a source at a URL.
+ELSEWHERE = "Download what is there, or mount it"
 # Endings of names of tars that are not read.
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
 
@@ -20,6 +24,8 @@ def open_files(root: str | Path | Files) -> Files:
     """The container at a path: an archive by its name, else a folder; a container is given back."""
     if not isinstance(root, (str, os.PathLike)):
         return root
+    if fault := why_not_local(root):
+        raise SourceError(f"{without_secrets(root)}: {fault}. {ELSEWHERE}")
     path = Path(root)
     if path.suffix.lower() in ARCHIVES and not path.is_dir():
         from gpuload.sources.files.zip_archive import ZipArchive  # imports compression modules that few need

@@ -20,10 +20,11 @@ from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, die
 
+from gpuload.checks import parse_size
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.fields.field import LABEL
-from gpuload.packing.options import PackOptions, parse_size
+from gpuload.packing.options import PackOptions
 from gpuload.packing.run import lost_workers, packer
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.shard import sample_key

@@ -1,0 +1,205 @@
+"""Copies a set from a URL into a local folder: complete, checked, and resumable after any interruption."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from gpuload.disk import index as index_file
+from gpuload.disk import manifest as manifest_file
+from gpuload.disk import timm_info
+from gpuload.disk.dali_index import dali_index_path
+from gpuload.disk.manifest import Manifest, ShardInfo
+from gpuload.errors import ArgumentError, FormatError, OutputError
+from gpuload.store.background import background
+from gpuload.store.objects import NoSuchObjectError, Objects
+from gpuload.store.remote_set import read_manifest
+from gpuload.store.transfer import download
+from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
+
+_SCRATCH = ".fetching"
+_AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
+_BLOCK_BYTES = 1 << 20
+
+Watch = Callable[[int, int, int], None]
+
+
+def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, size: None) -> Manifest:
+    """Copies the set at a URL into a folder. What lies there already, of an interrupted copy, is checked and kept.
+
+    watch: called with the number of shards that are there, of all, and their bytes.
+
+    Raises:
+        ArgumentError: it is no URL, or the folder is one. FormatError: it is no packed set.
+        OutputError: the folder holds something else, or cannot be written. RemoteError, ShardError: it cannot be read.
+    """
+    where = as_location(url)
+    if not isinstance(where, URL):
+        raise ArgumentError(
+            f"fetch(url): {without_secrets(url)} is a path, expected a URL such as s3://bucket/set/train"
+        )
+    refuse_urls("fetch(folder)", folder, "Give a local folder")
+    return _Copy(where, Path(folder), watch).run()
+
+
+class _Copy:
+    def __init__(self, url: URL, folder: Path, watch: Watch) -> None:
+        self.objects, self.folder, self.watch = Objects(url), folder, watch
+        self.scratch = folder / _SCRATCH
+
+    def run(self) -> Manifest:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = {path.name for path in self.folder.iterdir()}
+            if found and not found & {_SCRATCH, manifest_file.FILE_NAME}:
+                raise OutputError(f"{self.folder}: is not empty, it holds {min(found)!r}. Give a new folder")
+            self.scratch.mkdir(exist_ok=True)
+            lock = os.open(self.scratch, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return background().wait(self._run())
+            except BlockingIOError:
+                raise OutputError(f"{self.folder}: another process copies into it. Wait for its end") from None
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be written ({error.strerror}). Give another folder") from None
+
+    async def _run(self) -> Manifest:
+        data = await read_manifest(self.objects, manifest_file.FILE_NAME)
+        manifest = parse_manifest(data, self.scratch, self.objects.url)
+        self._check_folder(manifest)
+        limit, here = asyncio.Semaphore(_AT_A_TIME), [0, 0]
+
+        async def one(info: ShardInfo) -> None:
+            async with limit:
+                await self._shard(info)
+            here[0], here[1] = here[0] + 1, here[1] + info.bytes
+            self.watch(here[0], len(manifest.shards), here[1])
+
+        tasks = [asyncio.create_task(one(info)) for info in manifest.shards]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._file(index_file.FILE_NAME, self.folder / index_file.FILE_NAME)
+        for name in (timm_info.FILE_NAME, "rejected.jsonl", "duplicates.jsonl"):
+            with suppress(NoSuchObjectError):
+                await self._file(name, self.folder / name)
+        os.replace(self.scratch / manifest_file.FILE_NAME, self.folder / manifest_file.FILE_NAME)
+        self.scratch.rmdir()
+        return manifest
+
+    def _check_folder(self, manifest: Manifest) -> None:
+        if (self.folder / manifest_file.FILE_NAME).exists():
+            other = Manifest.read(self.folder).fingerprint
+            if other != manifest.fingerprint:
+                raise OutputError(
+                    f"{self.folder}: holds another set (fingerprint {other}) than {self.objects.url} "
+                    f"({manifest.fingerprint}). Give a new folder"
+                )
+
+    async def _shard(self, info: ShardInfo) -> None:
+        path = self.folder / info.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not await asyncio.to_thread(_is_whole, path, info):
+            await fetch_file(self.objects, info.name, path, info.bytes, info.sha256)
+        with suppress(NoSuchObjectError):  # sets that are read where they were indexed have none beside the shard
+            await self._file(str(dali_index_path(Path(info.name))), dali_index_path(path))
+
+    async def _file(self, name: str, path: Path) -> None:
+        await fetch_file(self.objects, name, path)
+
+
+async def fetch_file(
+    objects: Objects, name: str, path: Path, size: int | None = None, sha256: str | None = None
+) -> None:
+    """One file, under a temporary name until it is whole.
+
+    Raises:
+        RemoteError, WrongBytesError: as `download`. OSError: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        await download(
+            objects, name, handle, size=size, sha256=sha256, begin=lambda length: os.ftruncate(handle, length)
+        )
+        await asyncio.to_thread(os.fdatasync, handle)
+        part.rename(path)
+    finally:
+        os.close(handle)
+        part.unlink(missing_ok=True)
+
+
+class Pieces:
+    """Some files of a set at a URL, in a local folder."""
+
+    def __init__(self, url: URL, folder: Path) -> None:
+        self.objects, self.folder = Objects(url), folder
+
+    def manifest_bytes(self) -> bytes:
+        """The manifest, for `parse_manifest`.
+
+        Raises:
+            FormatError: there is none. RemoteError: it cannot be read.
+        """
+        return background().wait(read_manifest(self.objects, manifest_file.FILE_NAME))
+
+    def get(self, *names: str) -> None:
+        """Downloads these files, unchecked; those that do not exist are left out.
+
+        Raises:
+            RemoteError: one cannot be read.
+        """
+
+        async def each() -> None:
+            for name in names:
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with suppress(NoSuchObjectError):
+                    await fetch_file(self.objects, name, self.folder / name)
+
+        background().wait(each())
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+
+def parse_manifest(data: bytes, folder: Path, url: URL) -> Manifest:
+    """A manifest from a URL, as a file in a local folder.
+
+    Raises:
+        FormatError: it is damaged, or names a shard outside of its folder.
+    """
+    (folder / manifest_file.FILE_NAME).write_bytes(data)
+    try:
+        manifest = Manifest.read(folder)
+    except FormatError as error:
+        raise FormatError(str(error).replace(str(folder), str(url))) from None
+    for info in manifest.shards:
+        name = PurePosixPath(info.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise FormatError(
+                f"{url}: its shard {info.name!r} lies outside of the set's folder. Upload a set whose shards lie in it"
+            )
+    return manifest
+
+
+def _is_whole(path: Path, info: ShardInfo) -> bool:
+    """Whether a file is this shard."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != info.bytes:
+                return False
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    except FileNotFoundError:
+        return False
+    return digest.hexdigest() == info.sha256

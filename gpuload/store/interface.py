@@ -1,0 +1,65 @@
+"""What gives a loader the shards of a data set: the interface of stores, and that of a local folder."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A local file with the bytes of a shard. It stays where it is as long as this object exists, or its `holder`."""
+
+    path: Path
+    holder: Any = None
+
+
+class Store(Protocol):
+    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`."""
+
+    def begin(self) -> None:
+        """A loop begins: `open` waits again."""
+
+    def interrupt(self) -> None:
+        """Nobody wants what is opened any more: `open` raises, in whichever thread, until `begin`."""
+
+    def plan(self, numbers: Iterable[int]) -> None:
+        """The shards that will be needed, in this order, from now on; those that were planned before are not."""
+
+    def ready(self, number: int) -> bool:
+        """Whether `open` would return at once."""
+
+    def open(self, number: int) -> Lease:
+        """The shard, once it is here.
+
+        Raises:
+            ShardError: it cannot be had, or is not the one of the manifest.
+        """
+
+    def close(self) -> None:
+        """Stops what goes on in the background; leases stay valid, and `plan` begins again."""
+
+
+class FolderStore:
+    """The shards of a local folder, by their paths."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def begin(self) -> None:
+        """Nothing waits."""
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
+    def plan(self, numbers: Iterable[int]) -> None:
+        """Nothing is to be prepared."""
+
+    def ready(self, number: int) -> bool:
+        return True
+
+    def open(self, number: int) -> Lease:
+        return Lease(self._paths[number])
+
+    def close(self) -> None:
+        """Nothing goes on."""

@@ -1,0 +1,110 @@
+"""Paths and URLs: which one a user gave, and whether it can be read here."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuload.checks import PATH, Rule
+from gpuload.errors import ArgumentError
+from gpuload.installed import require
+
+# What obstore reads.
+SCHEMES = ("s3", "gs", "az", "https", "http")
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# What pathlib makes of a URL. Such a folder may exist, so only these schemes, of which nobody calls a folder.
+_BY_PATHLIB = re.compile(r"(s3|gs|az|hf|https?|ftp|file):/(?!/)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class URL:
+    """A file or folder elsewhere. The text has no credentials in it."""
+
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.text.rpartition("/")[2]
+
+    @property
+    def scheme(self) -> str:
+        return self.text.partition("://")[0]
+
+    def __truediv__(self, name: str) -> "URL":
+        return URL(f"{self.text}/{name}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def scheme_of(path: Any) -> str | None:
+    """The scheme of a URL, in lower case; None for a path."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        return None
+    match = isinstance(text, str) and (_URL.match(text) or _BY_PATHLIB.match(text))
+    return match.group(1).lower() if match else None
+
+
+def without_secrets(path: Any) -> str:
+    """A URL for a message: without the user, the password and the query, which may be a signature."""
+    return re.sub(r"(?<=:/)(/?)[^/@]*@", r"\1…@", re.sub(r"[?#].*", "?…", str(path), flags=re.DOTALL))
+
+
+def why_not_local(path: Any) -> str:
+    """For places that take local paths alone: what is wrong with a URL, after a colon; "" for a path."""
+    if (scheme := scheme_of(path)) is None:
+        return ""
+    return "is a URL, expected a path" + (f". Leave out {scheme}://" if scheme == "file" else "")
+
+
+def refuse_urls(name: str, path: Any, instead: str) -> None:
+    """Raises ArgumentError for a URL. name: of the argument. instead: what to do."""
+    if fault := why_not_local(path):
+        raise ArgumentError(f"{name} {without_secrets(path)}: {fault}. {instead}")
+
+
+def as_location(value: Any) -> Path | URL | Any:
+    """A path as it is given, or a URL that can be read here.
+
+    Raises:
+        TypeError, ValueError: it is neither. ArgumentError: a scheme that is not known, or credentials in the URL.
+        MissingPackageError: the packages of the extra "remote" are not installed.
+    """
+    if isinstance(value, URL):
+        return value
+    path = PATH.read(value)
+    scheme = scheme_of(path)
+    if scheme is None:
+        return path
+    subject, known = without_secrets(path), _listed([f"{name}://" for name in SCHEMES])
+    if scheme == "file":
+        raise ArgumentError(f"{subject}: give the path without file://")
+    if scheme not in SCHEMES:
+        raise ArgumentError(
+            f"{subject}: cannot be read from here, expected a local folder, or a URL that begins with {known}. Copy "
+            "the set to a local disk, or mount it"
+        )
+    text = os.fspath(path)
+    if not _URL.match(text):
+        raise ArgumentError(f"{subject}: pathlib has removed a slash of the URL. Give it as a text")
+    if text != without_secrets(text):
+        raise ArgumentError(
+            f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
+            "taken from the environment variables and files of the service"
+        )
+    require(subject, "obstore")
+    if not text.partition("://")[2].strip("/"):
+        raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
+    return URL(scheme + text[len(scheme) :].rstrip("/"))
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+LOCATION: Rule[Any] = Rule("a path or URL", as_location)

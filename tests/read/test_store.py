@@ -1,0 +1,66 @@
+"""Any store of shards gives the same epochs; the reader tells it what will be needed."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.order.epoch import EpochOrder
+from gpuload.store.interface import Lease
+
+
+class Fake:
+    """Shards in memory. Of those that are planned, the next few are ready."""
+
+    def __init__(self, paths: tuple[Path, ...]) -> None:
+        self.paths, self.planned, self.opened, self.closed, self.begun = paths, [], [], 0, 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
+    def plan(self, numbers: Iterable[int]) -> None:
+        self.planned = [int(number) for number in numbers]
+
+    def ready(self, number: int) -> bool:
+        return number in self.planned[:4]
+
+    def open(self, number: int) -> Lease:
+        self.opened.append(number)
+        handle = os.memfd_create("shard")
+        os.write(handle, self.paths[number].read_bytes())
+        return Lease(Path(f"/proc/self/fd/{handle}"))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_an_epoch_from_a_store(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(packed, 8, window=3, drop_last=False) as loader:
+        expected = [drain([loader]), drain([loader])]
+    store = Fake(gpuload.Dataset(packed).shard_paths)
+    monkeypatch.setattr(gpuload.Dataset, "open_store", lambda dataset: store)
+    with load(packed, 8, window=3, drop_last=False) as loader:
+        assert [drain([loader]), drain([loader])] == expected
+        assert sorted(set(store.opened)) == list(range(10))
+        sizes = loader.dataset.shard_sizes
+    # The 97 samples of an epoch are read at once: all of its shards were planned, and those of the next.
+    orders = [EpochOrder(sizes, seed=0, epoch=epoch, window=3) for epoch in (1, 2)]
+    assert store.planned == [shard for order in orders for window in range(4) for shard in order.window_shards(window)]
+    assert (store.begun, store.closed) == (2, 1)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_is_needed_from_a_window_on(shuffle: bool) -> None:
+    sizes = np.array([3, 0, 4, 5, 1, 2])  # of the second, nothing is selected
+    order, following = (EpochOrder(sizes, seed=1, epoch=epoch, window=2, shuffle=shuffle) for epoch in (4, 5))
+    passes = [s for one in (order, following) for w in range(3) for s in one.window_shards(w).tolist()]
+    assert len(passes) == 10 and 1 not in passes
+    for window in range(3):
+        assert order.upcoming(window).tolist() == passes[int(order._window_bounds[window]) :]

@@ -1,0 +1,46 @@
+"""A packed set behind servers on the loopback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+try:
+    import obstore  # noqa: F401
+except ImportError:
+    OBSTORE = False
+else:
+    OBSTORE = True
+
+NEEDED = {"test_url.py": (), "test_cache.py": ()}  # what needs no server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not OBSTORE and item.path.parent == Path(__file__).parent and item.path.name not in NEEDED:
+            item.add_marker(pytest.mark.skip(reason="obstore is not installed (extra remote)"))
+
+
+@pytest.fixture(scope="session")
+def served(packed: Path) -> Iterator[Any]:
+    """The proxy before an HTTP server of the folder that holds `packed`."""
+    from store.servers import Proxy, file_server, running
+
+    with running(file_server(packed.parent)) as server, running(Proxy(server.url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(served: Any) -> Iterator[Any]:
+    served.reset()
+    yield served
+    served.reset()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives up within seconds."""
+    from gpuload.store.objects import Objects, Patience
+
+    monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 2, 0.02, 0.1))

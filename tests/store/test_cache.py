@@ -1,0 +1,131 @@
+"""The cache of a node: who may delete what, and what a killed process leaves."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuload.errors import ArgumentError
+from gpuload.store.cache import Cache, Wanted
+
+
+def shard(number: int, size: int = 1000) -> tuple[Wanted, bytes]:
+    data = bytes([number]) * size
+    return Wanted(hashlib.sha256(data).hexdigest(), size), data
+
+
+def put(cache: Cache, number: int, size: int = 1000, order: dict[str, float] | None = None) -> Wanted | None:
+    """Downloads a shard, as it were. order: when others are needed."""
+    wanted, data = shard(number, size)
+    part = cache.begin(wanted)
+    assert part is not None
+    if not cache.make_room(part, size, lambda name: (order or {}).get(name, float("inf"))):
+        part.drop()
+        return None
+    os.pwrite(part.number, data, 0)
+    part.finish()
+    return wanted
+
+
+def here(cache: Cache) -> set[str]:
+    return set(os.listdir(cache.shards))
+
+
+def test_a_shard_is_there_once_it_is_whole(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 10_000)
+    wanted, data = shard(1)
+    assert cache.lease(wanted) is None
+    part = cache.begin(wanted)
+    assert part is not None and cache.lease(wanted) is None
+    assert Cache(tmp_path).begin(wanted) is None  # as another process has it
+    assert cache.make_room(part, 1000, lambda name: 0) and cache.used() == 1000
+    os.pwrite(part.number, data, 0)
+    part.finish()
+    lease = cache.lease(wanted)
+    assert lease is not None and lease.path.read_bytes() == data
+    assert cache.begin(wanted) is None and here(cache) == {wanted.sha256}
+
+
+def test_what_is_needed_last_makes_room(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 3_500)
+    first, second, third = (put(cache, number) for number in range(3))
+    assert first and second and third
+    put(cache, 3, order={first.sha256: 5, second.sha256: 7, third.sha256: 6})
+    assert here(cache) == {first.sha256, third.sha256, shard(3)[0].sha256}
+
+
+def test_what_is_needed_earlier_stays(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 2_500)
+    first, second = put(cache, 1), put(cache, 2)
+    assert first and second
+    assert put(cache, 3, order={first.sha256: 0, second.sha256: -1}) is None
+    assert here(cache) == {first.sha256, second.sha256} and cache.used() == 2000
+
+
+def test_what_no_plan_knows_goes_by_its_last_use(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 2_500)
+    first, second = put(cache, 1), put(cache, 2)
+    assert first and second
+    os.utime(cache.shards / second.sha256, ns=(1, os.stat(cache.shards / second.sha256).st_mtime_ns))
+    assert cache.lease(first) is not None  # and given back at once
+    put(cache, 3)
+    assert first.sha256 in here(cache) and second.sha256 not in here(cache)
+
+
+def test_what_is_in_use_is_not_deleted(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 2_500)
+    first, second = put(cache, 1), put(cache, 2)
+    assert first and second
+    leases = [cache.lease(first), Cache(tmp_path).lease(first), cache.lease(second)]
+    assert put(cache, 3) is None
+    del leases[0]
+    assert put(cache, 3) is None  # another reader has it still
+    leases.clear()
+    assert put(cache, 3) is not None
+
+
+def test_what_was_not_downloaded_is_not_deleted(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 2_500)
+    (cache.shards / "notes").write_bytes(bytes(2_000))
+    (tmp_path / "shard-000000.tar").write_bytes(bytes(2_000))
+    assert put(cache, 1, 1_000) is None
+    assert put(cache, 1, 400) is not None
+    assert (cache.shards / "notes").exists() and (tmp_path / "shard-000000.tar").exists()
+
+
+def test_leftovers(tmp_path: Path) -> None:
+    """Of a part, only that which nobody downloads is deleted; one of the wrong size is no shard."""
+    cache = Cache(tmp_path, 10_000)
+    (cache.shards / f"{shard(1)[0].sha256}.part").write_bytes(bytes(600))
+    busy = cache.begin(shard(2)[0])
+    cache.clear_leftovers()
+    assert busy is not None and here(cache) == {busy.path.name}
+    wanted, data = shard(3)
+    (cache.shards / wanted.sha256).write_bytes(data[:-1])
+    assert cache.lease(wanted) is None and wanted.sha256 not in here(cache)
+    (cache.shards / f"{wanted.sha256}.part").write_bytes(bytes(600))
+    assert put(cache, 3) == wanted
+
+
+def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert Cache().folder == tmp_path / "user" / "gpuload"
+    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "own"))
+    cache = Cache()
+    assert cache.folder == tmp_path / "own" and 0 < cache.limit <= cache.free()
+
+
+def test_what_is_needed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path, 3_000)
+    put(cache, 1)
+    cache.require(3_000, "a window")
+    with pytest.raises(
+        ArgumentError, match="^cache_size: 3,000 bytes are too few for a window, which take 4,000. Give more"
+    ):
+        cache.require(4_000, "a window")
+    monkeypatch.setattr(Cache, "free", lambda cache: 1_999)
+    with pytest.raises(
+        ArgumentError, match="^cache .*: a window take 3,000 bytes, and its disk has 1,999 free. Free some"
+    ):
+        cache.require(3_000, "a window")

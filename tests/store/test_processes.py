@@ -1,0 +1,151 @@
+"""Several processes with one cache, some of which are killed."""
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.store.cache import Cache
+
+SCRIPT = Path(__file__).with_name("read_remote.py")
+
+
+def start(url: str, cache: Path, size: str, epochs: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), url, str(cache), size, str(epochs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: "subprocess.Popen[str]") -> set[str]:
+    """What it printed of its epochs."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return set(out.split()) - {"begins"}
+
+
+def is_consistent(cache: Cache) -> bool:
+    """Whether each shard is what its name says; returns without leftovers of downloads."""
+    names = os.listdir(cache.shards)
+    digests = {
+        name: hashlib.sha256((cache.shards / name).read_bytes()).hexdigest() for name in names if len(name) == 64
+    }
+    return all(name == digest for name, digest in digests.items())
+
+
+def needed(packed: Path, shards: int) -> int:
+    """Bytes of a cache for the largest shards, and the index and manifest."""
+    sizes = sorted((path.stat().st_size for path in packed.glob("*.tar")), reverse=True)
+    return sum(sizes[:shards]) + sum((packed / name).stat().st_size for name in ("index.arrow", "manifest.json")) + 500
+
+
+def test_a_small_cache_holds_what_is_needed_next(
+    proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards of windows that were read make room; the cache never holds more than it may."""
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
+    limit = needed(packed, 5)
+    with load(packed, 4, window=1, drop_last=False) as loader:
+        expected = [drain([loader]) for _ in range(3)]
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, limit)
+    (dataset.cache.shards / "notes").touch()  # type: ignore[union-attr]
+    used = []
+    with load(dataset, 4, window=1, drop_last=False) as loader:  # type: ignore[arg-type]
+        for epoch in range(3):
+            rows = []
+            for index, images, _ in loader:
+                rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+                # A shard that gets its name meanwhile is counted twice.
+                used.append(min(dataset.cache.used() for _ in range(3)))  # type: ignore[union-attr]
+            assert rows == expected[epoch]
+    assert max(used) <= limit
+    assert (dataset.cache.shards / "notes").exists()  # type: ignore[union-attr]
+    fetched = sum(count for path, count in proxy.asked.items() if path.endswith(".tar"))
+    assert 15 <= fetched <= 30  # of 30: some shards of an epoch are needed again early in the next
+
+
+ENDS = """
+import os, signal, sys, threading, time
+from store.read_remote import batches, gpuload
+
+batches._READ_AT_ONCE = 1
+url, cache = sys.argv[1:]
+
+def loader():
+    return gpuload.DaliIterator(
+        url, 4, augment=gpuload.Augment(8), fields=("index", "image"), window=1, device="cpu", decoder="native",
+        cache=cache, shuffle=False,
+    )
+
+def step(what):
+    global begun
+    assert time.monotonic() - begun < 30, what
+    begun = time.monotonic()
+
+one = loader()
+begun = time.monotonic()
+next(iter(one))
+time.sleep(0.5)  # its thread waits for the shard of the silent server by now
+step("first batch")
+for _ in one:  # another loop ends the first
+    break
+step("another loop")
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for _ in one:
+        pass
+except KeyboardInterrupt:
+    step("Ctrl-C")
+time.sleep(0.5)
+one.close()
+step("close")
+held = iter(two := loader())
+next(held)
+time.sleep(0.5)
+step("another loader")
+print("ended", flush=True)
+"""
+
+
+def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path) -> None:
+    """A server that is silent for minutes holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
+    process."""
+    proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
+    proxy.silent_s = 100
+    command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles")]
+    assert (done.stdout, said, done.returncode) == ("ended\n", [], 0)
+
+
+def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    kill_some(proxy, packed, tmp_path, kills=2)
+
+
+def kill_some(proxy: Any, packed: Path, tmp_path: Path, kills: int, seed: int = 0) -> None:
+    """Processes that are killed at any moment; each time another one goes on, with the same cache."""
+    rng = random.Random(seed)
+    limit = str(needed(packed, 7))
+    (whole,) = finish(start(f"{proxy.url}/train", tmp_path / "whole", "1GB", 1))
+    proxy.delay_s = 0.02
+    survivor = start(f"{proxy.url}/train", tmp_path / "cache", limit, 3)
+    for _ in range(kills):
+        process = start(f"{proxy.url}/train", tmp_path / "cache", limit, 100)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.4))
+        process.kill()
+        process.communicate()
+    assert finish(survivor) == {whole}
+    proxy.delay_s = 0.0
+    assert finish(start(f"{proxy.url}/train", tmp_path / "cache", limit, 2)) == {whole}
+    cache = Cache(tmp_path / "cache", int(limit))
+    assert is_consistent(cache) and cache.used() <= int(limit)
+    assert not [name for name in os.listdir(cache.shards) if name.endswith(".part")]

@@ -1,0 +1,291 @@
+"""Sets at URLs: the same epochs as from a folder, each shard downloaded once, and an error for all that is not so."""
+
+import logging
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load, world
+from store.servers import file_server, running
+
+import gpuload
+from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
+from gpuload.store.objects import Objects, Patience
+
+Rows = list[tuple[int, bytes]]
+
+
+@pytest.fixture(scope="module")
+def epochs(packed: Path) -> list[Rows]:
+    with load(packed, window=2, drop_last=False) as loader:
+        return [drain([loader]) for _ in range(2)]
+
+
+def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
+    return load(f"{proxy.url}/train", window=2, drop_last=False, cache=cache, **options)  # type: ignore[arg-type]
+
+
+def shards_asked(proxy: Any) -> dict[str, int]:
+    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+
+
+def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(
+    proxy: Any, tmp_path: Path, epochs: list[Rows]
+) -> None:
+    for _ in range(2):  # the second time out of the cache
+        with remote(proxy, tmp_path) as loader:
+            assert [drain([loader]), drain([loader])] == epochs
+        assert shards_asked(proxy) == {f"/train/shard-{n:06d}.tar": 1 for n in range(10)}
+    assert proxy.asked["/train/index.arrow"] == 1
+    assert "/train'" in repr(loader) and repr(loader).startswith(f"DaliIterator('{proxy.url}/train': 97 samples")
+
+
+def test_ranks_of_a_node_share_what_they_download(proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
+    loaders = world(f"{proxy.url}/train", 4, 2, window=2, drop_last=False, cache=tmp_path)  # type: ignore[arg-type]
+    rows = drain(loaders)
+    assert sorted(rows) == sorted(epochs[0]) and len(rows) == 97
+    assert set(shards_asked(proxy).values()) == {1}
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_run_goes_on_elsewhere(proxy: Any, packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
+    for first, second in ((packed, f"{proxy.url}/train"), (f"{proxy.url}/train", packed)):
+        with load(first, window=2, drop_last=False, cache=tmp_path) as loader:  # type: ignore[arg-type]
+            begun = drain([loader], steps=5)
+            state = loader.state_dict()
+        with load(second, window=2, drop_last=False, cache=tmp_path) as loader:  # type: ignore[arg-type]
+            loader.load_state_dict(state)
+            assert begun + drain([loader]) == epochs[0]
+            assert "http" not in str(loader.state_dict())
+
+
+def test_a_data_set_is_pickled_with_its_cache(proxy: Any, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, "1GB").subset(range(30))
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.fingerprint == dataset.fingerprint and str(copy.folder) == f"{proxy.url}/train"
+    assert (copy.cache.folder, copy.cache.limit) == (tmp_path, 10**9)
+    with load(copy, drop_last=False) as loader:
+        assert len(drain([loader])) == 30
+
+
+def test_a_mixture_of_a_folder_and_a_url(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    def parts(second: Any) -> gpuload.DaliIterator:
+        return load(gpuload.mix([(packed, 0.5), (second, 0.5)]), window=2)  # type: ignore[arg-type]
+
+    with parts(packed) as local, parts(gpuload.Dataset(f"{proxy.url}/train", tmp_path)) as mixed:
+        assert drain([mixed]) == drain([local])
+
+
+def test_a_cache_that_is_too_small(proxy: Any, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, "100kB")
+    with pytest.raises(
+        ArgumentError, match="cache_size: 100,000 bytes are too few for two windows of 1 shards, which take"
+    ):
+        load(dataset, window=1)
+
+
+def test_a_disk_that_is_full(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path)
+    monkeypatch.setattr("gpuload.store.cache.Cache.free", lambda cache: 99)
+    with pytest.raises(
+        ArgumentError, match=r"cache .*: two windows of 2 shards take [\d,]+ bytes, and its disk has 99 free"
+    ):
+        load(dataset, window=2)
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "hang up", "cut", "stall", "truncate", "wrong bytes"])
+def test_what_goes_wrong_once_is_tried_again(
+    fault: str, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ("index", "manifest") if fault in ("wrong bytes", "stall") else ()  # of these, nothing checks the bytes
+    proxy.fault = lambda path, number: fault if number == 1 and not any(word in path for word in whole) else None
+    if fault == "stall":
+        proxy.silent_s = 4.0
+        monkeypatch.setattr(Objects, "patience", Patience(silent_s=1.5))
+    with remote(proxy, tmp_path) as loader:
+        assert drain([loader]) == epochs[0]
+    assert set(shards_asked(proxy).values()) == {2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (
+            "503",
+            RemoteError,
+            r"/train/shard-\d+.tar: the server answered 503 after \d+ attempts in \d s. Check the network",
+        ),
+        (
+            "cut",
+            RemoteError,
+            r".tar: the connection was cut after \d+ attempts in \d s. Check the network and the server",
+        ),
+        (
+            "stall",
+            RemoteError,
+            r".tar: timed out after \d attempts in \d s. Check the network and the server, then run it",
+        ),
+        ("403", RemoteError, r".tar: access was denied \(403\). Set the credentials"),
+        ("404", RemoteError, r"/train/shard-\d+.tar: does not exist. Check the URL"),
+        (
+            "truncate",
+            RemoteError,
+            r".tar: only [\d,]+ of [\d,]+ bytes came after \d+ attempts in \d s. Check the network",
+        ),
+        ("wrong bytes", ShardError, r".tar: its SHA-256 is \w{16}…, manifest.json says \w{16}…, at 3 attempts."),
+    ],
+)
+def test_what_goes_on_going_wrong_is_an_error_in_a_while(
+    fault: str,
+    error: type[Exception],
+    message: str,
+    proxy: Any,
+    tmp_path: Path,
+    impatient: None,
+    epochs: list[Rows],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
+    proxy.silent_s = 1.0
+    with remote(proxy, tmp_path) as loader:
+        begun = time.monotonic()
+        with pytest.raises(error, match=f"^{proxy.url}/train.*{message}|^{proxy.url}{message}"):
+            drain([loader])
+        assert time.monotonic() - begun < 30
+        proxy.reset()  # and the next loop goes on where the last one stopped
+        monkeypatch.setattr(Objects, "patience", Patience())
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
+        assert drain([loader]) == epochs[0]
+
+
+def test_a_set_that_was_replaced(packed: Path, tmp_path: Path, impatient: None) -> None:
+    copy = copied(packed, tmp_path / "set")
+    with running(file_server(copy)) as server, remote_of(server.url, tmp_path / "cache") as loader:
+        for path in copy.glob("*.tar"):
+            data = bytearray(path.read_bytes())
+            data[700] ^= 1
+            path.write_bytes(data)
+        with pytest.raises(ShardError, match="It was damaged or replaced"):
+            drain([loader])
+
+
+def copied(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+def remote_of(url: str, cache: Path) -> gpuload.DaliIterator:
+    return load(url, window=2, drop_last=False, cache=cache)  # type: ignore[arg-type]
+
+
+def test_without_a_network_the_cache_is_enough(
+    packed: Path,
+    tmp_path: Path,
+    epochs: list[Rows],
+    caplog: pytest.LogCaptureFixture,
+    impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(file_server(packed)) as server:
+        url = server.url
+        with remote_of(url, tmp_path) as loader:
+            drain([loader])
+    caplog.clear()
+    monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
+    with caplog.at_level(logging.WARNING), remote_of(url, tmp_path) as loader:
+        assert [drain([loader]), drain([loader])] == epochs
+    assert "The copy of its manifest and index in the cache is taken" in caplog.text
+    with pytest.raises(RemoteError, match=f"{url}/manifest.json: no connection after .* attempts"):
+        remote_of(url, tmp_path / "empty")
+
+
+def test_a_server_without_ranges(packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
+    with running(file_server(packed, ranges=False)) as server, remote_of(server.url, tmp_path) as loader:
+        assert drain([loader]) == epochs[0]
+
+
+def test_what_is_no_packed_set(proxy: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=f"^{proxy.url}: holds packed splits; open one of them, for instance {proxy.url}/train$"
+    ):
+        gpuload.Dataset(proxy.url, tmp_path)
+    with pytest.raises(FormatError, match=f"^{proxy.url}/no: no manifest.json there, so this is not a packed set"):
+        gpuload.Dataset(f"{proxy.url}/no", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["index.arrow", "manifest.json"])
+def test_a_copy_that_is_damaged_is_not_kept(name: str, packed: Path, tmp_path: Path) -> None:
+    copy = copied(packed, tmp_path / "set")
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(whole[: len(whole) // 2])
+    with running(file_server(copy)) as server:
+        with pytest.raises(FormatError, match=f"^{server.url}/{name}: .*Upload the folder again"):
+            gpuload.Dataset(server.url, tmp_path / "cache")
+        (copy / name).write_bytes(whole)
+        assert len(gpuload.Dataset(server.url, tmp_path / "cache")) == 97
+
+
+def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(
+        MissingPackageError, match=r"^s3://bucket/set: obstore is not installed. `pip install .*\[remote\].* brings it$"
+    ):
+        gpuload.Dataset("s3://bucket/set", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://me:secret@host/set", "^https://…@host/set: has a user, a query or a fragment, in which credentials"),
+        ("https://host/set?sig=secret", r"^https://host/set\?…: has a user, a query or a fragment"),
+        ("s3://", "^s3://: names no bucket or host"),
+        (Path("s3://bucket/set"), "^s3:/bucket/set: pathlib has removed a slash of the URL. Give it as a text$"),
+        (
+            "hf://datasets/a/b",
+            "^hf://datasets/a/b: cannot be read from here, expected .* begins with s3://, gs://, az://, https:// or http://.",
+        ),
+    ],
+)
+def test_urls_that_are_refused(url: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as error:
+        gpuload.Dataset(url)
+    assert "secret" not in str(error.value)
+
+
+def test_cache_arguments(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="data is open already. Give them to gpuload.Dataset"):
+        load(gpuload.Dataset(packed), cache=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentError, match=r"Dataset\(cache_size=0\): expected bytes above 0, such as '200GB', or None"
+    ):
+        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, 0)
+    with pytest.raises(ArgumentError, match=r"cache_size='many'\): expected bytes above 0, such as '200GB'"):
+        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, "many")
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match="cache .*/file: cannot be written .*GPULOAD_CACHE"):
+        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path / "file")
+    with pytest.raises(
+        ArgumentError, match="cache s3://bucket: is a URL, expected a path. Give a folder on a local disk"
+    ):
+        gpuload.Dataset("http://127.0.0.1:1/x", "s3://bucket")
+
+
+def test_a_forked_child_is_told_so(proxy: Any, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path)
+    read, write = os.pipe()
+    if (process := os.fork()) == 0:
+        try:
+            gpuload.Dataset(str(dataset.folder), tmp_path)
+        except RemoteError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(process, 0)
+    assert os.read(read, 1000).startswith(b"this process was forked from one that had opened a set at a URL")
+    os.close(read), os.close(write)

@@ -1,0 +1,116 @@
+"""Paths and URLs: what is refused, wherever a path is taken, and what messages show of a URL."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import load
+
+import gpuload
+from gpuload import ArgumentError, SourceError
+from gpuload.cli import main
+from gpuload.packing.foreign.index import index_shards
+from gpuload.packing.verify import verify
+from gpuload.sources import open_source
+from gpuload.sources.tars import TarsSource
+from gpuload.store.url import URL, as_location, scheme_of, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        ("s3://bucket/set", "s3"),
+        ("S3://bucket/set", "s3"),
+        (Path("s3://bucket/set"), "s3"),  # from which pathlib removes a slash
+        ("ftp://host/set", "ftp"),
+        ("file:///set", "file"),
+        ("shards/train", None),
+        ("/shards:/train", None),
+        ("data:/train", None),
+        ("C:/train", None),
+        (3, None),
+        (b"s3://bucket", None),
+    ],
+)
+def test_scheme(path: Any, scheme: str | None) -> None:
+    assert scheme_of(path) == scheme
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://bucket/set", "s3://bucket/set"),
+        ("https://me:secret@host/set", "https://…@host/set"),
+        ("https://host/set?sig=secret", "https://host/set?…"),
+        ("https:/me:secret@host/set#secret", "https:/…@host/set?…"),
+        ("https://host/set@2", "https://host/set@2"),
+    ],
+)
+def test_messages_hold_no_credentials(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+LOCATIONS: dict[str, Callable[[str], object]] = {
+    "Dataset": gpuload.Dataset,
+    "DaliIterator": lambda url: load(url),  # type: ignore[arg-type]
+    "mix": lambda url: gpuload.mix([(url, 1.0)]),
+    "verify": verify,
+}
+
+
+@pytest.mark.parametrize("call", LOCATIONS.values(), ids=LOCATIONS)
+def test_a_scheme_that_is_not_known_is_refused(call: Callable[[str], object]) -> None:
+    with pytest.raises(
+        ArgumentError, match="^gopher://…@host/set: cannot be read from here, expected a local folder"
+    ) as e:
+        call("gopher://me:secret@host/set")
+    assert "secret" not in str(e.value)
+    with pytest.raises(ArgumentError, match="^file:///set: give the path without file://$"):
+        call("file:///set")
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "tune"])
+def test_commands_refuse_a_scheme_that_is_not_known(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "gopher://host/set"]) == 2
+    assert capsys.readouterr().err.startswith("gpuload: gopher://host/set: cannot be read from here")
+
+
+@pytest.mark.parametrize("out", ["s3://bucket/set", "s3:/bucket/set", "gopher://host/set"])
+def test_nothing_is_packed_to_a_url(
+    out: str, make_folder: Any, photo_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = make_folder({name: photo_files[name] for name in ("ant/00.jpg", "bee/30.jpg")})
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir()
+    assert main(["pack", str(folder), out]) == 2
+    assert capsys.readouterr().err == (
+        f"gpuload: OUT {out}: is a URL, expected a path. Pack into a local folder, and copy it there\n"
+    )
+    with pytest.raises(ArgumentError, match="the output folder .*: is a URL, expected a path"):
+        gpuload.pack([{"image": photo_files["ant/00.jpg"]}], out)
+    assert os.listdir() == before
+
+
+def test_no_source_is_a_url(tmp_path: Path) -> None:
+    advice = "is a URL, expected a path. Download what is there, or mount it"
+    for form in (None, "folder", "tar"):
+        with pytest.raises(SourceError, match=f"^s3://bucket/x: {advice}$"):
+            open_source("s3://bucket/x", form=form)
+    with pytest.raises(SourceError, match=f"^--labels s3://bucket/x.csv: {advice}$"):
+        open_source(tmp_path, "s3://bucket/x.csv")
+    with pytest.raises(SourceError, match=f"^s3://bucket/x.tar: {advice}$"):
+        TarsSource("s3://bucket/x.tar")
+    with pytest.raises(SourceError, match="^s3://bucket/x.tar: is not a file here"):
+        index_shards(["s3://bucket/x.tar"])
+    with pytest.raises(ArgumentError, match="^--out s3://bucket/x: is a URL, expected a path. Give a local folder$"):
+        index_shards(["x.tar"], "s3://bucket/x")
+
+
+def test_a_url_is_read_once(tmp_path: Path) -> None:
+    url = URL("s3://bucket/set")
+    assert as_location(url) is url
+    assert str(url / "shard.tar") == "s3://bucket/set/shard.tar" and (url / "shard.tar").name == "shard.tar"
+    assert as_location(tmp_path) == tmp_path
