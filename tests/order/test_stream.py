@@ -198,6 +198,16 @@ def test_virtual_epochs_resume_with_other_ranks(packed: Path, steps: int) -> Non
     assert drain(loaders) == passes[112:168]
 
 
+def test_a_virtual_epoch_resumed_with_smaller_batches_repeats_nothing(packed: Path) -> None:
+    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 2) for row in epoch]
+    loader = load(packed, 8, steps_per_epoch=7)
+    drain([loader], 5)  # 40 samples; with batches of 4, an epoch ends after 28
+    smaller = load(packed, 4, steps_per_epoch=7)
+    smaller.load_state_dict(loader.state_dict())
+    assert drain([smaller]) == []
+    assert drain([smaller]) == passes[40:68]
+
+
 def test_a_mixture_is_loaded_in_its_shares_and_resumes(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
     bees, others = dataset.filter(pc.field("label") == 1), dataset.filter(pc.field("label") != 1)
