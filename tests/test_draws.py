@@ -80,9 +80,12 @@ def test_the_parts_of_the_table_fit_and_do_not_overlap() -> None:
     assert draws.CROP_DRAWS.count >= 2 + RANDOM_CROP_DRAWS  # of Augment.draw: a flip, the crop, the other flip
 
 
-def test_a_part_begins_in_its_range() -> None:
+def test_a_range_begins_at_0() -> None:
+    whole = DrawRange("all", 5, 10)
     with pytest.raises(ArgumentError, match=r"mine: needs draw numbers up to 3, expected 0..9 of all"):
-        DrawRange("all", 5, 10).part("mine", -1, 5)
+        whole.part("mine", -1, 5)
+    with pytest.raises(ArgumentError, match=r"all: asks for draw number -1, expected 0..9. Use fewer"):
+        whole.number(-1)
 
 
 @given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 120), st.integers(1, 120), st.integers(-3, 130))

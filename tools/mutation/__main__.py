@@ -1,6 +1,5 @@
 """Changes one place of a module at a time and sees whether the fast tests of its stage notice; see tools/mutate.sh."""
 
-# ruff: noqa: E402
 import argparse
 import json
 import os
@@ -144,7 +143,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/mutate.sh", description=__doc__)
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; without any: all")
     parser.add_argument("--session", type=Path, default=ROOT / "build/mutation", help="folder of what is known so far")
-    parser.add_argument("--most", type=int, metavar="N", help="at most N mutants of each module: always the same sample")
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="at most N mutants of each module: always the same sample"
+    )
     parser.add_argument("--modules", nargs="+", default=[], help="parts of paths: only these modules of the stages")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were added")
     parser.add_argument("--test-seconds", type=float, default=4, help="leave slower tests out (default: 4)")

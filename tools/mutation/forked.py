@@ -106,7 +106,7 @@ def survey(files: Sequence[str], modules: Sequence[str], made: Path) -> dict[str
     coverage = Coverage(data_file=None, include=[str(ROOT / module) for module in modules], config_file=False)
     coverage.start()
     quick = Quick(None, made, coverage)
-    base = made.parent / "beforehand"
+    base = made.with_suffix(".sets")
     shutil.rmtree(base, ignore_errors=True)
     _pytest(files, quick, f"--basetemp={base}")
     coverage.stop()

@@ -50,19 +50,19 @@ class Quick:
             items[:] = [by_name[name] for name in self.chosen if name in by_name]
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
         name = fixturedef.argname
         if self.coverage is not None and fixturedef.scope != "function":  # made once, for all the tests that use it
             self.coverage.switch_context(f"fixture {name}")
             try:
-                return (yield from self._made(fixturedef, request))
+                return (yield from self._made(fixturedef))
             finally:
                 self.coverage.switch_context(self.running)
-        return (yield from self._made(fixturedef, request))
+        return (yield from self._made(fixturedef))
 
-    def _made(self, fixturedef: Any, request: Any) -> Any:
+    def _made(self, fixturedef: Any) -> Any:
         name = fixturedef.argname
-        if name not in MADE_BEFOREHAND or not request.path.is_relative_to(Path.cwd() / "tests"):
+        if name not in MADE_BEFOREHAND or fixturedef.baseid != "tests":
             return (yield)
         if name in self.paths:
             made = Path(self.paths[name])

@@ -20,7 +20,9 @@ class Stage:
 
 
 STAGES = {
-    "draws": Stage(("draws.py",), ("test_draws.py", "order/test_epoch.py", "order/test_drawn.py", "augment/test_crops.py")),
+    "draws": Stage(
+        ("draws.py",), ("test_draws.py", "order/test_epoch.py", "order/test_drawn.py", "augment/test_crops.py")
+    ),
     "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py", "iterator/test_iterator.py")),
     "crops": Stage(("augment/crops.py",), ("augment/test_crops.py", "augment/test_augment.py")),
     "fields": Stage(("fields/*.py",), ("fields",)),
@@ -34,6 +36,11 @@ STAGES = {
     ),
     "iterator": Stage(
         ("iterator.py",),
-        ("iterator/test_iterator.py", "iterator/test_misuse.py", "iterator/test_contract.py", "iterator/test_sampling.py"),
+        (
+            "iterator/test_iterator.py",
+            "iterator/test_misuse.py",
+            "iterator/test_contract.py",
+            "iterator/test_sampling.py",
+        ),
     ),
 }
