@@ -42,7 +42,7 @@ class Run:
     def __init__(self, name: str, stage: Stage, options: argparse.Namespace) -> None:
         self._stage, self._folder = stage, options.session
         self._session = Session(options.session / "results.jsonl")
-        self._made, self._limit_s = options.session / f"{name}-made.json", options.test_seconds
+        self._made = options.session / f"{name}-made.json"
         tests = [f"tests/{path}" for path in stage.tests]
         cache = options.session / f"{name}-{digest([*tests, *stage.paths(), 'tests/conftest.py'])}.json"
         if not cache.exists() or not self._made.exists():
@@ -52,8 +52,18 @@ class Run:
                 sys.exit(f"{name}: the tests could not be run ({outcome}); {log} tells why")
             cache.write_text(json.dumps(found))
         self._survey = json.loads(cache.read_text())
-        if self._survey["failed"]:
-            print(f"{name}: fail without a change, left out: {self._survey['failed']}", flush=True)
+        seconds = self._survey["seconds"]
+        broken = {name.partition("[")[0] for name in self._survey["failed"]}
+        self._quick = {
+            name: spent
+            for name, spent in seconds.items()
+            if spent <= options.test_seconds and name.partition("[")[0] not in broken
+        }
+        print(f"{name}: {len(self._quick)} tests; left out: {sorted(seconds.keys() - self._quick.keys())}", flush=True)
+        path = stage.paths()[0]
+        outcome, failed = self._run(path, (ROOT / path).read_text(), list(self._quick))
+        if outcome != "done" or failed:
+            sys.exit(f"{name}: {failed or 'the run'} fails without a change ({outcome})")
 
     def module(self, path: str, most: int | None, again: bool) -> None:
         """Tries the mutants of a module, those first that come first in a sample."""
@@ -64,24 +74,22 @@ class Run:
             if known is None or (again and known["outcome"] == "survived"):
                 self._try(mutant, source, mutant.apply(source), lines)
 
-    def _try(self, mutant: Mutant, source: str, changed: str, lines: Lines) -> None:
-        seconds = self._survey["seconds"]
-        names = lines.tests(mutant.line)
-        failing = {name.partition("[")[0] for name in self._survey["failed"]}
-        quick = [
-            name
-            for name in (seconds if names is None else names)
-            if seconds[name] <= self._limit_s and name.partition("[")[0] not in failing
-        ]
-        chosen = sorted(quick, key=seconds.__getitem__)
+    def _run(self, module: str, source: str, tests: list[str]) -> tuple[str, str | None]:
+        """How a run of these tests with a changed module ended, and the first that failed."""
+        chosen = sorted(tests, key=self._survey["elapsed"].__getitem__)
         files = sorted({name.partition("::")[0].removeprefix("tests/") for name in chosen})
-        usual = sum(seconds[name] for name in chosen)
+        limits = {name: 3 * self._quick[name] + 2 for name in chosen}
 
         def job() -> str | None:
-            change_module(mutant.module, changed)
-            return run_tests(files, chosen, self._made)
+            change_module(module, source)
+            return run_tests(files, limits, self._made)
 
-        outcome, failed = in_fork(job, 5 * usual + 10, 30 * usual + 120) if chosen else ("done", None)
+        return in_fork(job, sum(limits.values()), 20 * sum(self._survey["elapsed"][name] for name in chosen) + 120)
+
+    def _try(self, mutant: Mutant, source: str, changed: str, lines: Lines) -> None:
+        names = lines.tests(mutant.line)
+        chosen = [name for name in self._quick if names is None or name in names]
+        outcome, failed = self._run(mutant.module, changed, chosen) if chosen else ("done", None)
         verdict = {"done": "killed" if failed else "survived", "died": "killed", "timeout": "timeout"}[outcome]
         before, after = change(source, changed)
         result = {

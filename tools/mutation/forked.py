@@ -1,7 +1,7 @@
 """Runs tests in forks of a process that has imported everything but gpuload and the tests.
 
-Importing NumPy, Arrow, torch and pytest takes seconds, a fork milliseconds; gpuload itself is imported in each fork, one
-of its modules in the changed form.
+Importing NumPy, Arrow, torch and pytest takes seconds, a fork milliseconds. gpuload itself is imported in each
+fork, with one module changed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from mutation.plugin import Quick
+from mutation.plugin import TOO_SLOW, Quick
 from mutation.stages import ROOT
 
 SITE = Path(__file__).parent / "site"
@@ -52,22 +52,23 @@ def in_fork(job: Callable[[], Any], cpu_s: float, wall_s: float, log: str = os.d
         if not child:
             try:
                 _calm(folder, log, cpu_s)
-                answer.write_text(json.dumps(job()))
+                text = json.dumps(job())
+                answer.write_text(text)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(0)
-        end = time.monotonic() + wall_s
-        while time.monotonic() < end and not os.waitpid(child, os.WNOHANG)[0]:
-            time.sleep(0.02)
-        outcome = "done" if answer.exists() else "timeout" if time.monotonic() >= end else "died"
+        end, status = time.monotonic() + wall_s, None
+        while status is None and time.monotonic() < end:
+            ended, found = os.waitpid(child, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(found) if ended else time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):  # the child's group: it, and what it has started
             os.killpg(child, signal.SIGKILL)
-        if outcome == "timeout":
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
-        text = answer.read_text() if outcome == "done" else ""
-    return (outcome, json.loads(text)) if text else ("died" if outcome == "done" else outcome, None)
+        if status is None:
+            os.waitpid(child, 0)
+        if status in (None, TOO_SLOW, -signal.SIGXCPU):
+            return "timeout", None
+        return ("done", json.loads(answer.read_text())) if answer.exists() else ("died", None)
 
 
 def _calm(folder: str, log: str, cpu_s: float) -> None:
@@ -92,9 +93,10 @@ def change_module(module: str, source: str) -> None:
     importlib.import_module("sitecustomize")
 
 
-def run_tests(files: Sequence[str], chosen: list[str] | None, made: Path) -> str | None:
-    """The first test that fails; None if none does. To be called in a fork."""
-    quick = Quick(chosen, made)
+def run_tests(files: Sequence[str], limits: dict[str, float], made: Path) -> str | None:
+    """The first test that fails; None if none does. limits: the tests, and their processor seconds. To be called in a
+    fork."""
+    quick = Quick(list(limits), made, limits)
     _pytest(files, quick, "-x")
     return quick.failed[0] if quick.failed else None
 
@@ -105,7 +107,7 @@ def survey(files: Sequence[str], modules: Sequence[str], made: Path) -> dict[str
 
     coverage = Coverage(data_file=None, include=[str(ROOT / module) for module in modules], config_file=False)
     coverage.start()
-    quick = Quick(None, made, coverage)
+    quick = Quick(None, made, coverage=coverage)
     base = made.with_suffix(".sets")
     shutil.rmtree(base, ignore_errors=True)
     _pytest(files, quick, f"--basetemp={base}")
@@ -116,7 +118,7 @@ def survey(files: Sequence[str], modules: Sequence[str], made: Path) -> dict[str
     for module in modules:
         found = data.contexts_by_lineno(str(ROOT / module))
         lines[module] = {number: quick.tests_of(contexts) for number, contexts in found.items()}
-    return {"seconds": quick.seconds, "failed": quick.failed, "lines": lines}
+    return {"seconds": quick.seconds, "elapsed": quick.elapsed, "failed": quick.failed, "lines": lines}
 
 
 def _pytest(files: Sequence[str], quick: Quick, *options: str) -> None:

@@ -164,7 +164,7 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Brings a module into the form that decides behaviour: no annotations, and one spelling of a negated comparison."""
+    """Leaves of a module what decides its behaviour: no annotations, and one spelling of a negated comparison."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

@@ -1,6 +1,8 @@
-"""What a test run under mutation does otherwise than a usual one: chosen tests, fewer examples, sets made beforehand."""
+"""How a test run with a change differs from a usual one: chosen tests, fewer examples, sets that are there already."""
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 EXAMPLES = 100
+TOO_SLOW = 124
 MADE_BEFOREHAND = ("photos", "packed")  # fixtures of tests/conftest.py; nothing under test makes them
 
 
@@ -16,13 +19,18 @@ class Quick:
     """A pytest plugin.
 
     chosen: names of the tests to run, in this order; None: all. made: file with the paths of the fixtures made by an
-    earlier run; the first run writes it. coverage: told which test runs.
+    earlier run; the first run writes it. limits: processor seconds, by test; a test that takes more ends the process
+    with exit status TOO_SLOW. coverage: told which test runs.
     """
 
-    def __init__(self, chosen: list[str] | None, made: Path, coverage: Any = None) -> None:
-        self.chosen, self.made, self.coverage = chosen, made, coverage
+    def __init__(
+        self, chosen: list[str] | None, made: Path, limits: dict[str, float] | None = None, coverage: Any = None
+    ) -> None:
+        self.chosen, self.made, self.limits, self.coverage = chosen, made, limits or {}, coverage
+        signal.signal(signal.SIGPROF, lambda *_: os._exit(TOO_SLOW))
         self.paths: dict[str, str] = json.loads(made.read_text()) if made.exists() else {}
         self.seconds: dict[str, float] = {}  # of the processor, by test
+        self.elapsed: dict[str, float] = {}  # with what its child processes take
         self.failed: list[str] = []
         self.running = ""
         self.users: dict[str, list[str]] = {}  # of each fixture: the tests
@@ -76,11 +84,14 @@ class Quick:
         if self.coverage is not None:
             self.running = item.nodeid
             self.coverage.switch_context(item.nodeid)
-        begun = time.process_time()
+        begun, begun_at = time.process_time(), time.monotonic()
+        signal.setitimer(signal.ITIMER_PROF, self.limits.get(item.nodeid, 0))
         try:
             return (yield)
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             self.seconds[item.nodeid] = time.process_time() - begun
+            self.elapsed[item.nodeid] = time.monotonic() - begun_at
             if self.coverage is not None:
                 self.coverage.switch_context("")
 

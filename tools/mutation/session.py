@@ -48,16 +48,26 @@ class Lines:
     """Which tests run which line of a module, by its statements: a line within one has the tests of the whole."""
 
     def __init__(self, source: str, tests: dict[str, list[str] | None]) -> None:
-        self._tests = tests
-        self._spans = sorted(_spans(ast.parse(source)), key=lambda span: span[1] - span[0])
+        self._tests, tree = tests, ast.parse(source)
+        self._spans = sorted(_spans(tree), key=lambda span: span[1] - span[0])
+        # A private constant is run by whoever imports the module, but used by the tests of the lines that name it.
+        self._used_at: dict[int, list[int]] = {}
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(name := node.targets[0], ast.Name) and name.id[0] == "_":
+                uses = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id == name.id]
+                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    self._used_at[line] = [use for use in uses if use not in range(node.lineno, line + 1)]
 
     def tests(self, line: int) -> list[str] | None:
         """None: all, or not known since no test runs it in the process of the tests."""
-        span = next((span for span in self._spans if span[0] <= line <= span[1]), (line, line))
-        found = [self._tests[str(number)] for number in range(span[0], span[1] + 1) if str(number) in self._tests]
+        found = [names for at in self._used_at.get(line) or [line] for names in self._of_statement(at)]
         if not found or None in found:
             return None
         return sorted({name for names in found for name in names or ()})
+
+    def _of_statement(self, line: int) -> list[list[str] | None]:
+        first, last = next((span for span in self._spans if span[0] <= line <= span[1]), (line, line))
+        return [self._tests[str(number)] for number in range(first, last + 1) if str(number) in self._tests]
 
 
 def _spans(tree: ast.AST) -> Iterator[tuple[int, int]]:
