@@ -28,7 +28,7 @@ from gpuload.errors import (
 )
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, transforms
+    from gpuload import batchwise, monitor, transforms
     from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
@@ -68,6 +68,7 @@ __all__ = [
     "Tokens",
     "batchwise",
     "mix",
+    "monitor",
     "pack",
     "transforms",
 ]
@@ -89,7 +90,7 @@ _LAZY = {
     "pack": "packing.api",
 }
 
-_LAZY_MODULES = ("batchwise", "transforms")
+_LAZY_MODULES = ("batchwise", "monitor", "transforms")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,14 @@
-"""The command line: `python -m gpuload pack`, `index`, `verify`, `info`, `tune` and `warm-up`.
+"""The command line: `python -m gpuload pack`, `index`, `verify`, `info`, `doctor`, `tune` and `warm-up`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
     python -m gpuload verify shards
+    python -m gpuload doctor shards/train
     python -m gpuload tune shards/train
     python -m gpuload warm-up
 
-Exit codes: 0 success; 1 verify found faults; 2 nothing was done, one line on stderr says why; 3 packed, but some images
-were rejected (rejected.jsonl lists them); 130 stopped by Ctrl-C.
+Exit codes: 0 success; 1 verify or doctor found faults; 2 nothing was done, one line on stderr says why; 3 packed, but
+some images were rejected (rejected.jsonl lists them); 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -31,13 +32,13 @@ def main(argv: list[str] | None = None) -> int:
 
         # First of all: the server imports what workers need while this process imports the commands.
         start_server(_preload(argv))
-    from gpuload.commands import index, info, pack, tune, verify, warm_up
+    from gpuload.commands import doctor, index, info, pack, tune, verify, warm_up
     from gpuload.packing.run.output import SCRATCH_NAME
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (pack, index, verify, info, tune, warm_up):
+    for module in (pack, index, verify, info, doctor, tune, warm_up):
         module.add_command(subparsers)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run

@@ -33,7 +33,14 @@ __all__ = [
 
 
 class GpuloadError(Exception):
-    """Base class of all errors that gpuload raises on purpose."""
+    """Base class of all errors that gpuload raises on purpose.
+
+    What a message quotes of a file may hold line breaks and control characters, which a terminal would obey; they are
+    escaped.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_printable(value) if isinstance(value, str) else value for value in args))
 
 
 class ArgumentError(GpuloadError, ValueError):
@@ -74,6 +81,12 @@ class MissingPackageError(GpuloadError, ImportError):
 
 class StateError(GpuloadError):
     """A state_dict or a pickled Dataset belongs to another data set, or to another version of gpuload."""
+
+
+def _printable(message: str) -> str:
+    if message.isprintable():
+        return message
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
 
 
 def some_of(names: list[str], count: int = 3) -> str:

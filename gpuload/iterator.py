@@ -3,21 +3,28 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.corrupt import CorruptSamples, Report
 from gpuload.counted import counted
+from gpuload.decode.guard import OnCorrupt
 from gpuload.decode.interface import BatchDecodeError, no_pixels
 from gpuload.decode.open import DecoderName, choose_backend, open_decoder
-from gpuload.decode_errors import explain
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError, StateError
+from gpuload.errors import GpuloadError, ShardError, StateError
 from gpuload.fields import FieldSpec
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, check_process
+from gpuload.limits import count_cores
+from gpuload.monitor.binding import Setup
+from gpuload.monitor.metrics import Meter, Metrics
+from gpuload.monitor.ranges import annotate, annotate_each
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, interleave, open_data
@@ -27,7 +34,7 @@ from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
-from gpuload.read.batches import BatchReader
+from gpuload.read.batches import open_reader, read_alone
 from gpuload.tuning import tuned
 
 
@@ -97,6 +104,20 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
+        for each shard. That is done while reading ahead; the first batch waits for a window of shards.
+    max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
+        `--max-pixels` has the same default, Pillow's.
+    on_corrupt: what becomes of a sample whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
+        the next sample of its batch that decodes takes its place, with its own label, key and all other fields, and so
+        comes twice; of a batch without such a sample, the first one after the batch in the order. "mark": it stays,
+        with zeros for its image and the fill of its masks, and batches end with a field "corrupt", bool (N,), True
+        there: to weigh its loss with 0. Batch sizes, steps, states and all other samples are the same in all three.
+    max_corrupt: with "skip" and "mark", how many of them may come in an epoch on this rank, as a whole number or as a
+        share, in 0..1, of the samples that this rank gets in an epoch; more raise DecodeError.
+    corrupt_log: a file to which each of them is appended, as a line of JSON, whenever it comes.
+    exclude: samples to leave out, as `Dataset.subset` would: the file that `python -m gpuload verify --quarantine FILE`
+        wrote, or a list of keys. All ranks must leave out the same.
 
     Yields:
         images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
@@ -105,8 +126,11 @@ class DaliIterator(NotSupported):
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match.
-        DecodeError: while iterating, where a stored image does not decode; names shard and sample.
+        ShardError: while iterating, where a shard and its index do not match, an image has more than `max_pixels`, or a
+            shard was truncated or changed, or cannot be read any more. As after any error in a loop, `state_dict` is
+            then that of the last batch handed out; the next loop opens the shard again.
+        DecodeError: while iterating, where a stored image does not decode (names shard, sample, byte and reason), or
+            more than max_corrupt do not.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
@@ -144,9 +168,15 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        verify: Literal["sha256"] | None = None,
+        max_pixels: int = MAX_PIXELS,
+        on_corrupt: OnCorrupt = "raise",
+        max_corrupt: float = 0.01,
+        corrupt_log: str | Path | None = None,
+        exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
         self._process = os.getpid()
-        self.dataset, mixture = open_data(data)
+        self.dataset, mixture = open_data(data, exclude)
         self._datasets = mixture.datasets
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
         self._schedule = Schedule(augment)
@@ -162,7 +192,10 @@ class DaliIterator(NotSupported):
             shuffle=shuffle,
         )
         self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples)
-        collate = Collate(fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict)
+        marks = on_corrupt == "mark"
+        collate = Collate(
+            fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
+        )
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
 
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
@@ -174,8 +207,20 @@ class DaliIterator(NotSupported):
         self.device = self._arrays.device
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
-        stream = Stream(self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle)
-        self._reader = BatchReader(self._datasets, stream, collate.columns, collate.members, collate.masks)
+        # Has no reference to this loader, which its threads would keep alive.
+        self._open_reader = partial(
+            open_reader,
+            self._datasets,
+            partial(
+                Stream, self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle
+            ),
+            collate.columns,
+            collate.members,
+            collate.masks,
+            verify=verify is not None,
+            max_pixels=max_pixels if decodes else None,
+        )
+        self._reader = self._open_reader()
         self._decoder = open_decoder(
             self.decoder,
             device_id,
@@ -184,9 +229,19 @@ class DaliIterator(NotSupported):
             collate.mask_fills if decodes else None,
             graph,
             hw_decoder_load,
+            on_corrupt,
             batch_size=min(batch_size, self._epochs.samples),
             num_threads=self.num_threads,
             prefetch=prefetch,
+        )
+        self._corrupt = CorruptSamples(
+            self._datasets,
+            collate.masks,
+            on_corrupt,
+            max_corrupt,
+            corrupt_log,
+            epoch_samples=self._epochs.samples / self.ranks.world_size,
+            rank=self.ranks.rank,
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
@@ -195,6 +250,9 @@ class DaliIterator(NotSupported):
         self._loops = 0
         self._closed = False
         self.timing: Timing | None = None  # of the batch handed out last
+        folder = self._datasets[0].folder
+        setup = Setup(folder, self.decoder, self.device, self.num_threads, count_cores(), batch_size)
+        self._meter = Meter(self._reader.disk_s, setup)
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -252,6 +310,19 @@ class DaliIterator(NotSupported):
         settings = {"batch_size": self.batch_size, "drop_last": self.drop_last, "batches": len(self)}
         compare_ranks(self.ranks, {**self.state_dict(), **settings}, timeout_s)
 
+    def metrics(self, window: int | None = None) -> Metrics:
+        """What each stage took, images/s, the share of its time that training waited, and the stage that limits.
+
+        window: of the last so many batches, up to 1000; None: of all since the loader was constructed. It takes
+            microseconds, and may be called from any thread, while iterating or not.
+        """
+        return self._meter.metrics(window)
+
+    def report(self) -> Report:
+        """The samples that were replaced or marked on this rank since the loader was constructed: how many, and which
+        with key, shard, reason and epoch, the first 1,000 different ones. Empty with on_corrupt="raise"."""
+        return self._corrupt.report()
+
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""
         self._closed = True
@@ -294,30 +365,57 @@ class DaliIterator(NotSupported):
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
+        self._corrupt.start_epoch()
         try:
+            self._meter.start()
             asked = time.perf_counter()
             batches = self._reader.batches(self._epochs.parts(position), augments)
-            for batch, decoded in self._decoder.decode(batches):
-                fields = self._collate(batch, decoded, self._arrays)
-                self._handed_out = position._replace(samples=batch.stop - position.begin)
-                self.timing = Timing(batch.read_s, decoded.seconds, time.perf_counter() - asked)
+            read_spare = partial(read_alone, self._open_reader, augments)
+            for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
+                ready = time.perf_counter()
+                self._check_loop(loop)
+                self._reader.check()
+                batch, decoded = guarded.batch, guarded.decoded
+                if guarded.faults:
+                    self._corrupt.add(guarded, position.epoch)
+                    self._meter.bad_samples += len(guarded.faults)
+                with annotate("hand over"):
+                    fields = self._collate(batch, decoded, self._arrays, tuple(guarded.faults))
+                self._handed_out = at = position._replace(samples=batch.stop - position.begin)
+                waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+                self.timing = Timing(batch.read_s, decoded.seconds, waited_s)
                 yield fields
+                asked = self._meter.ask()
                 check_process(self._process)
-                if loop != self._loops:
-                    raise GpuloadError(
-                        "this loop was ended by a later one over the same DaliIterator, or by close(). "
-                        "To iterate twice at a time, construct two"
-                    )
-                asked = time.perf_counter()
-        except BatchDecodeError as error:
-            raise explain(error, self._datasets) from None
+                self._check_loop(loop)
+            self._check_loop(loop)  # a decoder that was closed ends
+            self._reader.check(look=True)
+        except Exception as error:
+            self._check_loop(loop)  # what is closed meanwhile fails in many ways
+            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
+            self._reader.check(look=not isinstance(error, ShardError))
+            if isinstance(error, BatchDecodeError):
+                raise self._corrupt.explain(error) from None
+            raise
         if (part := self._epochs.empty_part(position)) is not None:
+            asked = time.perf_counter()
             (last,) = self._reader.read([part], augments)
-            self._handed_out = position._replace(samples=self._epochs.samples)
+            ready = time.perf_counter()
             nothing = no_pixels(last, self._schedule.forms, len(self._collate.masks))
+            fields = self._collate(last, nothing, self._arrays)
+            self._handed_out = at = position._replace(samples=self._epochs.samples)
+            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
             self.timing = Timing(last.read_s, 0.0, 0.0)
-            yield self._collate(last, nothing, self._arrays)
+            yield fields
+            self._meter.ask()
         self._handed_out = self._epochs.following(position)
+
+    def _check_loop(self, loop: int) -> None:
+        if loop != self._loops:
+            raise GpuloadError(
+                "this loop was ended by a later one over the same DaliIterator, or by close(). "
+                "To iterate twice at a time, construct two"
+            ) from None
 
     def _check_usable(self) -> None:
         check_process(self._process)

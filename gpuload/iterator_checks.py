@@ -15,6 +15,7 @@ from gpuload.checks import (
     as_items,
     as_text,
     choice,
+    either,
     function,
     instance,
     number,
@@ -23,6 +24,7 @@ from gpuload.checks import (
     unknown_attribute,
     whole,
 )
+from gpuload.decode.guard import OnCorrupt
 from gpuload.decode.open import DecoderName
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import CallError, GpuloadError
@@ -49,6 +51,10 @@ def _as_device(value: Any) -> str:
     if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", device):
         raise ValueError
     return device
+
+
+def _as_keys(value: Any) -> tuple[str, ...]:
+    return tuple(map(as_text, as_items(value)))
 
 
 _MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
@@ -78,6 +84,16 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "verify": optional(choice("sha256")),
+    "max_pixels": COUNT,
+    "on_corrupt": choice(*get_args(OnCorrupt)),
+    "max_corrupt": either(
+        "a whole number of samples from 0, or a share as a float in 0..1", whole(0), number(0, 1, "a share")
+    ),
+    "corrupt_log": optional(PATH),
+    "exclude": optional(
+        either("a file that verify --quarantine wrote, or a list of keys", PATH, Rule("", _as_keys)),
+    ),
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 

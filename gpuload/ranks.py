@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from gpuload.errors import ArgumentError, DeviceError, GpuloadError
+from gpuload.limits import count_cores
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,8 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
 
 
 def count_threads(ranks: Ranks) -> int:
-    """This process's share of the cores it may run on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // ranks.local_world_size)
+    """This process's share of the cores that it may use, in a container those of its CPU quota."""
+    return max(1, count_cores() // ranks.local_world_size)
 
 
 def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -> None:

@@ -14,7 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gpuload.checks import Rule, choice, number, optional, whole
 from gpuload.errors import OutputError
+from gpuload.headers.json_text import parse_json
 from gpuload.ranks import Ranks, count_threads
 
 FILE_NAME = "tuning.json"
@@ -37,6 +39,17 @@ class Tuning:
     images_per_s: float
 
 
+_MOST = 4096  # as of the arguments of `DaliIterator`
+_RULES: dict[str, Rule[Any]] = {
+    "decoder": choice("dali", "native"),
+    "num_threads": whole(1, _MOST),
+    "prefetch": whole(1, _MOST),
+    "hw_decoder_load": optional(number(0, 1, "a share")),
+    "batch_size": whole(1),
+    "images_per_s": number(0, 1e12, "a rate"),
+}
+
+
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
     """The key of tunings: the GPU (None: the CPU), and the number of cores of this rank, which decode."""
     cores = count_threads(ranks)
@@ -56,7 +69,7 @@ def load_tuning(folder: str | Path, device: str, decoder: str = "auto") -> Tunin
             found = [_parse(one) for one in _read(path).get(device, [])]
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             warnings.warn(f"{path}: cannot be read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
             continue
         if found := [one for one in found if decoder in ("auto", one.decoder)]:
@@ -117,7 +130,7 @@ def _candidates(folder: Path) -> tuple[Path, Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     """The tunings by device."""
-    content = json.loads(path.read_text())
+    content = parse_json(path.read_text(encoding="utf-8"))
     if content["version"] != VERSION:
         raise ValueError(f"version {content['version']}, expected {VERSION}")
     devices: dict[str, Any] = content["devices"]
@@ -125,10 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse(saved: dict[str, Any]) -> Tuning:
-    found = Tuning(**{field.name: saved[field.name] for field in fields(Tuning)})
-    if min(found.num_threads, found.prefetch, found.batch_size) < 1 or not 0 <= (found.hw_decoder_load or 0) <= 1:
-        raise ValueError(f"{found}: a setting out of its range")
-    return found
+    return Tuning(**{field.name: _RULES[field.name].read(saved[field.name]) for field in fields(Tuning)})
 
 
 def _gpu_name(device_id: int) -> str:

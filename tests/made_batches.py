@@ -35,5 +35,10 @@ def with_images(batch: Batch, images: Sequence[U8]) -> Batch:
     return replace(batch, encoded=replace(batch.encoded, images=images, spans=spans_of(images)))
 
 
+def no_spare(position: int) -> Batch:
+    """For a `Guard` that needs no sample beyond its batches."""
+    raise AssertionError(f"a spare sample was asked for, at {position}")
+
+
 def spans_of(images: Sequence[U8]) -> np.ndarray:
     return np.array([(data.ctypes.data, data.nbytes) for data in images], np.int64).reshape(-1, 2)

@@ -65,6 +65,19 @@ def resizes(package: str) -> tuple[bool, int]:
     return preloaded, torch.get_num_threads()
 
 
+def crashes_by_width(content: bytes, height: int, width: int) -> str | None:
+    """A decoder that ends the process at images of some widths, and names one fault."""
+    if width == 61:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if width == 62:
+        os.abort()
+    if width == 63:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if width == 64:
+        signal.raise_signal(signal.SIGALRM)  # as where an image takes too long
+    return "is 65 wide" if width == 65 else None
+
+
 class SlowSource(FolderSource):
     """Reads slowly, so that a test can interrupt it."""
 

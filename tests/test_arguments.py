@@ -171,6 +171,12 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "verify": or_none(words("sha256")),
+    "max_pixels": COUNT,
+    "on_corrupt": words("raise", "skip", "mark"),
+    "max_corrupt": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
+    "corrupt_log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
+    "exclude": or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)]))),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
     "size": SIDES,
@@ -223,7 +229,7 @@ ENCODING: dict[str, Wrong] = {
     "size": or_none(
         wrong("whole", "items", "array", too=st.sampled_from([0, -1]) | tuples(2, 8, whole(1)) | KINDS["items"])
     ),
-    "fit": words("shortest", "crop", "stretch", "pad"),
+    "fit": words("shortest", "longest", "center-crop", "stretch", "pad"),
     "enlarge": FLAG,
     "quality": or_none(whole(1, 100)),
     "lossless": FLAG,
@@ -251,6 +257,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
     return {
         "DaliIterator": Call(gpuload.DaliIterator, usual, LOADER),
         "DaliIterator.set_epoch": Call(loader.set_epoch, {}, {"epoch": whole(0, 10**9)}),
+        "DaliIterator.metrics": Call(loader.metrics, {}, {"window": or_none(whole(1, 1000))}),
         "DaliIterator.load_state_dict": Call(loader.load_state_dict, {}, {"state": wrong("mapping")}),
         "DaliIterator.check_ranks": Call(loader.check_ranks, {}, {"timeout_s": number(ABOVE_0, 1e6)}),
         "Augment": Call(Augment, {"size": 8, "crop": "center"}, AUGMENT),

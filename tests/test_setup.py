@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
 BASH = shutil.which("bash") or "bash"
-TEST_EXTRAS = "sources,ray,examples,frameworks,bench,dev"
+TEST_EXTRAS = "sources,ray,monitor,examples,frameworks,bench,dev"
 
 
 def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

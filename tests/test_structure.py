@@ -1,6 +1,7 @@
 """The structure of the package: imports only go forward, and importing gpuload is cheap."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -15,11 +16,12 @@ PACKAGE = Path(gpuload.__file__).parent
 # The rooms of the package, which are its top-level modules and packages, in the order in which data passes through
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
-COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "draws", "headers", "fields", "disk"]
+COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits"]
+COMMON += ["draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
-LOADING += ["decode_errors", "iterator_checks", "iterator"]
-COMMANDS = ["commands", "cli", "__main__"]
+LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
+LOADING += ["corrupt", "iterator_checks", "iterator"]
+COMMANDS = ["doctor", "commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 _NATIVE = "decode/native"
@@ -32,6 +34,8 @@ OWNERS = {
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
+    "nvtx": {"monitor/ranges.py"},
+    "prometheus_client": {"monitor/exporter.py"},
 }
 
 
@@ -124,6 +128,42 @@ def test_large_packages_have_one_owner(path: Path) -> None:
     name = path.relative_to(PACKAGE).as_posix()
     used = {imported.split(".")[0] for imported in imports(path.read_text())}
     assert {package for package in used & set(OWNERS) if name not in OWNERS[package]} == set()
+
+
+# What prints: commands, and a process that tells its result to the one that started it.
+MAY_PRINT = {"cli.py", "__main__.py", "doctor/trial.py", "packing/progress.py"}
+
+
+def outputs(source: str) -> list[str]:
+    """Calls of `print`, uses of sys.stdout, and loggers that are not named after their module."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        text = ast.unparse(node) if isinstance(node, ast.Call | ast.Attribute) else ""
+        is_print = isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "builtins.print", "pprint")
+        is_logger = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger")
+        if is_print or text in ("sys.stdout", "sys.stderr", "sys.__stdout__", "logging.root"):
+            found.append(text)
+        if is_logger and text != "logging.getLogger(__name__)":
+            found.append(text)
+        if isinstance(node, ast.Call) and re.fullmatch(
+            r"logging\.(debug|info|warning|error|critical|exception|log|basicConfig)", ast.unparse(node.func)
+        ):
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_the_library_does_not_print(path: Path) -> None:
+    """It warns or logs, to loggers named after their modules, below "gpuload"; commands print."""
+    name = path.relative_to(PACKAGE).as_posix()
+    if name not in MAY_PRINT and not name.startswith("commands/"):
+        assert outputs(path.read_text()) == []
+
+
+def test_output_is_found() -> None:
+    text = "import logging, sys\nprint(1)\nsys.stderr.write('x')\nlogging.warning('x')\nlogging.getLogger('a').info(2)"
+    assert outputs(text) == ["print(1)", "logging.warning('x')", "sys.stderr", "logging.getLogger('a')"]
+    assert outputs("_LOG = logging.getLogger(__name__)\n_LOG.warning('fingerprint(%s)', 1)") == []
 
 
 def test_owners_exist() -> None:

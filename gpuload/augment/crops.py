@@ -28,7 +28,7 @@ class Crops(NamedTuple):
     mirror: I32
     mirror_y: I32
 
-    def select(self, rows: slice) -> "Crops":
+    def select(self, rows: I64 | slice) -> "Crops":
         """The crops of some of the images."""
         parts: list[npt.NDArray[Any]] = [part[rows] for part in self]
         return Crops(*parts)

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 from gpuload.augment.crops import Crops
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
+from gpuload.types import I64
 
 Crop = Literal["random", "center", "none", "pad_or_crop"]
 Interpolation = Literal["bilinear", "bicubic"]
@@ -24,7 +25,7 @@ class View(NamedTuple):
     steps: Steps | None
     erased: ErasedRegions | None
 
-    def select(self, rows: slice) -> "View":
+    def select(self, rows: I64 | slice) -> "View":
         """The same for some of the images."""
         return View(
             self.size,

@@ -1,13 +1,28 @@
 """What a decoder is: the interface of `gpuload.decode.dali` and `gpuload.decode.native`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gpuload.augment import Form
 from gpuload.read.batch import Batch
+
+
+class Fault(NamedTuple):
+    """Why a sample does not decode.
+
+    reason: in words, such as "it is truncated". mask: of which of its masks, counted as `Batch.masks` is; None of its
+    image.
+    """
+
+    reason: str
+    mask: int | None = None
+
+
+NO_FAULTS: Mapping[int, Fault] = MappingProxyType({})
 
 
 class Decoded(NamedTuple):
@@ -17,11 +32,18 @@ class Decoded(NamedTuple):
     masks: for each view, for each mask field, uint8 (N, height, width).
     seconds: from the start of its decoding until it was ready, or with DALI until it was taken. Batches are decoded
         concurrently.
+    work_s: work of the decoding threads, all together. read_wait_s: how long whoever asked for the batch waited until
+        it had been read. queue_depth: batches that were ready when it was asked for. NaN where it is not known.
+    broken: the samples that do not decode, by their rows. Their pixels may be anything; arrays are NumPy arrays then.
     """
 
     images: tuple[Any, ...]
     masks: tuple[tuple[Any, ...], ...]
     seconds: float
+    work_s: float = 0.0
+    read_wait_s: float = 0.0
+    queue_depth: float = 0.0
+    broken: Mapping[int, Fault] = NO_FAULTS
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
@@ -34,10 +56,11 @@ class Decoder(Protocol):
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """Each batch with its pixels.
 
-        Only one call is active at a time; a new one ends the one before.
+        Only one call is active at a time; a new one ends the one before. Samples that do not decode are told in
+        `Decoded.broken` by a decoder that can go on.
 
         Raises:
-            BatchDecodeError: images of the next batch do not decode.
+            BatchDecodeError: by a decoder that cannot: samples of the next batch do not decode. A new call may follow.
         """
 
     def close(self) -> None:
@@ -62,18 +85,11 @@ class Stored:
 
 
 class BatchDecodeError(Exception):
-    """Images of a batch, or masks of them, do not decode.
+    """Samples of a batch do not decode. faults: by their rows in the batch."""
 
-    batch: the batch. rows: of these samples in it. what: "image" or "mask". reason: why, where there is more to say
-    than that it does not decode.
-    """
-
-    def __init__(self, batch: Batch, rows: list[int], what: str = "image", reason: str | None = None) -> None:
-        super().__init__(f"{len(rows)} of {len(batch)} {what}s do not decode")
-        self.batch = batch
-        self.rows = rows
-        self.what = what
-        self.reason = reason
+    def __init__(self, batch: Batch, faults: Mapping[int, Fault]) -> None:
+        super().__init__(f"{len(faults)} of {len(batch)} samples do not decode")
+        self.batch, self.faults = batch, dict(sorted(faults.items()))
 
 
 class NoDecoder:
@@ -82,7 +98,7 @@ class NoDecoder:
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `Decoder`."""
         for batch in batches:
-            yield batch, Decoded((), (), 0.0)
+            yield batch, Decoded((), (), 0.0, read_wait_s=batch.read_s)
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -1,41 +1,53 @@
 """Masks: the class of each pixel of an image, as gray PNG."""
 
 import io
-import struct
-from collections.abc import Sequence
+import re
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from gpuload.augment import View
-from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.headers import png, sound_png
+from gpuload.types import U8, HeightWidth
 
 OTHER_SIZE = "it is not of its image's size"
 
-# The first chunk of a PNG, after its signature and length: its type, width and height (W3C PNG, 11.2.1).
-_HEADER, _HEADER_BYTES = struct.Struct(">4sII"), slice(12, 24)
+
+def reason_of(error: Exception) -> str:
+    """Why Pillow does not decode a file: one line, the same for the same file."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is in no image format that Pillow reads"
+    return re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split())) or type(error).__name__
 
 
-def find_other_sizes(batch: Batch, masks: Sequence[U8]) -> list[int]:
-    """Rows of the batch whose mask is not of its image's size. Only PNG headers are read."""
-    rows = []
-    sizes = zip(batch.encoded.widths.tolist(), batch.encoded.heights.tolist(), strict=True)
-    for row, (data, size) in enumerate(zip(masks, sizes, strict=True)):
-        header = data[_HEADER_BYTES].tobytes()
-        if header.startswith(b"IHDR") and _HEADER.unpack(header)[1:] != size:
-            rows.append(row)
-    return rows
+def refuse_damaged_png(data: U8) -> None:
+    """Raises OSError for a damaged PNG; where its end is damaged, Pillow shows the rest black, without a word."""
+    if data[: len(png.START)].tobytes() == png.START and (fault := sound_png.find_fault(data.data)) is not None:
+        raise OSError(fault)
 
 
-def decode_mask(data: U8) -> U8:
-    """uint8 (height, width).
+class OtherSizeError(ValueError):
+    """A mask is not of its image's size; the message is `OTHER_SIZE`."""
+
+
+_ANY_SIZE_PIXELS = 1 << 20  # decoded whatever the image's size, so that damage is told before a wrong size
+
+
+def decode_mask(data: U8, size: HeightWidth) -> U8:
+    """uint8 (height, width). size: of its image.
 
     Raises:
-        OSError: Pillow does not decode it.
+        OtherSizeError: it is of another size; a large one is not decoded then.
+        OSError: it is damaged, or Pillow does not decode it.
     """
+    refuse_damaged_png(data)
     with Image.open(io.BytesIO(data.tobytes())) as image:
-        return np.array(image.convert("L") if image.mode != "L" else image)
+        if image.width * image.height > max(size[0] * size[1], _ANY_SIZE_PIXELS):
+            raise OtherSizeError(OTHER_SIZE)
+        mask = np.array(image.convert("L") if image.mode != "L" else image)
+    if mask.shape != size:
+        raise OtherSizeError(OTHER_SIZE)
+    return mask
 
 
 def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int) -> U8:

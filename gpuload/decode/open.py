@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
+from gpuload.decode.guard import Guard, OnCorrupt
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
@@ -65,9 +66,10 @@ def open_decoder(
     mask_fills: tuple[int, ...] | None,
     graph: Callable[[Any, Any], Any] | None,
     hw_decoder_load: float | None,
+    on_corrupt: OnCorrupt = "raise",
     **options: Any,
-) -> Decoder:
-    """The decoder; options are batch_size, num_threads and prefetch.
+) -> Guard:
+    """The decoder, guarded; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
         asked for, so that nothing is decoded.
@@ -78,7 +80,7 @@ def open_decoder(
     if graph is not None and name != "dali":
         raise ArgumentError("graph: DALI operators need decoder='dali'")
     if mask_fills is None:
-        return NoDecoder()
+        return Guard(NoDecoder())
     manifests = [dataset.manifest for dataset in datasets]
     stored = Stored(
         max(manifest.width for manifest in manifests),
@@ -91,7 +93,7 @@ def open_decoder(
         with paused_collector():
             from gpuload.decode.native.decoder import NativeDecoder
 
-            return NativeDecoder(schedule.forms, stored, **options)
+            return Guard(NativeDecoder(schedule.forms, stored, **options), on_corrupt)
     is_plain = all(form.is_plain for form in schedule.forms)
     if not is_plain:
         require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
@@ -102,14 +104,15 @@ def open_decoder(
             "decoder='dali': one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    decoder: Decoder = DaliDecoder(
+    dali = DaliDecoder(
         schedule.forms, stored, device_id=device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
-    if is_plain:
-        return decoder
-    from gpuload.decode.postprocess import PostprocessingDecoder
+    decoder: Decoder = dali
+    if not is_plain:
+        from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
+        decoder = PostprocessingDecoder(decoder, schedule.forms, mask_fills, device_id)
+    return Guard(decoder, on_corrupt, dali.find_faults)
 
 
 def _is_raw(dataset: Dataset) -> bool:

@@ -84,7 +84,8 @@ class PostprocessingDecoder:
                 pixels if postprocess is None else _postprocess_view(postprocess, form, pixels, view)
                 for postprocess, form, pixels, view in parts
             )
-            yield batch, Decoded(images, tuple(map(self._warp, decoded.masks, batch.views)), decoded.seconds)
+            masks = tuple(map(self._warp, decoded.masks, batch.views))
+            yield batch, decoded._replace(images=images, masks=masks)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -93,6 +94,7 @@ class Dataset:
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
         self._selected: I64 | None = None
+        self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
         self._check_shards()
         self._index = Index(self.folder / index_file.FILE_NAME, self.manifest.fields)
         if len(self._index) != len(self.shard_paths):
@@ -212,6 +214,15 @@ class Dataset:
         return numbers if self._selected is None else self._selected[numbers]
 
     @property
+    def index_path(self) -> Path:
+        return self._index.path
+
+    @property
+    def index_bytes(self) -> pa.Buffer:
+        """The index file, memory-mapped."""
+        return self._index.bytes
+
+    @property
     def schema(self) -> pa.Schema:
         """Names and Arrow types of the index columns."""
         return self._index.schema
@@ -286,19 +297,22 @@ class Dataset:
         return self.fields[name]
 
     def _check_shards(self) -> None:
-        for path, info in zip(self.shard_paths, self.manifest.shards, strict=True):
+        for number, (path, info) in enumerate(zip(self.shard_paths, self.manifest.shards, strict=True)):
             try:
-                found = os.stat(path).st_size
-            except OSError:
+                stamp = os.stat(path)
+            except (OSError, ValueError):
                 raise ShardError(
                     f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
                     "folder again"
                 ) from None
-            if found != info.bytes:
+            if not stat.S_ISREG(stamp.st_mode):  # opening a pipe would wait for its other end
+                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
+            if (found := stamp.st_size) != info.bytes:
                 raise ShardError(
                     f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "
                     "It was truncated or replaced: copy it again, or index the folder again"
                 )
+            self.shard_times[number] = stamp.st_mtime_ns
 
 
 def _reopen(folder: str, fingerprint: str, selected: I64 | None) -> Dataset:

@@ -52,22 +52,28 @@ class Index:
     def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
         self.path = path
         try:
-            self._reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
+            self.bytes = pa.memory_map(str(path), "r").read_buffer()  # no copy: the memory map
+            self._reader = pa.ipc.open_file(self.bytes)
+            self.schema: pa.Schema = self._reader.schema
+            names = self.schema.names
         except FileNotFoundError:
             raise FormatError(
                 f"{path}: missing. Copy the folder again, or index its shards: python -m gpuload index"
             ) from None
-        except pa.ArrowInvalid as error:
-            raise FormatError(f"{path}: not an Arrow file, or truncated ({error}). Copy the folder again") from None
-        missing = [name for name in index_schema(fields).names if name not in self._reader.schema.names]
-        if missing:
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
             raise FormatError(
-                f"{path}: has no column {missing[0]!r}, which manifest.json requires. Copy the folder again"
-            )
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._reader.schema
+                f"{path}: not an Arrow file, or truncated ({_first_line(error)}). Copy the folder again"
+            ) from None
+        for column in index_schema(fields):
+            if names.count(column.name) != 1:
+                raise FormatError(
+                    f"{path}: has no column {column.name!r}, which manifest.json requires, or several. "
+                    "Copy the folder again"
+                )
+            if (found := self.schema.field(column.name).type) != column.type:
+                raise FormatError(
+                    f"{path}: column {column.name!r} is of type {found}, expected {column.type}. Copy the folder again"
+                )
 
     def __len__(self) -> int:
         """Number of shards."""
@@ -75,8 +81,21 @@ class Index:
 
     def shard(self, number: int) -> pa.RecordBatch:
         """The rows of one shard; its columns are views of the file."""
-        return self._reader.get_batch(number)
+        try:
+            return self._reader.get_batch(number)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from None
 
     def table(self) -> pa.Table:
         """All rows; the columns have one chunk per shard and are views of the file."""
-        return self._reader.read_all()
+        try:
+            return self._reader.read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> FormatError:
+        return FormatError(f"{self.path}: is damaged ({_first_line(error)}). Copy the folder again")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).splitlines()[:1])

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuload.errors import FormatError
+from gpuload.disk.manifest_check import check_field, checked_values
+from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
-from gpuload.fields.registry import kind_of
+from gpuload.headers.json_text import parse_json
 from gpuload.installed import upgrade_command
 
 FILE_NAME = "manifest.json"
@@ -85,7 +86,7 @@ class Manifest:
         """
         path = folder / FILE_NAME
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise FormatError(
                 f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
@@ -101,18 +102,21 @@ class Manifest:
                 f"Upgrade with `{upgrade_command()}`, or pack again"
             )
         try:
-            manifest = cls(
-                shards=tuple(ShardInfo(**shard) for shard in found["shards"]),
-                fields=tuple(Field.from_json(entry) for entry in found["fields"]),
-                classes=None if found["classes"] is None else tuple(found["classes"]),
-                mean=None if found["mean"] is None else tuple(found["mean"]),
-                std=None if found["std"] is None else tuple(found["std"]),
-                **{name: found[name] for name in ("width", "height", "image_bytes", "pixels_from", "packing")},
-            )
-        except (KeyError, TypeError) as error:
+            values = checked_values(found)
+            shards = tuple(ShardInfo(**shard) for shard in values.pop("shards"))
+            fields = tuple(Field(**entry) for entry in values.pop("fields"))
+            manifest = cls(shards, fields, **values)
+        except (TypeError, ValueError) as error:  # TypeError: a field without a name, a kind or a member
             raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
         for field_ in manifest.fields:
-            kind_of(field_)  # raises FormatError for an unknown kind
+            check_field(field_)
+        names = [field_.name for field_ in manifest.fields]
+        images = [field_.name for field_ in manifest.fields if field_.kind in ("image", "raw")]
+        if len(set(names)) < len(names) or images != ["image"]:
+            raise FormatError(
+                f"{path}: is damaged: a set has one field 'image' of kind image or raw, and no two of one name; found "
+                f"{some_of(names, 8)}. Copy the folder again"
+            )
         if manifest.fingerprint != found.get("fingerprint"):
             raise FormatError(
                 f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"

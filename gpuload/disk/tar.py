@@ -108,7 +108,7 @@ def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]
                 if info.offset_data + info.size > shard_bytes:
                     raise tarfile.ReadError("unexpected end of data")
                 yield Member(info.name, info.offset_data, info.size)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:  # sizes and times beyond any number
         raise ShardError(
             f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again; `tar tf` should "
             "list it"

@@ -15,6 +15,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
+from gpuload.headers.npy import read_array
 from gpuload.types import Array, ClassNames
 
 _INT64 = whole(-(2**63), 2**63 - 1, "a whole number of 64 bits")
@@ -61,6 +62,13 @@ class ArrayKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {shape_column(field): pa.list_(pa.int32())}
 
+    def field_fault(self, field: Field) -> str:
+        try:
+            dtype = np.dtype(field.dtype or "?O")
+        except Exception:  # of Python's parser, too
+            return f"there is no dtype {field.dtype!r}"
+        return "" if dtype.itemsize and not dtype.hasobject else f"its arrays cannot be of dtype {field.dtype!r}"
+
     def claims(self, value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.ndim > 0
 
@@ -80,12 +88,12 @@ class ArrayKind(Kind):
         return Member(header + array.tobytes(), len(header), {shape_column(field): list(array.shape)})
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {shape_column(field): list(np.load(io.BytesIO(content), allow_pickle=False).shape)}
+        return {shape_column(field): list(read_array(content).shape)}
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         if member.rpartition(".")[2] != "npy":
             return None
-        array = np.load(io.BytesIO(content()), allow_pickle=False)
+        array = read_array(content())
         return Field(member.rpartition(".")[0] or self.name, self.name, member, dtype=array.dtype.str)
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
@@ -121,7 +129,7 @@ def npy_header(array: npt.NDArray[np.generic]) -> bytes:
 
 def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str | None) -> str:
     """`Kind.find_fault` for a `.npy` member that should hold an array of this shape and dtype."""
-    array = np.load(io.BytesIO(content), allow_pickle=False)
+    array = read_array(content)
     if array.shape != shape or array.dtype.str != dtype or content[header:] != array.tobytes():
         return f"is an array {array.shape} of {array.dtype.str}, the index says {shape} of {dtype}"
     return ""

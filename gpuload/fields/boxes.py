@@ -19,6 +19,7 @@ from gpuload.fields.motion import crop_edges, flips
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
+from gpuload.headers.json_text import parse_json
 from gpuload.types import F32, F64, I64, ClassNames, HeightWidth
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
@@ -146,7 +147,7 @@ class BoxesKind(Kind):
         return sizes
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        found = json.loads(content)
+        found = parse_json(content)
         return {field.name: found["boxes"], class_column(field): found["classes"]}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
@@ -173,8 +174,9 @@ def class_column(field: Field) -> str:
 def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) -> list[list[float]]:
     """The boxes of one sample, as float32 numbers."""
     try:
-        array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
-    except (TypeError, ValueError):
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
+            array: F32 = np.array(list(boxes), np.float32).reshape(len(boxes), 4)
+    except (TypeError, ValueError, OverflowError):
         raise SourceError(
             f"{where}: a box must be four numbers, x0 y0 x1 y1; {name!r} of sample {row} is {str(boxes)[:60]}"
         ) from None

@@ -12,6 +12,7 @@ from gpuload.fields.captions import text_bytes
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import BoundField, DatasetView, Rows
+from gpuload.headers.json_text import parse_json
 from gpuload.types import I64, ClassNames
 
 
@@ -69,7 +70,7 @@ class BoundJson:
         documents: list[Any] = []
         for row, text in enumerate(rows.columns[self.name].to_pylist()):
             try:
-                documents.append(json.loads(text))
+                documents.append(parse_json(text))
             except ValueError as error:
                 raise DecodeError(
                     f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} is not a JSON document "

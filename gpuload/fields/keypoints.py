@@ -17,6 +17,7 @@ from gpuload.fields.motion import apply_affine, crop_and_flip, flips
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
+from gpuload.headers.json_text import parse_json
 from gpuload.types import F32, F64, I64, Bools, ClassNames, HeightWidth
 
 KeypointFormat = Literal["xyv", "xy"]
@@ -107,6 +108,9 @@ class KeypointsKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.list_(pa.list_(pa.float32(), 3 * field.size))}
 
+    def field_fault(self, field: Field) -> str:
+        return "" if field.size else "its instances have no points"
+
     def parse_cell(self, cell: Any) -> Any:
         return parse_list(cell)
 
@@ -150,7 +154,7 @@ class KeypointsKind(Kind):
         return sizes
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: json.loads(content)}
+        return {field.name: parse_json(content)}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         instances = rows.column(field.name)
@@ -247,8 +251,11 @@ def _instances(where: str, name: str, row: int, value: Any, names: ClassNames) -
         instances = [] if value is None else list(value)
         if not instances:
             return np.empty((0, 0, 3), np.float32)
-        found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
-    except (TypeError, ValueError):
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused below
+            found = np.stack([_triples(np.array(instance, np.float32), names) for instance in instances])
+        if not found.shape[1]:
+            raise ValueError("no points")
+    except (TypeError, ValueError, OverflowError):
         raise SourceError(
             f"{where}: an instance must be a list of x, y, visibility (or x, y) for each point, with the same points "
             f"in all instances; {name!r} of sample {row} is {str(value)[:60]}"

@@ -104,6 +104,10 @@ class Kind(ABC):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         """Names and types of the field's index columns, apart from the offset and size of its member."""
 
+    def field_fault(self, field: Field) -> str:
+        """Why the manifest cannot describe a field of this kind so, such as by a size of 0; "" where it can."""
+        return ""
+
     def class_column(self, field: Field) -> str | None:
         """The index column with class numbers, as integers or lists of integers; None for a kind without classes."""
         return None

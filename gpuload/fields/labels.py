@@ -17,6 +17,7 @@ from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member,
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.ragged import flat, lengths_of, rows_of
 from gpuload.fields.rows import BoundField, DatasetView, Rows
+from gpuload.headers.json_text import parse_json
 from gpuload.types import I64, ClassNames
 
 
@@ -75,7 +76,7 @@ class LabelsKind(Kind):
         return sizes
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: json.loads(content)}
+        return {field.name: parse_json(content)}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         labels = rows.column(field.name)

@@ -15,7 +15,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
-from gpuload.types import Array, ClassNames
+from gpuload.types import Array, ClassNames, WidthHeight
 
 _MEMBERS = ("mask.png", "seg.png", "mask")  # extensions in shards packed by other tools
 _MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # Pillow's modes with one number per pixel
@@ -67,10 +67,7 @@ class MaskKind(Kind):
         Raises:
             DecodeError: it cannot be decoded, has a different size from its image, or has colours or numbers above 255.
         """
-        numbers, is_plain = _class_numbers(value)
-        if numbers.ndim != 2 or numbers.shape[::-1] != placement.source:
-            shape = " x ".join(map(str, numbers.shape[1::-1]))
-            raise DecodeError(f"the mask has {shape} pixels, its image {placement.source[0]} x {placement.source[1]}")
+        numbers, is_plain = _class_numbers(value, placement.source)
         if numbers.size and (numbers.min() < 0 or numbers.max() > 255):
             raise DecodeError(f"a mask's class numbers must be in 0..255; found {numbers.min()}..{numbers.max()}")
         if is_plain and not placement.changes:
@@ -98,15 +95,27 @@ class MaskKind(Kind):
         return PixelField(wanted.name, "mask", wanted.fill)
 
 
-def _class_numbers(value: bytes | Array) -> tuple[Array, bool]:
-    """The numbers (height, width), and whether the value is a PNG that can be stored as it is."""
+def _class_numbers(value: bytes | Array, size: WidthHeight) -> tuple[Array, bool]:
+    """The numbers (height, width), and whether the value is a PNG that can be stored as it is.
+
+    Raises:
+        DecodeError: as `MaskKind.store`, before anything of another size is decoded.
+    """
+
+    def check(shape: tuple[int, ...]) -> None:
+        if shape != size:
+            raise DecodeError(f"the mask has {' x '.join(map(str, shape[:2]))} pixels, its image {size[0]} x {size[1]}")
+
     if isinstance(value, np.ndarray):
-        return (value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value), False
+        numbers = value[..., 0] if value.ndim == 3 and value.shape[-1] == 1 else value
+        check(numbers.shape[1::-1] + numbers.shape[2:])
+        return numbers, False
     try:
         is_plain = value.startswith(png.START) and value[25] == _GRAY and png.read_header(value).plain
         image = Image.open(io.BytesIO(value))
         if image.mode not in _MODES:
             raise DecodeError(f"a mask must hold one class number per pixel; found colours (mode {image.mode})")
+        check(image.size)
         return np.asarray(image), is_plain
     except DecodeError:
         raise

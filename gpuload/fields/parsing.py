@@ -1,13 +1,14 @@
 """Helpers of several kinds for parsing values as people write them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gpuload.checks import shown
 from gpuload.errors import SourceError, some_of
+from gpuload.headers.json_text import parse_json
 from gpuload.types import ClassNames
 
 
@@ -17,6 +18,9 @@ def is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+_MOST_CLASSES = 2**63
 
 
 def is_whole(value: Any) -> bool:
@@ -37,8 +41,8 @@ def parse_list(cell: Any) -> list[Any]:
     text = cell.strip()
     if text.startswith("["):
         try:
-            return [*json.loads(text)]
-        except ValueError:
+            return [*parse_json(text)]
+        except (ValueError, TypeError):
             raise ValueError(f"{text[:60]!r} is not a JSON list") from None
     separator = next((separator for separator in ";|," if separator in text), None)
     return [part.strip() for part in text.split(separator) if part.strip()]
@@ -50,20 +54,25 @@ def number_classes(
     """Class numbers from lists of numbers, or of names, which are numbered in sorted order; and the names.
 
     Raises:
-        SourceError: a number is negative or has no name in `classes`, or a name is not in `classes`.
+        SourceError: a number is negative or has no name in `classes`, a name is not in `classes`, or a class is neither
+            number nor name.
     """
-    values = {value for row in rows for value in row}
+    found = [value for row in rows for value in row]
+    if others := [value for value in found if isinstance(value, list | tuple | dict)]:
+        raise SourceError(f"{where}: classes of {name!r} are numbers or names; found {shown(others[0])}. Correct that")
+    values = set(found)
     if all(is_whole(value) for value in values):
         numbers = [[int(value) for value in row] for row in rows]
         lowest, highest = min(map(int, values), default=0), max(map(int, values), default=0)
-        if lowest < 0 or (classes is not None and highest >= len(classes)):
-            wrong = lowest if lowest < 0 else highest
-            allowed = "0 or more" if classes is None else f"in 0..{len(classes) - 1}"
+        most = _MOST_CLASSES if classes is None else len(classes)
+        if lowest < 0 or highest >= most:
+            wrong = shown(lowest if lowest < 0 else highest)
+            allowed = "0 or more" if classes is None and lowest < 0 else f"in 0..{most - 1}"
             raise SourceError(f"{where}: class numbers of {name!r} must be {allowed}; found {wrong}. Renumber them")
         return numbers, classes
-    names = tuple(sorted({str(value) for value in values})) if classes is None else classes
+    names = tuple(sorted({str(value) for value in found})) if classes is None else classes
     number_of = {value: number for number, value in enumerate(names)}
-    unknown = sorted({str(value) for value in values} - set(number_of))
+    unknown = sorted({str(value) for value in found} - set(number_of))
     if unknown:
         raise SourceError(
             f"{where}: the classes of {name!r} must be in the source's list of classes; it lacks {some_of(unknown)}. "

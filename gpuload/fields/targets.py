@@ -16,6 +16,7 @@ from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placemen
 from gpuload.fields.parsing import is_number
 from gpuload.fields.ragged import flat
 from gpuload.fields.rows import BoundField, DatasetView, Rows, Value
+from gpuload.headers.json_text import parse_json
 from gpuload.types import I64, Array, ClassNames
 
 _NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
@@ -94,7 +95,7 @@ class TargetKind(Kind):
         return np.full(len(samples), 16 * field.size + 16)
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: json.loads(content)}
+        return {field.name: parse_json(content)}
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
         return BoundTarget(spec if isinstance(spec, Target) else Target(field.name), field)

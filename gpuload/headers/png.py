@@ -9,6 +9,7 @@ from typing import NamedTuple
 START = b"\x89PNG\r\n\x1a\n"
 
 _GRAY, _RGB = 0, 2
+_HEADER_BYTES = 33  # the signature and the first chunk
 _NOT_PLAIN = frozenset({b"tRNS", b"eXIf", b"acTL"})  # transparency, rotation, animation
 _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 
@@ -26,7 +27,13 @@ def read_header(data: bytes) -> PngHeader:
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     not_plain = PngHeader(width, height, False)
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
-    if data[12:16] != b"IHDR" or data[24] != 8 or data[25] not in (_GRAY, _RGB) or data[26:29] != bytes(3):
+    if (
+        len(data) < _HEADER_BYTES
+        or data[12:16] != b"IHDR"
+        or data[24] != 8
+        or data[25] not in (_GRAY, _RGB)
+        or data[26:29] != bytes(3)
+    ):
         return not_plain
     at = len(START)
     while at + 12 <= len(data):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,6 +23,7 @@ from gpuload.checks import (
     several,
 )
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.quarantine import leave_out
 from gpuload.errors import ArgumentError
 from gpuload.order.interleaving import Interleaving, ShuffledBlocks, Stratified
 
@@ -79,12 +80,22 @@ def interleave(mixture: Mixture, seed: int) -> Interleaving:
     return Stratified(mixture.shares) if mixture.batches == "stratified" else ShuffledBlocks(mixture.shares, seed)
 
 
-def open_data(data: str | Path | Dataset | Mixture) -> tuple[Dataset | Mixture, Mixture]:
-    """What a user gave as data, opened; and the same as a mixture, which may be of one data set."""
-    if isinstance(data, Mixture):
-        return data, data
-    dataset = data if isinstance(data, Dataset) else Dataset(data)
-    return dataset, Mixture((dataset,), (1.0,))
+def open_data(
+    data: str | Path | Dataset | Mixture, exclude: str | Path | Sequence[str] | None = None
+) -> tuple[Dataset | Mixture, Mixture]:
+    """What a user gave as data, opened; and the same as a mixture, which may be of one data set.
+
+    exclude: a quarantine file, or keys: samples to leave out.
+
+    Raises:
+        ArgumentError: no data set has one of the keys, the file is none, or nothing is left of a data set.
+    """
+    whole = data if isinstance(data, Mixture | Dataset) else Dataset(data)
+    mixture = whole if isinstance(whole, Mixture) else Mixture((whole,), (1.0,))
+    if exclude is not None and (rest := leave_out(mixture.datasets, exclude)) != mixture.datasets:
+        mixture = replace(mixture, datasets=rest)
+        whole = mixture if isinstance(whole, Mixture) else rest[0]
+    return whole, mixture
 
 
 def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:

@@ -10,6 +10,7 @@ from gpuload.errors import StateError
 from gpuload.order.mixture import Mixture
 
 VERSION = 1
+_QUOTES = "'\""
 
 
 class Position(NamedTuple):
@@ -65,21 +66,22 @@ class RunIdentity:
                 f"state_dict: was made {made} balance= or weights=, this loader is {has} them, or they differ. The "
                 "order would differ: construct it with the same balance, weights, replacement and num_samples"
             )
-        expected = self.state_dict(Position(0, 0, 0))
-        if missing := sorted(set(expected) - set(state)):
+        needed = self.state_dict(Position(0, 0, 0))
+        if missing := sorted(set(needed) - set(state)):
             raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
         if state["fingerprint"] != self.data.fingerprint:
+            fingerprint = shown(state["fingerprint"]).strip(_QUOTES)
             raise StateError(
                 f"state_dict: is of another data set ({_count('dataset_samples', state['dataset_samples']):,} "
-                f"samples, fingerprint {state['fingerprint']}); {self.data.folder} has {len(self.data):,}, fingerprint "
+                f"samples, fingerprint {fingerprint}); {self.data.folder} has {len(self.data):,}, fingerprint "
                 f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
         for name in ("seed", "shuffle", "window"):
-            if state[name] != getattr(self, name):
+            expected, found = getattr(self, name), shown(state[name])
+            if state[name] != expected:
                 raise StateError(
-                    f"state_dict: was made with {name}={shown(state[name])}, this loader has "
-                    f"{name}={getattr(self, name)}. The order would differ: construct it with "
-                    f"{name}={shown(state[name])}"
+                    f"state_dict: was made with {name}={found}, this loader has {name}={expected}. "
+                    f"The order would differ: construct it with {name}={found}"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from gpuload.augment.schedule import Schedule
 from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.apply import apply_transforms, check_transforms
@@ -16,6 +18,8 @@ from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.index_check import check_first_rows
 from gpuload.transforms.geometry import affine_of
+
+CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 
 _NOT_IN_INDEX = ("index", "dataset")  # the batch has them
 
@@ -40,6 +44,7 @@ class Collate:
         transforms: Sequence[BatchTransform],
         *,
         output_dict: bool,
+        marks: bool = False,
     ) -> None:
         self._transforms, self._output_dict = tuple(transforms), output_dict
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
@@ -68,13 +73,22 @@ class Collate:
             form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
             check_transforms(self._transforms, form)
         self.names = (*names, *sorted(added - set(names)))
+        self._marks = marks
+        if marks and CORRUPT in self.names:
+            raise ArgumentError(
+                f"fields={tuple(names)!r}: on_corrupt='mark' adds a field {CORRUPT!r}, and there is one already. Leave "
+                "it out, or use on_corrupt='skip'"
+            )
 
     @property
     def _num_classes(self) -> int | None:
         return None if self._classes is None else len(self._classes)
 
-    def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays) -> Any:
-        """The fields of a batch, in the order asked for, then those that batch transforms add, by name."""
+    def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()) -> Any:
+        """The fields of a batch, in the order asked for, then those that batch transforms add, by name, then the marks.
+
+        broken: rows of samples that do not decode; where they are marked, their pixels become zeros.
+        """
         rows = Rows(
             {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources},
             batch.encoded.members,
@@ -90,6 +104,10 @@ class Collate:
                 fields["image"] = self._views([make.images(pixels) for pixels in decoded.images])
             for number, name in enumerate(self.masks):
                 fields[name] = self._views([make.from_decoder(masks[number]) for masks in decoded.masks])
+            if self._marks and broken:
+                levels = {"image": 0} if self.has_images else {}
+                for name, level in {**levels, **dict(zip(self.masks, self.mask_fills, strict=True))}.items():
+                    _clear(fields[name], list(broken), level)
             if self._transforms:
                 fields = {name: fields[name] for name in self._asked}  # in the order asked for
                 apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws))
@@ -97,9 +115,14 @@ class Collate:
                     if name not in fields:
                         raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was asked for")
                 fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
+        names = self.names
+        if self._marks:
+            marks = np.zeros(len(batch), np.bool_)
+            marks[list(broken)] = True
+            fields[CORRUPT], names = arrays.from_host(marks), (*names, CORRUPT)
         if self._output_dict:
-            return {name: fields[name] for name in self.names}
-        return tuple(fields[name] for name in self.names)
+            return {name: fields[name] for name in names}
+        return tuple(fields[name] for name in names)
 
     def _views(self, made: list[Any]) -> Any:
         return made[0] if self._is_single else tuple(made)
@@ -108,6 +131,12 @@ class Collate:
         """Images, and added fields of that shape, get the batch's dtype; all else stays as it is."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def _clear(pixels: Any, rows: list[int], level: int) -> None:
+    """Sets these rows of an array, or of one for each view, to a level."""
+    for array in pixels if isinstance(pixels, tuple) else (pixels,):
+        array[rows] = level
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:

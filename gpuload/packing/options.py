@@ -1,6 +1,5 @@
 """The settings of the packer, from which the command line takes its defaults."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,6 +20,8 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
+from gpuload.headers.limits import MAX_PIXELS
+from gpuload.limits import count_cores
 from gpuload.packing.image.placement import Fit
 from gpuload.types import WidthHeight
 
@@ -84,7 +85,7 @@ class Encoding:
     check: Literal["full", "header"] = "full"
     drop_gray: bool = False
     min_size: int = 0
-    max_pixels: int = 178_956_970
+    max_pixels: int = MAX_PIXELS
     resizer: Resizer = "auto"
 
     def __post_init__(self) -> None:
@@ -239,7 +240,7 @@ class PackOptions:
 
     @property
     def worker_count(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or count_cores()
 
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

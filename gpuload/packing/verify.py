@@ -1,53 +1,115 @@
-"""Reads all of a packed folder again and lists every fault."""
+"""Reads all of a packed folder again and lists every fault.
+
+Images are decoded in processes that may die: a worker notes which sample it decodes, and the next one passes over a
+sample that killed it.
+"""
 
 import hashlib
 import io
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import DecodeError, FormatError
+from gpuload.errors import DecodeError, FormatError, OutputError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.headers.limits import MAX_PIXELS
+from gpuload.limits import count_cores
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.options import Encoding
+from gpuload.packing.run.lost_workers import exit_name
+from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
 from gpuload.packing.run.workers import Workers
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
-_ANY_SIZE = Encoding(max_pixels=1 << 62)
+
+
+_MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
+
+# Decodes an image as a loader does: its bytes, its height and width as the index says. Returns what is wrong, or None.
+# Importable by its name, for the workers.
+DecodeCheck = Callable[[bytes, int, int], str | None]
 
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """Verifies shard `number` of a packed folder. died: how the worker that last tried ended, or ""."""
+    """Verifies shard `number` of a packed folder.
+
+    position: path of the file in which the worker notes where it is. decode: besides the check of the packer.
+    known_bad: samples (by their rows) that killed a worker, and why. killed_at: the row at which SIGKILL ended one; it
+    is tried once more, since the kernel sends that where memory is short, too. died: how the worker that last tried
+    ended, where no sample is to blame, or "".
+    """
 
     folder: Path
     number: int
     shard: ShardInfo
     fields: tuple[Field, ...]
+    position: Path
+    decode: DecodeCheck | None = None
+    known_bad: Mapping[int, str] = field(default_factory=dict)
+    killed_at: int = NOWHERE
     died: str = ""
 
 
+@dataclass
+class ShardFaults:
+    """What is wrong with a shard: one line each, and the samples that a loader should leave out."""
+
+    lines: list[str] = field(default_factory=list)
+    bad: list[Quarantined] = field(default_factory=list)
+
+
 def verify(
-    folder: str | Path, workers: int | None = None, watch: Callable[[int, int], None] = lambda n, of: None
+    folder: str | Path,
+    workers: int | None = None,
+    watch: Callable[[int, int], None] = lambda n, of: None,
+    *,
+    decode: DecodeCheck | None = None,
+    quarantine: str | Path | None = None,
 ) -> list[str]:
-    """The faults of a packed folder, or of all splits in a folder of splits, one line each. Writes nothing.
+    """The faults of a packed folder, or of all splits in a folder of splits, one line each. Writes nothing into it.
 
     workers: number of processes; None: one for each core that this process may use. watch: called with the number of
-    shards verified and the number of all shards.
+    shards verified and the number of all shards. decode: a decoder that every image must pass, too. quarantine: a file
+    to write the samples to that have a fault of their own, for `DaliIterator(exclude=…)`; it may become empty.
 
     Raises:
         FormatError: it is not a packed folder.
+        OutputError: the file cannot be written.
     """
+    bad: list[Quarantined] = []
+    if quarantine is not None:
+        _write(quarantine, bad)  # before the work of hours
+    faults = _verify_all(folder, partial(_verify_split, workers=workers, watch=watch, decode=decode, bad=bad))
+    if quarantine is not None:
+        _write(quarantine, bad)
+    return faults
+
+
+def _write(path: str | Path, bad: Sequence[Quarantined]) -> None:
+    try:
+        write_quarantine(path, bad)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}). Give another file to --quarantine") from None
+
+
+def _verify_all(folder: str | Path, verify_split: Callable[[Path], list[str]]) -> list[str]:
     root = Path(folder)
     splits = [root] if (root / manifest_file.FILE_NAME).exists() else []
     if not splits and root.is_dir():
@@ -57,13 +119,19 @@ def verify(
         )
         if splits:
             faults = [f"{path}: holds shards but no {manifest_file.FILE_NAME}" for path in lone]
-            return faults + [fault for split in splits for fault in _verify_split(split, workers, watch)]
+            return faults + [fault for split in splits for fault in verify_split(split)]
     if not splits:
         Manifest.read(root)  # raises the error that says what is wrong
-    return _verify_split(root, workers, watch)
+    return verify_split(root)
 
 
-def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int], None]) -> list[str]:
+def _verify_split(
+    folder: Path,
+    workers: int | None,
+    watch: Callable[[int, int], None],
+    decode: DecodeCheck | None,
+    bad: list[Quarantined],
+) -> list[str]:
     try:
         manifest = Manifest.read(folder)
         index = Index(folder / index_file.FILE_NAME, manifest.fields)
@@ -78,31 +146,53 @@ def _verify_split(folder: Path, workers: int | None, watch: Callable[[int, int],
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
     faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
-    jobs = [VerifyJob(folder, n, shard, manifest.fields) for n, shard in enumerate(manifest.shards)]
-    results: dict[int, list[str]] = {}
+    results: dict[int, ShardFaults] = {}
 
-    def done(job: VerifyJob, found: list[str]) -> None:
+    def done(job: VerifyJob, found: ShardFaults) -> None:
         results[job.number] = found
-        watch(len(results), len(jobs))
+        watch(len(results), len(manifest.shards))
 
-    with Workers[VerifyJob, list[str]](
-        min(workers or len(os.sched_getaffinity(0)), len(jobs)), verify_shard, False
-    ) as pool:
-        pool.run(jobs, done, lambda job, code: replace(job, died=f"exit code {code}"), lambda _: None)
-    return faults + [fault for number in sorted(results) for fault in results[number]]
+    with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
+        jobs = [
+            VerifyJob(folder, n, shard, manifest.fields, Path(scratch) / f"{n}", decode)
+            for n, shard in enumerate(manifest.shards)
+        ]
+        with Workers[VerifyJob, ShardFaults](min(workers or count_cores(), len(jobs)), verify_shard, False) as pool:
+            pool.run(jobs, done, _after_death, lambda _: None)
+    for number in sorted(results):
+        faults += results[number].lines
+        bad += results[number].bad
+    return faults
 
 
-def verify_shard(job: VerifyJob) -> list[str]:
+def _after_death(job: VerifyJob, code: int) -> VerifyJob:
+    """The job to run after a worker died: the sample that it was decoding is to blame."""
+    row, _ = read_position(job.position)
+    job.position.unlink(missing_ok=True)
+    ended = exit_name(code)
+    if row == NOWHERE:
+        return replace(job, died=ended)
+    if code == -signal.SIGKILL and job.killed_at != row:
+        return replace(job, killed_at=row)
+    reason = (
+        f"takes longer than {_MOST_SECONDS:g} s to decode"
+        if code == -signal.SIGALRM
+        else f"kills its decoder ({ended})"
+    )
+    return replace(job, known_bad={**job.known_bad, row: reason})
+
+
+def verify_shard(job: VerifyJob) -> ShardFaults:
     """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
     path = job.folder / job.shard.name
     if job.died:
-        return [f"{path}: decoding one of its images killed the worker ({job.died})"]
+        return ShardFaults([f"{path}: its worker ended ({job.died}), and no sample is to blame"])
     try:
         size = path.stat().st_size
     except OSError as error:
-        return [f"{path}: {error.strerror}"]
+        return ShardFaults([f"{path}: {error.strerror}"])
     if size != job.shard.bytes:
-        return [f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"]
+        return ShardFaults([f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"])
     faults = []
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -113,7 +203,7 @@ def verify_shard(job: VerifyJob) -> list[str]:
     try:
         samples = list(group_members(read_members(path)))
     except FormatError as error:
-        return [*faults, str(error)]
+        return ShardFaults([*faults, str(error)])
     dali = dali_index_path(path)
     if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(
         members for _, members in samples
@@ -121,40 +211,59 @@ def verify_shard(job: VerifyJob) -> list[str]:
         faults.append(f"{dali}: does not describe {path.name}" if dali.exists() else f"{dali}: is missing")
     rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
     if rows.num_rows != job.shard.samples or [key for key, _ in samples] != rows.column("key").to_pylist():
-        return [*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"]
-    with path.open("rb") as file:
-        for row, (_, members) in zip(rows.to_pylist(), samples, strict=True):
-            found = {split_name(member.name)[1]: member for member in members}
-            faults += [f"{path}: sample {row['key']!r}: {fault}" for fault in _faults(job.fields, row, found, file)]
-    return faults
+        return ShardFaults([*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"])
+    found = _verify_samples(job, path, rows, [members for _, members in samples])
+    return ShardFaults(faults + found.lines, found.bad)
 
 
-def _faults(
-    fields: tuple[Field, ...], row: dict[str, Any], found: dict[str, Member], file: io.BufferedReader
-) -> list[str]:
+def _verify_samples(
+    job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
+) -> ShardFaults:
+    found = ShardFaults()
+    with path.open("rb") as file, WorkerPosition(job.position) as position:
+        for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
+            if number in job.known_bad:
+                lines = [job.known_bad[number]]
+            else:
+                position.write(number, 0)
+                signal.setitimer(signal.ITIMER_REAL, _MOST_SECONDS)  # its action is to end the process, see `_work`
+                lines = _faults(job, row, {split_name(m.name)[1]: m for m in members}, file)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            found.lines += [f"{path}: sample {row['key']!r}: {line}" for line in lines]
+            if lines:
+                at = row["image_offset"], row["image_bytes"]
+                found.bad.append(Quarantined(row["key"], path.name, *at, "; ".join(lines)))
+        position.write(NOWHERE, 0)
+    return found
+
+
+def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file: io.BufferedReader) -> list[str]:
     faults = []
-    for field in fields:
-        offset, size = row[field.offset_column], row[field.bytes_column]
+    for one in job.fields:
+        offset, size = row[one.offset_column], row[one.bytes_column]
         member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
-        if member is None or split_name(member.name)[1] not in field.member.split(";"):
-            faults.append(f"there is no {field.name} at the offset in the index (byte {offset:,})")
+        if member is None or split_name(member.name)[1] not in one.member.split(";"):
+            faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")
             continue
         content = os.pread(file.fileno(), member.size, member.offset)
-        fault = _content_fault(field, row, content, offset - member.offset)
+        fault = _content_fault(one, row, content, offset - member.offset)
+        if not fault and job.decode is not None and one.kind == "image":
+            fault = job.decode(content, row["height"], row["width"]) or ""
         if fault:
-            faults.append(f"its {field.name} {fault}")
+            faults.append(f"its {one.name} {fault}")
     return faults
 
 
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
     try:
-        return kind_of(field).find_fault(field, row, content, header, _image_size)
+        most = max(row["width"] * row["height"], MAX_PIXELS)
+        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, most))
     except DecodeError as error:
         return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
     except Exception as error:  # parsers and decoders may raise anything on damaged bytes
         return f"cannot be read: {error}"
 
 
-def _image_size(content: bytes) -> WidthHeight:
-    stored = prepare_image(content, encoding=_ANY_SIZE)
+def _image_size(content: bytes, max_pixels: int) -> WidthHeight:
+    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels))
     return stored.width, stored.height

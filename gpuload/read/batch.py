@@ -1,8 +1,11 @@
 """A batch before decoding: samples as they are stored, and what is to be done to them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
@@ -36,15 +39,22 @@ class EncodedBatch:
 
     def select(self, rows: slice) -> "EncodedBatch":
         """Some of the samples; nothing is copied."""
+        return self._choose(rows, lambda values: values[rows])
+
+    def take(self, rows: I64) -> "EncodedBatch":
+        """The samples at these rows, in this order; a row may come several times. The stored bytes are not copied."""
+        return self._choose(rows, lambda values: _take(values, rows))
+
+    def _choose(self, rows: Any, choose: Callable[[Any], Any]) -> "EncodedBatch":
         return EncodedBatch(
             self.samples[rows],
-            self.images[rows],
+            choose(self.images),
             self.spans[rows],
             self.raw[rows],
             self.widths[rows],
             self.heights[rows],
-            {name: column[rows] for name, column in self.columns.items()},
-            {name: views[rows] for name, views in self.members.items()},
+            {name: choose(column) for name, column in self.columns.items()},
+            {name: choose(views) for name, views in self.members.items()},
         )
 
 
@@ -54,7 +64,8 @@ class Batch:
 
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
-    stop: position in the stream where this global batch ends. read_s: seconds that reading took.
+    stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
+        images together, as they are stored.
     """
 
     encoded: EncodedBatch
@@ -64,10 +75,31 @@ class Batch:
     keys: U64
     stop: int
     read_s: float
+    image_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.encoded)
 
+    def take(self, rows: I64) -> "Batch":
+        """The samples at these rows with all that was drawn for them, in this order; a row may come several times."""
+        return Batch(
+            self.encoded.take(rows),
+            tuple(_take(masks, rows) for masks in self.masks),
+            tuple(view.select(rows) for view in self.views),
+            self.sources[rows],
+            self.keys[rows],
+            self.stop,
+            self.read_s,
+        )
+
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
         return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
+
+
+def _take(values: Any, rows: I64) -> Any:
+    if isinstance(values, np.ndarray):
+        return values[rows]
+    if isinstance(values, pa.Array):
+        return values.take(pa.array(rows))
+    return [values[row] for row in rows.tolist()]

@@ -1,7 +1,7 @@
 """Reads batches: where order, shards and augmentation meet."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
+from gpuload.errors import ShardError
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.members import MemberViews
@@ -27,7 +28,8 @@ class BatchReader:
     """Reads any part of a stream.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields; they stay in the shard, too.
+    masks: names of mask fields; they stay in the shard, too. verify: as for `Reader`. max_pixels: of an image, by the
+        index; None: any number.
     """
 
     def __init__(
@@ -37,12 +39,18 @@ class BatchReader:
         columns: Sequence[str],
         members: Sequence[str],
         masks: Sequence[str],
+        *,
+        verify: bool = False,
+        max_pixels: int | None = None,
     ) -> None:
-        self._readers = [Reader(dataset, columns, [*members, *masks]) for dataset in datasets]
+        self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
+        self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
         self._stream, self._masks = stream, masks
 
     def batches(self, parts: Iterator[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
-        """As `read`, some parts at a time."""
+        """As `read`, some parts at a time, for a loop that begins."""
+        for reader in self._readers:
+            reader.begin()
         some: list[tuple[int, int, int]] = []
         samples = 0
         for part in parts:
@@ -78,6 +86,7 @@ class BatchReader:
         found = []
         for part in slices:
             encoded = self._readers[part.source].read(part.order, part.start, part.stop)
+            self._sizes[part.source].check(encoded)
             repeats = part.order.repeats(part.start, part.stop)
             views = tuple(
                 augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
@@ -88,6 +97,7 @@ class BatchReader:
             found.append((encoded, views, np.full(len(encoded), part.source), key))
         # Mostly there is one slice, and nothing is copied.
         merged = found[0] if len(found) == 1 else _merge(found, [part.rows for part in slices])
+        image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
         for first, last, stop in parts:
             encoded, views, sources, keys = merged
             if len(parts) > 1:
@@ -95,12 +105,69 @@ class BatchReader:
                 encoded, views = encoded.select(rows), tuple(view.select(rows) for view in views)
                 sources, keys = sources[rows], keys[rows]
             masks = tuple(encoded.members[name] for name in self._masks)
-            yield Batch(encoded, masks, views, sources, keys, stop, 0.0)
+            stored = image_bytes[last - begin] - image_bytes[first - begin]
+            yield Batch(encoded, masks, views, sources, keys, stop, 0.0, stored)
+
+    def disk_s(self) -> float:
+        """How long the reading threads have been busy so far, all together."""
+        busy = 0.0
+        for reader in self._readers:
+            busy += reader.ahead.busy_s
+        return busy
+
+    def check(self, look: bool = False) -> None:
+        """As `Reader.check`."""
+        for reader in self._readers:
+            reader.check(look)
 
     def close(self) -> None:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+class _SizeLimit:
+    """Refuses images with more than `most` pixels by the index. Where the manifest says there are none: no cost."""
+
+    def __init__(self, dataset: Dataset, most: int | None) -> None:
+        self._dataset, self._most = dataset, most or 0
+        largest = dataset.manifest.width * dataset.manifest.height
+        self._needed = most is not None and not 0 < largest <= most
+
+    def check(self, batch: EncodedBatch) -> None:
+        """Raises ShardError for the first that is larger."""
+        if not self._needed:
+            return
+        pixels = batch.widths.astype(np.int64) * batch.heights
+        if len(rows := np.flatnonzero(pixels > self._most)):
+            row, sample = int(rows[0]), int(batch.samples[rows[0]])
+            number = int(np.searchsorted(self._dataset.first_samples, sample, side="right")) - 1
+            shard = self._dataset.shard_paths[number]
+            raise ShardError(
+                f"{shard}: sample {self._dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × "
+                f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give the loader a larger "
+                "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
+            )
+
+
+def open_reader(
+    datasets: tuple[Dataset, ...], make_stream: Callable[[], Stream], *fields: Sequence[str], **limits: Any
+) -> BatchReader:
+    """A `BatchReader` of a stream of its own."""
+    return BatchReader(datasets, make_stream(), *fields, **limits)
+
+
+def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
+    """The one sample at a position of the stream, in place of others that do not decode.
+
+    It is rare, and asked for in any thread: so by a reader of its own.
+    """
+    reader = open_reader()
+    try:
+        (batch,) = reader.read([(position, position + 1, position)], augments)
+    finally:
+        reader.close()
+    return batch
 
 
 def _merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:

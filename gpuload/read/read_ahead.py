@@ -1,10 +1,12 @@
-"""A thread that reads shards into memory before they are used."""
+"""A thread that reads shards into memory before they are used, and compares their checksums where that is asked for."""
 
 import os
 import threading
-from collections.abc import Container
+import time
+from collections.abc import Iterable, Mapping
+from queue import SimpleQueue
 
-from gpuload.types import U8
+from gpuload.read.shards import MappedShard
 
 _PAGE_BYTES = 4096
 _TOUCH_BYTES = 4 << 20  # touched between two checks whether to stop
@@ -16,49 +18,118 @@ class ReadAhead:
     It holds no lock while it touches (NumPy releases Python's). Touching takes 10 ms a GiB where the pages are in
     memory; cold, shard after shard, it is twice as fast as reading the same pages in shuffled order (local NVMe,
     2026-11).
+
+    verify: compare each shard's SHA-256 with the manifest's meanwhile, once for each content; `check` waits for it.
     """
 
-    def __init__(self) -> None:
-        self._untouched: dict[int, U8] = {}
-        self._stopping = False
-        self._change = threading.Condition()
+    def __init__(self, verify: bool = False) -> None:
+        self._verify = verify
+        self._verified: set[tuple[int, int]] = set()  # number and time of change of what needs no further comparison
+        # No lock is shared with the thread: Ctrl-C between taking a lock and the `with` that gives it back would leave
+        # it taken, and a forked child would inherit it.
+        self._jobs: dict[int, _Job] = {}
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
+        self._busy = _Stopwatch()
 
-    def want(self, new: dict[int, U8], kept: Container[int]) -> None:
-        """Reads the new shards after those asked for before; forgets shards that are neither new nor kept."""
-        with self._change:
-            for number in [n for n in self._untouched if n not in kept]:
-                del self._untouched[number]
-            self._untouched.update(new)
-            self._change.notify()
-        if self._thread is None and new:
-            self._stopping = False
-            self._thread = threading.Thread(target=self._run, name="gpuload-read-ahead", daemon=True)
-            self._thread.start()
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the thread has spent reading so far."""
+        return self._busy.seconds
+
+    def forget_errors(self) -> None:
+        """Tries again what failed, when it is wanted the next time."""
+        self._jobs = {number: job for number, job in self._jobs.items() if job.error is None}
+
+    def want(self, shards: Mapping[int, MappedShard], order: Iterable[int]) -> None:
+        """Reads the shards of these numbers in this order, after those asked for before; forgets all others."""
+        jobs = {}
+        for number in order:
+            known = self._jobs.get(number)
+            if known is None or known.shard is not shards[number]:
+                known = self._submit(shards[number])
+            jobs[number] = known
+        for number, job in self._jobs.items():
+            if jobs.get(number) is not job:
+                job.wanted = False
+        self._jobs = jobs
+
+    def check(self, shards: Mapping[int, MappedShard], numbers: Iterable[int]) -> None:
+        """Raises what went wrong in the thread with these shards; to verify, waits until it is done with them.
+
+        Raises:
+            ShardError: the SHA-256 of a shard is not the manifest's.
+        """
+        for number in numbers:
+            job = self._jobs.get(number)
+            if job is None or job.shard is not shards[number]:
+                job = self._jobs[number] = self._submit(shards[number])
+            if self._verify:
+                with job.running:
+                    pass
+            if job.error is not None:
+                del self._jobs[number]  # the next call tries again
+                raise job.error
 
     def stop(self) -> None:
         """Ends the thread; `want` starts another one."""
         thread, self._thread = self._thread, None
-        if thread is not None and os.getpid() == self._process:  # a forked child does not have it, but maybe its lock
-            with self._change:
-                self._untouched.clear()
-                self._stopping = True
-                self._change.notify()
-            if thread is not threading.current_thread():  # the garbage collector may call this in any thread
+        if thread is not None and os.getpid() == self._process:  # a forked child does not have it
+            for job in self._jobs.values():
+                job.wanted = False
+            self._queue.put(None)
+            self._jobs, self._queue = {}, SimpleQueue()
+            # The garbage collector may call this in any thread; Ctrl-C may have prevented the start.
+            if thread is not threading.current_thread() and thread.is_alive():
                 thread.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._untouched or self._stopping)
-                if self._stopping:
-                    return
-                number, view = next(iter(self._untouched.items()))
-            for start in range(0, len(view), _TOUCH_BYTES):
-                if number not in self._untouched:
+    def _submit(self, shard: MappedShard) -> "_Job":
+        job = _Job(shard, self._verify and (shard.number, shard.changed_ns) not in self._verified)
+        self._queue.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_run, args=(self._queue, self._verified, self._busy), name="gpuload-read-ahead", daemon=True
+            )
+            self._thread.start()
+        return job
+
+
+class _Job:
+    """A shard to be read. running: a lock that is held until it was. wanted: set it to False to stop."""
+
+    def __init__(self, shard: MappedShard, verify: bool) -> None:
+        self.shard, self.verify, self.wanted = shard, verify, True
+        self.error: BaseException | None = None
+        self.running = threading.Lock()
+        self.running.acquire()
+
+    def run(self, verified: set[tuple[int, int]]) -> None:
+        try:
+            if self.verify:
+                if self.shard.check_digest(self):
+                    verified.add((self.shard.number, self.shard.changed_ns))
+                return
+            data = self.shard.data
+            for start in range(0, len(data), _TOUCH_BYTES):
+                if not self.wanted:
                     break
-                view[start : start + _TOUCH_BYTES : _PAGE_BYTES].max()
-            with self._change:
-                self._untouched.pop(number, None)
-            del view  # a waiting thread must not keep a shard mapped
+                data[start : start + _TOUCH_BYTES : _PAGE_BYTES].max()
+        except BaseException as error:  # raised in the thread that reads
+            self.error = error
+        finally:
+            self.running.release()
+
+
+class _Stopwatch:
+    """Seconds, added up by one thread and read by others."""
+
+    seconds = 0.0
+
+
+def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy: _Stopwatch) -> None:
+    while (job := queue.get()) is not None:
+        begun = time.perf_counter()
+        job.run(verified)
+        busy.seconds += time.perf_counter() - begun
+        del job  # a waiting thread must not keep a shard mapped

@@ -1,6 +1,8 @@
 """Memory-mapped shards: one, and a window of them with their rows of the index side by side."""
 
-import mmap
+import errno
+import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,33 +16,87 @@ from gpuload.errors import ShardError
 from gpuload.fields.field import Field
 from gpuload.read.batch import EncodedBatch
 from gpuload.read.index_check import checked_rows
+from gpuload.read.mapped_file import MappedFile
 from gpuload.read.members import MemberViews
-from gpuload.types import I64, U8
+from gpuload.types import I64
+
+_HASHED_BYTES = 4 << 20  # between two checks whether to stop
 
 
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
+    owner: who asks `gpuload.read.bus_errors` for its faults. changed_ns: when the file was changed last.
+
     Raises:
         ShardError: it cannot be read, or does not match the index.
     """
 
-    def __init__(self, dataset: Dataset, number: int) -> None:
-        self.path = dataset.shard_paths[number]
+    def __init__(self, dataset: Dataset, number: int, owner: object) -> None:
+        self.number, self.path, self.owner = number, dataset.shard_paths[number], owner
         self.rows = checked_rows(dataset, number)
         try:
-            with self.path.open("rb") as file:
-                self.data: U8 = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-        except (OSError, ValueError) as error:
-            raise ShardError(f"{self.path}: cannot be read ({error}). Copy it again") from None
-        expected = dataset.manifest.shards[number].bytes
-        if len(self.data) < expected:
-            raise ShardError(
-                f"{self.path}: is {counted(len(self.data), 'byte')}, manifest.json says {expected:,}. It was "
-                "truncated or "
-                "replaced: copy it again, or index the folder again"
-            )
+            file = MappedFile(self.path, owner)
+        except OSError as error:
+            raise ShardError(f"{self.path}: cannot be read ({error.strerror}). {_advice(error)}") from None
+        self.data, self._stamp = file.data, file.stamp
+        self._info, self._times = dataset.manifest.shards[number], dataset.shard_times
+        self._check_size(len(self.data))
+        if self.changed_ns != self._times[number]:
+            self._accept_or_refuse(self._stamp, "was replaced since the data set was opened")
         self._check_headers(dataset.require_field("image"))
+
+    @property
+    def changed_ns(self) -> int:
+        return self._stamp.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Whether the mapped bytes may have changed: 2 µs. One that was deleted, or replaced by another file, has not.
+
+        Where the file's size or time of change is another one, its SHA-256 decides: 0.7 s for 1 GB.
+
+        Raises:
+            ShardError: it was truncated or overwritten.
+        """
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return
+        known = self._stamp
+        if (found.st_ino, found.st_dev) == (known.st_ino, known.st_dev) and (
+            (found.st_size, found.st_mtime_ns) != (known.st_size, known.st_mtime_ns)
+        ):
+            self._check_size(found.st_size)
+            self._accept_or_refuse(found, "was changed while it was being read")
+
+    def check_digest(self, job: Any = None, what: str = "is damaged") -> bool:
+        """Compares its SHA-256 with the manifest's; False where `job.wanted` became False meanwhile.
+
+        Raises:
+            ShardError: it is another one.
+        """
+        digest = hashlib.sha256()
+        for start in range(0, len(self.data), _HASHED_BYTES):
+            if job is not None and not job.wanted:
+                return False
+            digest.update(self.data[start : start + _HASHED_BYTES].data)
+        if digest.hexdigest() != self._info.sha256:
+            raise ShardError(
+                f"{self.path}: {what}: its SHA-256 is {digest.hexdigest()[:16]}…, manifest.json says "
+                f"{self._info.sha256[:16]}…. Copy it again"
+            )
+        return True
+
+    def _accept_or_refuse(self, stamp: os.stat_result, what: str) -> None:
+        self.check_digest(what=what)
+        self._stamp, self._times[self.number] = stamp, stamp.st_mtime_ns
+
+    def _check_size(self, size: int) -> None:
+        if size < self._info.bytes:
+            raise ShardError(
+                f"{self.path}: is {counted(size, 'byte')}, manifest.json says {self._info.bytes:,}. It was truncated "
+                "or replaced: copy it again, or index the folder again"
+            )
 
     def _check_headers(self, image: Field) -> None:
         """Looks for the headers of three images where the index says that they are."""
@@ -63,17 +119,27 @@ class MappedShard:
                 )
 
 
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Raise the limit of open files (`ulimit -n`); the loader itself keeps none of its shards open"
+    return "Check the disk or network file system, or copy it again"
+
+
 class Window:
     """Some shards of a data set in memory, with their rows of the index side by side: a batch is one gather a column.
 
     A gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
-    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again.
+    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again. owner: as for
+    `MappedShard`.
     """
 
-    def __init__(self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard]) -> None:
+    def __init__(
+        self, dataset: Dataset, numbers: Iterable[int], mapped: Mapping[int, MappedShard], owner: object
+    ) -> None:
         self.shards = {
-            number: mapped[number] if number in mapped else MappedShard(dataset, number) for number in sorted(numbers)
+            number: mapped[number] if number in mapped else MappedShard(dataset, number, owner)
+            for number in sorted(numbers)
         }
         shards = list(self.shards.values())
         self._data = [shard.data for shard in shards]

@@ -1,7 +1,9 @@
 """`.npy` and `.npz`: arrays of images and labels, memory-mapped; never a pickle."""
 
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -66,12 +68,20 @@ class ArraysSource(Source):
         files = {}
         try:
             with zipfile.ZipFile(self.path) as archive:
-                for number, name in enumerate(name for name in archive.namelist() if name.endswith(".npy")):
-                    files[name.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
-                    with archive.open(name) as packed, path.open("wb") as file:
-                        shutil.copyfileobj(packed, file, 1 << 20)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise SourceError(f"{self.path}: cannot be read as .npz ({error})") from None
+                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+                needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+                if needed > free:
+                    raise SourceError(
+                        f"{self.path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
+                        "Free some space, or choose another output folder"
+                    )
+                for number, info in enumerate(members):
+                    files[info.filename.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
+                    with archive.open(info) as packed, path.open("wb") as file:
+                        shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
+        # RuntimeError: encrypted, or compressed by what Python does not have.
+        except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
+            raise SourceError(f"{self.path}: cannot be read as .npz ({error}). Save it again") from None
         return files if self.columns else self._join(files, scratch)
 
     def _join(self, files: dict[str, Path], scratch: Path) -> dict[str, Path]:

@@ -1,6 +1,5 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from gpuload.errors import DecodeError, SourceError
+from gpuload.headers.json_text import parse_json
+from gpuload.sources.coco_check import check_document
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import Files, Folder
 from gpuload.sources.files.source import FilesSource, files_table
@@ -155,20 +156,11 @@ class CocoSource(FilesSource):
                 text = self.files.read(self.files.find(name).address).decode("utf-8")
             else:
                 text = self.annotations.read_text(encoding="utf-8")
-            found = json.loads(text)
-            if not isinstance(found, dict) or not found["images"] or not isinstance(found["annotations"], list):
-                raise ValueError("lists no images")
-            if any("caption" not in entry and "bbox" not in entry for entry in found["annotations"]):
-                raise ValueError("has an annotation with neither a caption nor a bbox")
-            if any("id" not in entry or "file_name" not in entry for entry in found["images"]):
-                raise ValueError("lists an image without an id or a file_name")
-            if any("id" not in entry or "image_id" not in entry for entry in found["annotations"]):
-                raise ValueError("has an annotation without an id or an image_id")
-            if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
-                raise ValueError("lists two images with one id")
+            found: dict[str, Any] = parse_json(text)
+            check_document(found)
         except (OSError, DecodeError) as error:
             raise SourceError(f"{title}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise SourceError(
                 f"{title}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are "
                 "CSV, TSV, JSONL or Parquet"

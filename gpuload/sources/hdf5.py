@@ -1,14 +1,19 @@
 """HDF5: an array of images and arrays of labels or targets, read chunk by chunk (extra `sources`)."""
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from gpuload.errors import SourceError
+from gpuload.errors import GpuloadError, SourceError
 from gpuload.sources.named_arrays import array_samples
 from gpuload.sources.samples import FileSource
 from gpuload.sources.spool import Sample
+
+# What is not stored reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032 bytes of
+# one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
+_ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
 
 class Hdf5Source(FileSource):
@@ -43,18 +48,34 @@ class Hdf5Source(FileSource):
 
             def add(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and item.shape:
+                    if fault := _fault(item):
+                        raise SourceError(f"{self.path}: {name!r} {fault}. Write its elements into the file")
                     names = item.dtype.names
                     arrays.update({f"{name}/{n}": _Column(item, n) for n in names} if names else {name: item})
 
-            file.visititems(add)
             self._notes = notes = list[str]()
             try:
+                file.visititems(add)  # which follows neither soft nor external links
                 yield from array_samples(self.title, arrays, self.columns, notes)
-            except OSError as error:
+            except GpuloadError:
+                raise
+            except Exception as error:  # h5py raises many kinds for a damaged file
                 raise SourceError(
-                    f"{self.path}: cannot be read ({error}). If its chunks are compressed by PyTables' Blosc: "
-                    "pip install hdf5plugin; else copy it with `h5repack -f GZIP=1`"
+                    f"{self.path}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}). If its "
+                    "chunks are compressed by PyTables' Blosc: pip install hdf5plugin; else copy it with "
+                    "`h5repack -f GZIP=1`"
                 ) from None
+
+
+def _fault(array: Any) -> str:
+    """Why an array is not read: its elements are those of other files, or of none; "" if it is."""
+    if array.is_virtual or array.external:
+        return "takes its elements from other files, which a file of somebody else could choose"
+    stored = array.id.get_storage_size()
+    needed = math.prod(map(int, array.shape)) * array.dtype.itemsize
+    if needed > _ASSUMED_BYTES and needed > _MOST_RATIO * stored:
+        return f"claims {needed:,} bytes, of which the file stores {stored:,}"
+    return ""
 
 
 class _Column:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -73,16 +74,19 @@ class Source(ABC):
 
     own_splits: whether a listing tells the splits that the source itself has; else these are ignored.
     images_alone: whether only the images are listed, without fields. Not all sources heed it, see `registry.Format`.
+    needs_process: whether `prepare` is called in a process of its own, since a damaged file may end that: it calls C
+        libraries that trust what they read.
     """
 
     own_splits: bool = True
     images_alone: bool = False
+    needs_process: ClassVar[bool] = False
 
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
         """Called before `list_samples` with a folder whose files are no samples: that which is packed into."""
 
     def prepare(self, scratch: Path) -> None:  # noqa: B027 -- most need not
-        """Called once, in the packer's process, before `list_samples`.
+        """Called once before `list_samples`, in the packer's process or in one of its own (`needs_process`).
 
         scratch: a folder that is there until the set is packed; a source whose samples can only be had one after the
             other puts them there.

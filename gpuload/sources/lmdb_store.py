@@ -36,14 +36,17 @@ class LmdbSource(FileSource):
             raise SourceError(
                 f"{self.path}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
             ) from None
-        with store:
-            try:
-                table = store.open_db(b"data_db", create=False)  # ml-pyxis's name
-            except lmdb.Error:
-                table = None
-            with store.begin(db=table) as transaction:
-                for key, value in transaction.cursor():
-                    yield self._sample(msgpack, bytes(key), bytes(value))
+        try:
+            with store:
+                try:
+                    table = store.open_db(b"data_db", create=False)  # ml-pyxis's name
+                except lmdb.Error:
+                    table = None
+                with store.begin(db=table) as transaction:
+                    for key, value in transaction.cursor():
+                        yield self._sample(msgpack, bytes(key), bytes(value))
+        except lmdb.Error as error:
+            raise SourceError(f"{self.path}: is damaged ({error}). Copy it again, or write it again") from None
 
     def _sample(self, msgpack: Any, key: bytes, value: bytes) -> Sample:
         name = key.decode("utf-8", "replace")
@@ -59,7 +62,7 @@ class LmdbSource(FileSource):
             if not isinstance(found, dict):
                 raise ValueError("no map")
             found = {str(k): self._value(msgpack, v) for k, v in found.items()}
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException) as error:
             raise SourceError(
                 f"{self.path}: key {name!r} holds neither an image nor a MessagePack map ({error}). "
                 "Hand such samples to gpuload.pack() as dicts"

@@ -1,12 +1,12 @@
 """Parquet files that hold the images themselves, as Hugging Face writes data sets."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpuload.counted import counted
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import GpuloadError, SourceError, some_of
+from gpuload.headers.json_text import parse_json
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.files import Files, Folder
 from gpuload.sources.samples import FileSource
@@ -55,13 +55,13 @@ class ParquetSource(FileSource):
         from pyarrow import parquet
 
         schema = parquet.read_schema(self._paths()[0])
-        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = about.get("info", {}).get("features", {})
         wanted = next((name for name, role in self._roles(schema.names).items() if role == column), column)
-        feature = features.get(wanted, {})
-        feature = feature.get("feature", feature)
-        names = feature.get("names") if isinstance(feature, dict) else None
-        return tuple(names) if names else None
+        try:
+            feature = parse_json(schema.metadata[b"huggingface"])["info"]["features"][wanted]
+            names = feature.get("feature", feature)["names"]
+        except (ValueError, LookupError, TypeError, AttributeError):  # no metadata, or another's
+            return None
+        return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
     def _roles(self, names: list[str]) -> dict[str, str]:
         """What each column holds.
@@ -85,7 +85,6 @@ class ParquetSource(FileSource):
         return roles
 
     def samples(self) -> Iterator[Sample]:
-        import pyarrow as pa
         from pyarrow import parquet
 
         paths = self._paths()
@@ -97,14 +96,19 @@ class ParquetSource(FileSource):
         for number, path in enumerate(paths):
             try:
                 file = parquet.ParquetFile(path)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise SourceError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
-            with file:
-                roles = self._roles(file.schema_arrow.names)
-                for batch in file.iter_batches(_BATCH_ROWS):
-                    for row in batch.to_pylist():
-                        sample = self._sample(path, row, roles)
-                        yield {**sample, SPLIT: splits[number]} if splits else sample
+                with file:
+                    roles = self._roles(file.schema_arrow.names)
+                    for batch in file.iter_batches(_BATCH_ROWS):
+                        for row in batch.to_pylist():
+                            sample = self._sample(path, row, roles)
+                            yield {**sample, SPLIT: splits[number]} if splits else sample
+            except GpuloadError:
+                raise
+            except Exception as error:  # Arrow's, and of texts that are not UTF-8 and times that Python does not have
+                reason = " ".join(str(error).splitlines()[:1])
+                raise SourceError(
+                    f"{path}: cannot be read as Parquet ({type(error).__name__}: {reason}). Copy or write it again"
+                ) from None
 
     def _sample(self, path: Path, row: dict[str, Any], roles: dict[str, str]) -> Sample:
         sample: dict[str, Any] = {}

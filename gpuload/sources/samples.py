@@ -34,6 +34,7 @@ class SampleSource(Source):
     """
 
     columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    takes_paths = True  # for images and masks
     _folder = Path()
     _notes: Sequence[str] = ()
 
@@ -61,7 +62,7 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples)
+        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples, self.takes_paths)
 
     def _images(self) -> Iterator[Sample]:
         """The samples without fields, but with what may tell their splits."""
@@ -106,6 +107,8 @@ class FileSource(SampleSource):
     """
 
     needs: tuple[str, ...] = ()
+    takes_paths = False
+    needs_process = True
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
         require(str(path), *self.needs)

@@ -1,11 +1,11 @@
 """A folder of images, each with files of its name beside it: `cat.jpg`, `cat.txt`, `cat.json`, `cat.png` (a mask)."""
 
-import json
 from collections import Counter
 from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
+from gpuload.headers.json_text import parse_json
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
 from gpuload.sources.files.source import FilesSource, files_table
@@ -106,6 +106,6 @@ class SidecarSource(FilesSource):
 def _parsed(text: str) -> Any:
     """The document, or None where it is no JSON, which the loader reports for whoever asks for it."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return None

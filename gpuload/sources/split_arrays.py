@@ -1,11 +1,14 @@
 """Arrays that are cut into splits by their names, as Keras has them: x_train, y_train, x_test, y_test."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from gpuload.errors import SourceError
+from gpuload.headers import npy
 from gpuload.sources.splits import without_split
 from gpuload.types import Array
 
@@ -59,10 +62,13 @@ def open_array(title: str, name: str, path: Path) -> Array:
         SourceError: it cannot be.
     """
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("an archive of arrays by another name")
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            header = npy.read_header(file.read(1 << 16))
+        order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
+        if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
+            raise ValueError(f"it is too short for an array of shape {header.shape}")
+        array: Array = np.memmap(path, header.dtype, "r", header.size, header.shape, order)
+    except (OSError, ValueError, OverflowError) as error:
         raise SourceError(
             f"{title}: {name!r} cannot be mapped ({error}). Arrays of Python objects are pickles, which are never "
             "opened; save numbers"

@@ -8,7 +8,7 @@ for nothing again.
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,8 +33,11 @@ _RESERVED = (NAME, BYTES, WHERE, "image")
 FieldKinds = dict[str, tuple[str, str]]
 
 
-def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]]) -> None:
+def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]], takes_paths: bool) -> None:
     """Puts samples into the spool of a folder, unless an earlier run has done so.
+
+    takes_paths: whether an image or a mask may be the path of a file, as a program may give it; a file of somebody else
+        could name any.
 
     Raises:
         SourceError: there is no sample, or one has other keys than the first.
@@ -42,7 +45,12 @@ def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]]
     if (folder / _ABOUT).exists():
         return
     with (folder / _BLOBS).open("wb") as blobs, pa.OSFile(str(folder / _ROWS), "wb") as rows:
-        kinds = _Spool(title, blobs, rows).fill(samples())
+        found = samples()
+        try:
+            kinds = _Spool(title, blobs, rows, takes_paths).fill(found)
+        finally:
+            if isinstance(found, Generator):  # closes its file now, and not when the error is forgotten
+                found.close()
     (folder / _ABOUT).write_text(json.dumps(kinds))
 
 
@@ -70,8 +78,9 @@ def read_blob(folder: Path, where: str) -> bytes | Array:
 class _Spool:
     """Writes samples: images, masks and arrays to one file, everything else as Arrow rows."""
 
-    def __init__(self, title: str, blobs: BinaryIO, rows: pa.NativeFile) -> None:
+    def __init__(self, title: str, blobs: BinaryIO, rows: pa.NativeFile, takes_paths: bool) -> None:
         self.title = title
+        self.takes_paths = takes_paths
         self.blobs = blobs
         self.rows = rows
         self.offset = 0
@@ -132,6 +141,11 @@ class _Spool:
     def _put(self, value: Any, number: int, kind: str) -> tuple[str, int]:
         """Where a value lies in the spool, and the size of the image as it is packed."""
         if isinstance(value, (str, os.PathLike)):
+            if not self.takes_paths:
+                raise SourceError(
+                    f"{self.title}: sample {number} has a text for its {kind}, expected bytes or an array. Paths are "
+                    "taken from programs and tables (--labels) alone"
+                )
             try:
                 blob = Path(value).read_bytes()
             except OSError as error:

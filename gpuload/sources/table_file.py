@@ -24,21 +24,32 @@ def read_table(path: Path) -> pa.Table:
         if suffix in _JSON_LINES:
             from pyarrow import json
 
-            return json.read_json(path)
+            return _checked(json.read_json(path))
         if suffix in _PARQUET:
             from pyarrow import parquet
 
-            return parquet.read_table(path)
-        return _read_csv(path)
+            return _checked(parquet.read_table(path))
+        return _checked(_read_csv(path))
     except OSError as error:
         raise SourceError(
             f"{path}: cannot be read ({error.strerror or error}). --labels takes a CSV, TSV, JSONL or Parquet table"
         ) from None
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path}: not a CSV or TSV table in UTF-8 with a header line, nor JSONL or Parquet by its name "
-            f"({str(error).splitlines()[0]}). Save it again as CSV"
+            f"({' '.join(str(error).splitlines()[:1])}). Save it again as CSV"
         ) from None
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """A table whose names and texts are UTF-8.
+
+    Raises:
+        ArrowInvalid, UnicodeDecodeError: they are not.
+    """
+    assert all(isinstance(name, str) for name in table.column_names)  # they are decoded here
+    table.validate(full=True)
+    return table
 
 
 def place_of(path: Path, row: int) -> str:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import SourceError
+from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder
+from gpuload.headers import npy
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, is_text, printable
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
 from gpuload.sources.splits import SourceSplits, files_of_splits, splits_of_files
 from gpuload.types import Array
@@ -66,6 +66,9 @@ class TarsSource(Source):
                     if fields is None and picture is not None:
                         fields = _guess(found, picture, file)
                     lacking = [f.member for f in fields or () if f.member not in found]
+                    if not is_text(name):
+                        rejected.append(Rejection(printable(name), "its name is not UTF-8"))
+                        continue
                     if picture is None or lacking:
                         what = f"no .{lacking[0]}, which the first has" if picture else "no image"
                         rejected.append(Rejection(name, f"has {what}"))
@@ -124,7 +127,12 @@ class TarsSource(Source):
             data = os.pread(descriptor, size, offset)
         finally:
             os.close(descriptor)
-        return _array(data) if data.startswith(b"\x93NUMPY") else data
+        if not data.startswith(npy.START):
+            return data
+        try:
+            return npy.read_array(data)
+        except ValueError as error:
+            raise DecodeError(f"cannot be read as .npy: {error}") from None
 
     def read_field(self, field: Field, row: int, where: str) -> bytes | Array:
         return self.read(row, field.name, where)
@@ -203,10 +211,3 @@ def _value(path: Path, field: Field, member: Member, content: bytes) -> dict[str
 
 def _place(number: int, member: Member) -> str:
     return f"{number}:{member.offset}:{member.size}"
-
-
-def _array(data: bytes) -> Array:
-    import io
-
-    array: Array = np.load(io.BytesIO(data), allow_pickle=False)
-    return array

@@ -149,7 +149,7 @@ class VocSource(FilesSource):
                 f"{title}: cannot be read ({getattr(error, 'strerror', None) or error}). "
                 "Correct it, or remove it with its image"
             ) from None
-        except (ElementTree.ParseError, ValueError) as error:
+        except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding that Python lacks
             raise SourceError(
                 f"{title}: not an annotation in XML ({error}). Correct it, or remove it with its image"
             ) from None

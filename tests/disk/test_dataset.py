@@ -178,7 +178,7 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m.pop("shards")),
             gpuload.FormatError,
-            r"is damaged \(missing or unexpected: 'shards'\)",
+            r"is damaged \(missing or unexpected: shards is missing\)",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m["shards"].pop()),

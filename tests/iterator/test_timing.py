@@ -151,7 +151,7 @@ def tuned(folder: Path, *tunings: Tuning) -> None:
 
 def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
     """Threads and batches ahead that the decoder works with."""
-    inner: Any = loader._decoder
+    inner: Any = loader._decoder._decoder
     if loader.decoder == "native":
         return inner._num_threads, inner._prefetch
     return inner._settings["num_threads"], inner._settings["prefetch_queue_depth"]
@@ -175,7 +175,7 @@ def test_tuned_settings_are_used_where_none_are_given(
         assert settings_of(loader) == (3, 5) and loader.num_threads == 3
         assert [images.numpy().tobytes() for images, _ in loader] == before
         if decoder == "dali":
-            assert loader._decoder._decoder == {"hw_decoder_load": 0.25}  # type: ignore[attr-defined]
+            assert loader._decoder._decoder._decoder == {"hw_decoder_load": 0.25}  # type: ignore[attr-defined]
     with load(folder, decoder, num_threads=1, prefetch=4) as loader:
         assert settings_of(loader) == (1, 4)
     with load(gpuload.mix([(str(folder), 1.0)]), decoder, num_threads=None, prefetch=1) as loader:

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import gpuload
+from gpuload.counted import counted
+from gpuload.limits import count_cores
 
 HERE = Path(__file__).parent
 EPOCHS = 3  # as in ddp_script.py
@@ -93,11 +95,11 @@ def test_killed_and_resumed_by_another_number_of_ranks(
 
 
 def test_ranks_on_one_machine_share_its_cores(killed: Path) -> None:
-    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    share = max(1, count_cores() // 2)
     for number, rank in enumerate(notes(killed, 2)):
         assert rank[0]["threads"] == share
         assert f"rank {number} of 2, on cpu" in rank[0]["loader"]
-        assert f"with {share} threads" in rank[0]["loader"]
+        assert f"with {counted(share, 'thread')}" in rank[0]["loader"]
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,35 @@
-"""Reading ahead in a process that forks."""
+"""Reading ahead: in a process that forks, with checksums, and what becomes of errors in its thread."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.read import batches, read_ahead
+from gpuload.read import reader as reader_module
 
 SCRIPT = """
 import os, signal, threading
+from types import SimpleNamespace
 import numpy as np
 from gpuload.read.read_ahead import ReadAhead
 
+class Data(np.ndarray):
+    def max(self):
+        started.set()
+        threading.Event().wait()  # as if the disk did not answer
+
+started = threading.Event()
 ahead = ReadAhead()
-ahead.want({0: np.zeros(9, np.uint8)}, kept={0})
-held = threading.Event()
-
-def hold():
-    with ahead._change:  # as the reading thread does, now and then
-        held.set()
-        threading.Event().wait()
-
-threading.Thread(target=hold, daemon=True).start()
-held.wait()
+ahead.want({0: SimpleNamespace(number=0, changed_ns=0, data=np.zeros(9, np.uint8).view(Data))}, [0])
+started.wait()
 if (process := os.fork()) == 0:
     signal.alarm(10)
     ahead.stop()
@@ -28,6 +39,86 @@ os._exit(0)
 """
 
 
-def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_will_release() -> None:
+def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.stdout == "0\n", done.stderr
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed, tmp_path / "train"))
+
+
+def flip_a_bit(path: Path) -> None:
+    """Within the pixels of an image, without a trace in size and time, as a disk does."""
+    dataset = gpuload.Dataset(path.parent)
+    row = dataset.rows(dataset.shard_paths.index(path)).to_pylist()[4]
+    stamp = path.stat()
+    with path.open("r+b") as file:
+        file.seek(row["image_offset"] + row["image_bytes"] // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_out(
+    packed: Path, copy: Path, decoder: str
+) -> None:
+    options: dict[str, Any] = {"decoder": decoder, "window": 2, "prefetch": 1}
+    expected = drain([load(packed, **options)])
+    with load(copy, verify="sha256", **options) as loader:
+        assert drain([loader]) == expected
+    bad = copy / "shard-000003.tar"
+    flip_a_bit(bad)
+    shard_of = np.repeat(range(10), gpuload.Dataset(copy).shard_sizes)
+    with load(copy, verify="sha256", **options) as loader:
+        for _ in range(2):  # the loop after it is refused, too
+            found = []
+            with pytest.raises(
+                gpuload.ShardError, match=r"shard-000003.tar: is damaged: its SHA-256 is .*, manifest.json says .*Copy"
+            ):
+                for index, _, _ in loader:
+                    found += index.tolist()
+            assert 3 not in shard_of[found]
+        shutil.copy(packed / bad.name, bad)
+        loader.set_epoch(0)
+        assert drain([loader]) == expected
+
+
+def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    check_digest = reader_module.Window.__init__.__globals__["MappedShard"].check_digest
+
+    def counting(shard: Any, *args: Any, **options: Any) -> bool:
+        hashed.append(shard.number)
+        return bool(check_digest(shard, *args, **options))
+
+    monkeypatch.setattr("gpuload.read.shards.MappedShard.check_digest", counting)
+    with load(packed, window=2, verify="sha256") as loader:
+        for _ in range(3):
+            list(loader)
+    assert sorted(hashed) == list(range(10))
+    hashed.clear()
+    with load(packed, window=2) as loader:
+        list(loader)
+    assert hashed == []
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+@pytest.mark.parametrize("verify", [None, "sha256"])
+def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
+    packed: Path, decoder: str, verify: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_READ_AT_ONCE", 1)
+    expected = drain([load(packed, window=2, decoder=decoder)])
+    with load(packed, window=2, prefetch=1, decoder=decoder, verify=verify) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(read_ahead, "_PAGE_BYTES", "pages")  # the thread fails where it touches, or hashes
+            patch.setattr("gpuload.read.shards._HASHED_BYTES", "pages")
+            with pytest.raises(TypeError, match="slice indices must be integers|cannot be interpreted as an integer"):
+                for _ in range(100):  # unless its work is waited for, it may fail too late to be noticed
+                    list(loader)
+        loader.set_epoch(0)
+        assert drain([loader]) == expected

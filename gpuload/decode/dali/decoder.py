@@ -1,10 +1,10 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode."""
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode.
 
-import ctypes
-import os
+`find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
+
+import math
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.graph import Operators, backend, build_graph, fn, input_names, pipeline_def, tensors
-from gpuload.decode.interface import BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, find_other_sizes
+from gpuload.decode.dali.forked import survive_fork
+from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
+from gpuload.decode.dali.screen import Screen
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
+from gpuload.monitor.ranges import annotate
 from gpuload.read.batch import Batch
-from gpuload.types import U8, HeightWidth
+from gpuload.types import U8
 
 
 def count_gpus() -> int:
@@ -72,49 +74,61 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
+        self._screen = Screen(stored)
         self._source: Iterator[Batch] = iter(())
         self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
+        self._fed_s = 0.0  # spent so far in `_feed`, which DALI calls in the thread that asks for a batch
         self._pipeline: Any = None
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
         self._rewind()
         if self._pipeline is None:
-            self._pipeline = pipeline_def(build_graph)(
+            built = pipeline_def(build_graph)(
                 self._forms, self._stored, self._feed, self._graph, self._decoder, **self._settings
             )
             with warnings.catch_warnings():
                 # The user's operators need not use their random numbers.
                 warnings.filterwarnings("ignore", "The external source node", Warning)
-                self._pipeline.build()
-            _pipelines.add(self._pipeline)
+                built.build()
+            survive_fork(built)
+            self._pipeline = built
         self._source = batches
+        pipeline = self._pipeline  # `close` may be called by another thread
         while True:
+            fed_s = self._fed_s
             try:
-                outputs = [output.as_tensor() for output in self._pipeline.run()]
+                outputs = [output.as_tensor() for output in pipeline.run()]
             except StopIteration:
-                self._pipeline.reset()
+                pipeline.reset()
                 return
             except RuntimeError as error:
-                raise self._explain(error) from None
+                # The pipeline cannot be used again ("Current pipeline object is no longer valid").
+                in_flight = [batch for batch, _ in self._in_flight]
+                self._discard()
+                if (found := self._screen.find_after_failure(in_flight)) is None:
+                    raise
+                raise BatchDecodeError(*found) from error
             except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
                 self._discard()
                 raise
             views, masks = len(self._forms), len(self._stored.mask_fills)
             batch, started = self._in_flight.popleft()
-            for field in batch.masks:
-                # DALI silently takes the image's crop out of a larger mask, too.
-                if rows := find_other_sizes(batch, field):
-                    self._discard()
-                    raise BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
             yield (
                 batch,
                 Decoded(
                     tuple(outputs[:views]),
                     tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
                     time.perf_counter() - started,
+                    work_s=math.nan,
+                    read_wait_s=self._fed_s - fed_s,
+                    queue_depth=math.nan,
                 ),
             )
+
+    def find_faults(self, batch: Batch) -> dict[int, Fault]:
+        """The samples of a batch that must not be given to `decode`, by their rows."""
+        return self._screen.find_faults(batch)
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
@@ -122,7 +136,13 @@ class DaliDecoder:
         self._discard()
 
     def _feed(self) -> tuple[Any, ...]:
-        batch = next(self._source)
+        begun = time.perf_counter()
+        with annotate("read"):
+            fed = self._inputs(next(self._source))
+        self._fed_s += time.perf_counter() - begun
+        return fed
+
+    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         self._in_flight.append((batch, time.perf_counter()))
         # DALI's own conversion of a list of arrays takes 2.4 µs an image; this and what remains of it take 1.2
         # (2026-11).
@@ -155,6 +175,9 @@ class DaliDecoder:
                 self._pipeline.reset()
             except RuntimeError:  # an image of a batch that nobody waits for any more
                 self._discard()
+            except BaseException:  # Ctrl-C
+                self._discard()
+                raise
         elif self._pipeline is not None:
             self._pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
         self._in_flight.clear()
@@ -162,58 +185,3 @@ class DaliDecoder:
     def _discard(self) -> None:
         self._pipeline = None
         self._in_flight.clear()
-
-    def _explain(self, error: RuntimeError) -> Exception:
-        """Finds the images that do not decode: DALI gives an index only for some faults, and never the sample.
-
-        The pipeline is unusable after an error ("Current pipeline object is no longer valid"), so it is discarded.
-        """
-        batches = [batch for batch, _ in self._in_flight]
-        self._discard()
-        for batch in batches:
-            encoded = batch.encoded
-            if not self._stored.raw:
-                sizes = [_decoded_size(data) for data in encoded.images]
-                if rows := [row for row, size in enumerate(sizes) if size is None]:
-                    return BatchDecodeError(batch, rows)
-                expected = zip(encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
-                if rows := [row for row, (size, told) in enumerate(zip(sizes, expected, strict=True)) if size != told]:
-                    return BatchDecodeError(batch, rows, "image", "it is not of the size that the index says")
-            for masks in batch.masks:
-                if rows := [row for row, data in enumerate(masks) if _decoded_size(data) is None]:
-                    return BatchDecodeError(batch, rows, "mask")
-                if rows := find_other_sizes(batch, masks):
-                    return BatchDecodeError(batch, rows, "mask", OTHER_SIZE)
-        return error
-
-
-_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _keep_pipelines() -> None:
-    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever: in the
-    garbage collector, over a pipeline dropped before the fork, or at the end of the process.
-
-    A pipeline forgets its C++ object, which gets a reference that nothing gives up.
-    """
-    for pipeline in _pipelines:
-        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
-
-
-os.register_at_fork(after_in_child=_keep_pipelines)
-
-
-def _decoded_size(data: U8) -> HeightWidth | None:
-    """Size of this image as DALI's CPU decoder decodes it; None where it does not."""
-
-    @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-    def graph() -> Any:
-        return fn.decoders.image(fn.external_source(source=lambda: [data], batch=True), device="cpu")
-
-    try:
-        (images,) = graph().run()
-    except RuntimeError:
-        return None
-    height, width, _ = images.at(0).shape
-    return height, width

@@ -18,6 +18,7 @@ from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 
 from gpuload.augment import Form
 from gpuload.decode.interface import Stored
+from gpuload.headers.limits import MAX_PIXELS
 
 __all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
 
@@ -99,8 +100,9 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
         pixels = fn.decoders.image(
             images,
             device="mixed",
-            preallocate_width_hint=stored.width,
-            preallocate_height_hint=stored.height,
+            # No hint, where the manifest tells of images that the loader may refuse: DALI allocates by it at once.
+            preallocate_width_hint=stored.width if stored.width * stored.height <= MAX_PIXELS else 0,
+            preallocate_height_hint=stored.height if stored.width * stored.height <= MAX_PIXELS else 0,
             # As libjpeg upsamples chroma on the CPU; without it, coloured edges differ between the devices.
             jpeg_fancy_upsampling=True,
             **decoder,

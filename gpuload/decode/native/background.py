@@ -44,10 +44,11 @@ class BackgroundCompilation:
 _running: "weakref.WeakSet[BackgroundCompilation]" = weakref.WeakSet()
 
 
-def _wait_for_all() -> None:
+def wait_for_all() -> None:
+    """Waits until everything that was begun is compiled."""
     for compilation in list(_running):
         if not compilation.is_done and compilation._thread.is_alive():
             compilation.wait()
 
 
-os.register_at_fork(before=_wait_for_all)
+os.register_at_fork(before=wait_for_all)

@@ -69,10 +69,11 @@ def count_compiled() -> int:
 
 def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
-    folder, and those that are shared."""
+    folder, and those that are shared, with what is compiled of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
     shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "vectors", "values")]
-    return [*shared, _HERE.parents[1] / "headers" / "exif.py", *own]
+    headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
+    return [*shared, *headers, *own]
 
 
 def _stamp(path: Path) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -21,13 +22,14 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.collector import paused_collector
-from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Stored
-from gpuload.decode.masks import OTHER_SIZE, crop_and_resize_mask, decode_mask
+from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
+from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
+from gpuload.monitor.ranges import annotate, is_listening
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
 from gpuload.types import I64
@@ -67,28 +69,41 @@ class NativeDecoder:
         # whole process. So the user's number is restored once all of ours have started.
         torch_threads = torch.get_num_threads()
         started = threading.Barrier(num_threads + 1)
-        self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
-        started.wait()
-        torch.set_num_threads(torch_threads)
+        try:
+            self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
+            started.wait()
+        except BaseException:  # Ctrl-C, or no more threads
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(torch_threads)
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
         self._abandon()
         while True:
+            asked, ready = time.perf_counter(), self._count_ready()
             while len(self._in_flight) <= self._prefetch:
                 self._in_flight.append(self._starter.submit(partial(self._start, batches)))
-            flight = self._in_flight.popleft().result()
+            flight = self._in_flight[0].result()
+            read_wait_s = time.perf_counter() - asked
             if flight is None:
                 return
             for task in flight.tasks:
                 task.result()
-            if flight.broken:
-                self._abandon()
-                what = min(flight.broken.values())
-                rows = sorted(row for row, broken in flight.broken.items() if broken == what)
-                raise BatchDecodeError(flight.batch, rows, *what)
+            self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
             seconds = flight.ended - flight.started
-            yield flight.batch, Decoded(tuple(flight.images), tuple(flight.masks), seconds)
+            images, masks, work_s = tuple(flight.images), tuple(flight.masks), sum(flight.work_s)
+            yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready, flight.broken)
+
+    def _count_ready(self) -> int:
+        """Batches that are decoded, of those in flight."""
+        ready = 0
+        for task in self._in_flight:
+            if task.value is None or len(task.value.work_s) < self._num_threads:
+                break
+            ready += 1
+        return ready
 
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
@@ -98,7 +113,8 @@ class NativeDecoder:
 
     def _start(self, batches: Iterator[Batch]) -> "_BatchInFlight | None":
         """Hands the next batch to the threads; None where there are no more."""
-        batch = next(batches, None)
+        with annotate("read"):
+            batch = next(batches, None)
         if batch is None:
             return None
         images, masks, cuts = [], [], []
@@ -112,15 +128,16 @@ class NativeDecoder:
         flight = _BatchInFlight(batch, images, masks, cuts)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
-        flight.tasks = [self._pool.submit(partial(self._decode_blocks, flight)) for _ in range(self._num_threads)]
+        work = self._decode_in_range if is_listening() else self._decode_blocks
+        flight.tasks = [self._pool.submit(partial(work, flight)) for _ in range(self._num_threads)]
         return flight
 
     def _abandon(self) -> None:
         """Ends the batches that nobody waits for any more."""
-        tasks = list(self._in_flight)
-        self._in_flight.clear()
-        for task in tasks:
-            task.cancelled = True
+        tasks = []
+        while self._in_flight:
+            tasks.append(self._in_flight.popleft())
+            tasks[-1].cancelled = True
         for task in tasks:
             task.wait()
         flights = [task.value for task in tasks if task.value is not None]
@@ -130,18 +147,23 @@ class NativeDecoder:
             for share in flight.tasks:
                 share.wait()
 
+    def _decode_in_range(self, flight: "_BatchInFlight") -> None:
+        with annotate("decode"):
+            self._decode_blocks(flight)
+
     @torch.inference_mode()
     def _decode_blocks(self, flight: "_BatchInFlight") -> None:
         """One thread's share of a batch: the next block that no other thread has taken, until none is left."""
-        number = len(flight.batch)
+        number, begun = len(flight.batch), time.perf_counter()
         for begin in flight.blocks:
             if begin >= number or flight.abandoned:
                 flight.ended = time.perf_counter()
+                flight.work_s.append(flight.ended - begun)
                 return
             flight.started = min(flight.started, time.perf_counter())
             rows = slice(begin, min(begin + flight.block, number))
             _owners, broken = self._images.decode(flight.plan, rows)
-            flight.broken.update((row, ("image",)) for row in broken)
+            flight.broken.update(broken)
             views = zip(self._forms, flight.batch.views, flight.cuts, self._postprocess, flight.images, strict=True)
             for view in views:
                 _crop_and_resize(flight.plan.pictures[rows], rows, *view)
@@ -150,15 +172,12 @@ class NativeDecoder:
                     self._decode_masks(flight, row)
 
     def _decode_masks(self, flight: "_BatchInFlight", row: int) -> None:
-        batch, size = flight.batch, (flight.batch.encoded.heights[row], flight.batch.encoded.widths[row])
+        batch, size = flight.batch, (int(flight.batch.encoded.heights[row]), int(flight.batch.encoded.widths[row]))
         for number, fill in enumerate(self._fills):
             try:
-                mask = decode_mask(batch.masks[number][row])
-            except Exception:  # Pillow's decoders raise many kinds
-                flight.broken[row] = ("mask",)
-                continue
-            if mask.shape != size:
-                flight.broken[row] = ("mask", OTHER_SIZE)
+                mask = decode_mask(batch.masks[number][row], size)
+            except Exception as error:  # Pillow's decoders raise many kinds
+                flight.broken.setdefault(row, Fault(reason_of(error), number))
                 continue
             for view, masks in zip(batch.views, flight.masks, strict=True):
                 masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
@@ -173,6 +192,7 @@ class _BatchInFlight:
 
     images, masks: for each view, what they fill. block: images that a thread takes at a time. blocks: where each of
     them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
+    work_s: of each thread that has done its share.
     """
 
     batch: Batch
@@ -182,10 +202,11 @@ class _BatchInFlight:
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
-    broken: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    broken: dict[int, Fault] = field(default_factory=dict)
     abandoned: bool = False
     started: float = math.inf
     ended: float = 0.0
+    work_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         windows, factors = self.cuts[0].windows, self.cuts[0].factors
@@ -218,4 +239,5 @@ def _compute_alone(started: threading.Barrier) -> None:
     """Keeps torch from splitting the calling thread's computations among further threads: it is one of many already."""
     torch.set_num_threads(1)
     torch.get_num_threads()  # a thread adopts the number at its first use of it, which must not come later
-    started.wait()
+    with suppress(threading.BrokenBarrierError):
+        started.wait()

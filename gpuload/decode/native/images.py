@@ -8,10 +8,13 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageOps
 
-from gpuload.decode.interface import Stored
+from gpuload.decode.interface import Fault, Stored
+from gpuload.decode.masks import reason_of, refuse_damaged_png
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.decode.native.compiled import count_compiled
+from gpuload.headers.jpeg import read_header
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
@@ -21,7 +24,7 @@ _JPEG_START = b"\xff\xd8"
 
 
 class UndecodableError(Exception):
-    """Neither libjpeg-turbo nor Pillow decodes these bytes."""
+    """Neither libjpeg-turbo nor Pillow decodes these bytes; the message is the reason."""
 
 
 class DecodePlan:
@@ -65,13 +68,13 @@ class ImageDecoder:
             # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
-    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], list[int]]:
+    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures of the images at these rows.
 
-        Returns the owners of memory that is not the thread's, and the rows of images that do not decode.
+        Returns the owners of memory that is not the thread's, and by their rows the images that do not decode.
         """
         owners: list[Any] = []
-        broken: list[int] = []
+        broken: dict[int, Fault] = {}
         if not plan.encoded:
             return owners, broken
         pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
@@ -82,8 +85,8 @@ class ImageDecoder:
         for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
             try:
                 pictures[row], owner = self._decode_one(plan, rows.start + row)
-            except UndecodableError:
-                broken.append(rows.start + row)
+            except UndecodableError as error:
+                broken[rows.start + row] = Fault(str(error))
             else:
                 owners.append(owner)
         return owners, broken
@@ -91,15 +94,16 @@ class ImageDecoder:
     def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Picture, Any]:
         """The picture, and the owner of its memory."""
         data = plan.images[row]
+        height, width = plan.pictures[row, 1:3].tolist()
         try:
             if self._is_jpeg(data):
-                height, width = plan.pictures[row, 1:3].tolist()
+                _refuse_larger(_size_of_jpeg(data), (height, width))
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
                 return _picture_of(whole, factor), whole
-        except ValueError:  # faults some of which Pillow tolerates, as DALI does
+        except (ValueError, KeyError):  # faults some of which Pillow tolerates; KeyError: a sampling without a name
             pass
-        other = _decode_other(data)
+        other = _decode_other(data, (height, width))
         return _picture_of(other), other
 
     def _is_jpeg(self, data: U8) -> bool:
@@ -155,10 +159,30 @@ def _is_plain(data: U8) -> bool:
         return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
 
 
-def _decode_other(data: U8) -> U8:
-    """uint8 (height, width, 3), upright, by Pillow."""
+def _size_of_jpeg(data: U8) -> HeightWidth:
+    """Raises ValueError where it has none."""
     try:
+        height, width = simplejpeg.decode_jpeg_header(data, strict=False)[:2]
+    except KeyError:  # a sampling that it has no name for
+        header = read_header(data.tobytes())
+        height, width = header.height, header.width
+        if not height:
+            raise ValueError("no size in its header") from None
+    return height, width
+
+
+def _refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
+    """Raises UndecodableError where there are many more pixels than the index says, before there is memory for them."""
+    if found[0] * found[1] > max(told[0] * told[1], MAX_PIXELS):
+        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
+
+
+def _decode_other(data: U8, size: HeightWidth) -> U8:
+    """uint8 (height, width, 3), upright, by Pillow. size: as the index says."""
+    try:
+        refuse_damaged_png(data)
         with Image.open(io.BytesIO(data.tobytes())) as image:
+            _refuse_larger(image.size[::-1], size)
             return np.array(ImageOps.exif_transpose(image).convert("RGB"))
     except Exception as error:  # Pillow's decoders raise many kinds
-        raise UndecodableError(str(error)) from None
+        raise UndecodableError(reason_of(error)) from None

@@ -48,6 +48,30 @@ def _swap(_: Any, word: Any) -> Any:
     return word(word), generate
 
 
+def _markers(_: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(8), MARKER_BYTES)
+
+        def load(after: int) -> Any:
+            at = builder.add(args[0], ir.Constant(args[0].type, after))
+            return builder.load(builder.inttoptr(at, vector.as_pointer()), align=1)
+
+        def all_of(number: int) -> Any:
+            return ir.Constant(vector, [number] * MARKER_BYTES)
+
+        code = load(1)
+        is_restart = builder.icmp_unsigned("==", builder.and_(code, all_of(0xF8)), all_of(0xD0))
+        is_other = builder.or_(is_restart, builder.icmp_unsigned("==", code, all_of(0)))
+        begins = builder.icmp_unsigned("==", load(0), all_of(0xFF))
+        return builder.bitcast(builder.and_(begins, builder.not_(is_other)), ir.IntType(MARKER_BYTES))
+
+    return types.uint64(address), generate
+
+
+MARKER_BYTES = 64
+# uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
+# stuffed byte nor a restart marker; the byte after them is read, too.
+find_markers: Any = intrinsic(_markers)
 swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order
 load_word: Any = intrinsic(_load_word)  # uint64: the 8 bytes at an address, big-endian
 store_word: Any = intrinsic(_store_word)  # stores a word at an address, in the machine's byte order

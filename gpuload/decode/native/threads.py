@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -41,8 +41,8 @@ class Task(Generic[T]):
 
     def wait(self) -> None:
         """Waits until it has ended, with an error or without."""
-        self._done.acquire()
-        self._done.release()
+        with self._done:  # unlike with two calls, Ctrl-C cannot leave it taken
+            pass
 
     def result(self) -> T | None:
         """The value. Raises what the work raised, once."""
@@ -67,17 +67,22 @@ class Threads:
         ]
         for thread in threads:
             thread.start()
+        self._closed = False
         self._stop = weakref.finalize(self, _stop, self._tasks, threads, os.getpid())
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """A task that the next free thread executes."""
+        """A task that the next free thread executes. One that comes after `close` is cancelled."""
         task = Task(work)
         self._tasks.put(task)
+        if self._closed:  # meanwhile, by another thread
+            _cancel(self._tasks)
         return task
 
     def close(self) -> None:
         """Ends the threads, after what was submitted."""
         self._stop()
+        self._closed = True
+        _cancel(self._tasks)
 
 
 def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]) -> None:
@@ -85,6 +90,23 @@ def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]
     while (task := tasks.get()) is not None:
         task.run()
         del task  # a waiting thread must not keep a batch alive
+
+
+def _cancel(tasks: "SimpleQueue[Task[Any] | None]") -> None:
+    """Ends the tasks that no thread will take, since somebody may wait for them."""
+    signals = 0  # for threads to end, which some may not have taken yet, where several close at once
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except Empty:
+            break
+        if task is None:
+            signals += 1
+        else:
+            task.cancelled = True
+            task.run()
+    for _ in range(signals):
+        tasks.put(None)
 
 
 def _stop(tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], process: int) -> None:

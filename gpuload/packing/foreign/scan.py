@@ -14,6 +14,7 @@ from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
 from gpuload.fields.field import LABEL, Field
 from gpuload.headers.exif import ORIENTATION
+from gpuload.sources.files import is_text
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png")  # the first of a sample's members in this order is its image
 VALUE_FIELDS = (LABEL, Field("caption", "caption", "txt"), Field("json", "json", "json"))
@@ -116,6 +117,10 @@ def _samples(path: Path, members: Iterable[Member]) -> Iterator[tuple[str, list[
     seen: set[str] = set()
     for key, sample in group_members(members):
         for member in sample:
+            if not is_text(member.name) or "\0" in member.name:
+                raise ShardError(
+                    f"{path}: the name {member.name!r} is not UTF-8. Rename its file and pack the shard again"
+                )
             if any(character.isspace() for character in member.name):
                 raise ShardError(
                     f"{path}: the name {member.name!r} holds white space, at which DALI's index splits. "

@@ -19,6 +19,7 @@ from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
 from gpuload.headers import jpeg, png
 from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.limits import MAX_PIXELS
 from gpuload.packing.image.pixels import from_array, is_gray, to_upright_rgb_or_gray
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.image.quick_check import decodes_cleanly
@@ -28,8 +29,7 @@ from gpuload.types import WidthHeight
 KEPT = "kept"
 
 _MAX_SIDE = 65_500  # libjpeg's limit
-
-Image.MAX_IMAGE_PIXELS = None  # `Encoding.max_pixels` is checked instead, before anything is decoded
+_ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
 
 class NotWantedError(Exception):
@@ -80,6 +80,9 @@ def prepare_image(
         raise
     except UnidentifiedImageError:
         raise DecodeError("not an image in a format that Pillow reads") from None
+    except Image.DecompressionBombError as error:
+        pixels = "".join(re.findall(r"\((\d+) pixels", str(error))[:1]) or "too many"
+        raise DecodeError(f"{pixels} pixels, more than --max-pixels {encoding.max_pixels}") from None
     except MemoryError:
         raise DecodeError("its pixels do not fit into memory") from None
     except Exception as error:  # Pillow's many parsers may raise anything
@@ -120,8 +123,13 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         stored = _check_header(data, encoding) if data.startswith(jpeg.START) else None
         if stored is not None and decodes_cleanly(data):
             return stored
+    # `_refuse_size` says it in words of the option. But what an icon holds is decoded when it is opened, whatever size
+    # the icon says it has: Pillow's limit holds there, and for all once they are open.
+    limit = max(encoding.max_pixels, MAX_PIXELS)
+    Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) else None
     image = Image.open(io.BytesIO(data))
     _refuse_size(*image.size, encoding)
+    Image.MAX_IMAGE_PIXELS = limit
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
         upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1)

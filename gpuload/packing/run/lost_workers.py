@@ -39,7 +39,7 @@ class LostWorkers:
         if self._deaths_without_blame > MOST_DEATHS:
             raise GpuloadError(
                 f"workers died {self._deaths_without_blame} times with no image to blame, most recently with "
-                f"{_exit_name(code)}. If memory is short, try fewer --workers. From Python, call pack() under "
+                f"{exit_name(code)}. If memory is short, try fewer --workers. From Python, call pack() under "
                 '`if __name__ == "__main__":`'
             )
         return job
@@ -50,10 +50,11 @@ def _reason(code: int, time_limit_s: float) -> str:
         return f"took longer than {time_limit_s:g} s"
     if code == -signal.SIGKILL:
         return "the decoder was killed (SIGKILL) twice; out of memory?"
-    return f"the decoder crashed: {_exit_name(code)}"
+    return f"the decoder crashed: {exit_name(code)}"
 
 
-def _exit_name(code: int) -> str:
+def exit_name(code: int) -> str:
+    """A signal's name, or the exit code."""
     try:
         return signal.Signals(-code).name
     except ValueError:

@@ -16,6 +16,7 @@ from gpuload.packing.options import PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
+from gpuload.packing.run.prepare_source import prepare_source
 from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.split_files import refuse_other_settings, rejected_in_split, write_split_files
@@ -125,12 +126,12 @@ def pack(
                 settings = settings_of(source, options)
                 if state is None:
                     output.clear_scratch()
-                    source.prepare(output.scratch)
+                    source = prepare_source(source, output.scratch)
                     state = plan_run(source, options, output, settings)
                 else:
                     output.keep = True
                     state.check_same(settings, output.final)
-                    source.prepare(output.scratch)
+                    source = prepare_source(source, output.scratch)
                 run = _PackingRun(source, state, options, output, watch)
                 run.pack_shards(engine)
             run.check_rejected()

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, printable, read_text
+from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, is_text, printable, read_text
 from gpuload.sources.files.folder import Folder
 
 __all__ = [
-    "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "open_files",
-    "printable", "read_text"
+    "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "is_text",
+    "open_files", "printable", "read_text"
 ]  # fmt: skip
 
 ARCHIVES = (".zip",)

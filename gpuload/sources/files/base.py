@@ -103,6 +103,15 @@ class PassedOver:
         return (*self.notes, f"passed over, by extension: {self.by_extension()}") if self.others else (*self.notes,)
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8. Python keeps bytes that are not as halves of surrogate pairs."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def printable(name: str) -> str:
     """The name with a mark in place of each byte that is not UTF-8, which Python keeps as half of a surrogate pair."""
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")

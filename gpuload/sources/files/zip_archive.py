@@ -174,6 +174,7 @@ class _Directory:
         self.refused: list[tuple[str, str]] = []
         for info in infos:
             self._add(info)
+        self._refuse_overlaps()
         self.top = self._find_top()
 
     def _add(self, info: zipfile.ZipInfo) -> None:
@@ -194,6 +195,16 @@ class _Directory:
             if name in self.members:
                 self.refused.append((name, "its name comes again in the archive, where the last one counts"))
             self.members[name] = info
+
+    def _refuse_overlaps(self) -> None:
+        """Refuses members that begin within the data of another, by which a small archive unpacks to any size."""
+        end, owner = 0, ""
+        for name, info in sorted(self.members.items(), key=lambda item: item[1].header_offset):
+            if 0 <= info.header_offset < end:
+                self.refused.append((name, f"begins within {owner!r}, as archives do that unpack to any size"))
+                del self.members[name]
+            else:
+                end, owner = info.header_offset + _LOCAL_HEADER.size + info.compress_size, name
 
     def _find_top(self) -> str:
         top = ""

@@ -11,11 +11,12 @@ import pytest
 import torch
 from images import smooth_image
 from loaders import load
-from made_batches import make_batch
+from made_batches import make_batch, no_spare
 from PIL import Image, ImageOps
 
 import gpuload
 from gpuload.augment import Augment
+from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.decode.native import cuts as resizing
 from gpuload.decode.native import decoder as native
@@ -33,12 +34,12 @@ def decode(
     augment: Augment, images: list[np.ndarray], sizes: list[tuple[int, int]], upright: bool = True
 ) -> np.ndarray:
     batch = make_batch(augment, images, sizes)
-    decoder: Any = native.NativeDecoder(
-        [augment.form], Stored(plain=upright), batch_size=len(images), num_threads=2, prefetch=1
+    guard = Guard(
+        native.NativeDecoder([augment.form], Stored(plain=upright), batch_size=len(images), num_threads=2, prefetch=1)
     )
-    [(_, decoded)] = decoder.decode(iter([batch]))
-    decoder.close()
-    return np.array(decoded.images[0])
+    [found] = guard.decode(iter([batch]), no_spare)
+    guard.close()
+    return np.array(found.decoded.images[0])
 
 
 def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
@@ -118,7 +119,7 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         loader = load(packed, 8, decoder="native", num_threads=3)
         next(iter(loader))
         assert torch.get_num_threads() == 2
-        [inside] = {loader._decoder._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        [inside] = {loader._decoder._decoder._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
         assert inside == 1
     finally:
         torch.set_num_threads(before)
@@ -166,6 +167,6 @@ def test_an_image_larger_than_its_index_says_keeps_its_own_pixels() -> None:
 
 def test_a_truncated_jpeg_is_no_image() -> None:
     data = jpeg(smooth_image(np.random.default_rng(4), 90, 60))
-    with pytest.raises(BatchDecodeError, match="1 of 2 images do not decode") as caught:
+    with pytest.raises(BatchDecodeError, match="1 of 2 samples do not decode") as caught:
         decode(Augment(16), [data, data[: len(data) // 2]], [(90, 60)] * 2)
-    assert caught.value.rows == [1]
+    assert list(caught.value.faults) == [1]

@@ -63,6 +63,14 @@ def test_what_is_cancelled_before_it_begins_is_not_done() -> None:
     threads.close()
 
 
+def test_what_comes_after_close_is_cancelled_and_not_waited_for() -> None:
+    threads, seen = Threads(2, "closed"), []
+    threads.close()
+    task = threads.submit(lambda: seen.append(1))
+    assert not task._done.locked() and task.result() is None and seen == []
+    threads.close()
+
+
 class Payload:
     pass
 

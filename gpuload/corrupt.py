@@ -1,0 +1,163 @@
+"""Samples that do not decode while loading: named, counted, listed, and written to a file."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuload.counted import counted
+from gpuload.decode.guard import Guarded, OnCorrupt
+from gpuload.decode.interface import BatchDecodeError, Fault
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError, DecodeError
+from gpuload.read.batch import Batch
+
+_LOG = logging.getLogger(__name__)
+
+_MOST_LISTED = 1000  # samples in a report, about 0.5 MB
+
+
+@dataclass(frozen=True)
+class CorruptSample:
+    """A sample that did not decode.
+
+    shard: path of its shard. offset, bytes: where in the shard its image lies, or the mask that does not decode. index,
+    dataset: its number in the stored order of its data set, and that one's number in a mixture. epoch: in which it came
+    first. times: how often it came.
+    """
+
+    key: str
+    shard: str
+    offset: int
+    bytes: int
+    reason: str
+    index: int
+    dataset: int
+    epoch: int
+    times: int = 1
+
+
+class Report(NamedTuple):
+    """What a loader has met on this rank since it was constructed.
+
+    corrupt: how many samples were replaced or marked, each counted in each epoch. samples: the different ones among
+    them, the first 1,000.
+    """
+
+    corrupt: int
+    samples: tuple[CorruptSample, ...]
+
+
+class CorruptSamples:
+    """Keeps account of them.
+
+    masks: names of the mask fields. max_corrupt: how many may come in an epoch, as a number, or as a share of the
+    `epoch_samples` that this rank gets in one. log: a file to append a line of JSON to for each; None for none.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        masks: Sequence[str],
+        on_corrupt: OnCorrupt,
+        max_corrupt: float,
+        log: str | Path | None,
+        *,
+        epoch_samples: float,
+        rank: int,
+    ) -> None:
+        self._datasets, self._masks, self._on_corrupt, self._rank = datasets, masks, on_corrupt, rank
+        self._max_corrupt, self._epoch_samples = max_corrupt, epoch_samples
+        self._most = max_corrupt if isinstance(max_corrupt, int) else max_corrupt * epoch_samples
+        self._log = None if log is None else Path(log)
+        self._count, self._in_epoch = 0, 0
+        self._listed: dict[tuple[int, int], CorruptSample] = {}
+        if self._log is not None:
+            try:
+                self._log.open("a").close()
+            except OSError as error:
+                raise ArgumentError(
+                    f"DaliIterator(corrupt_log={str(log)!r}): cannot be written ({error.strerror}). Give a file in a "
+                    "folder that exists and can be written"
+                ) from None
+
+    def start_epoch(self) -> None:
+        """`max_corrupt` is of one epoch, or of the rest of one after a resume."""
+        self._in_epoch = 0
+
+    def add(self, guarded: Guarded, epoch: int) -> None:
+        """Takes note of the faults of a batch.
+
+        Raises:
+            DecodeError: there are more than `max_corrupt` in this epoch.
+        """
+        for row, fault in sorted(guarded.faults.items()):
+            found = self._identify(guarded.asked, row, fault, epoch)
+            self._count += 1
+            self._in_epoch += 1
+            place = found.dataset, found.index
+            if place in self._listed:
+                self._listed[place] = replace(self._listed[place], times=self._listed[place].times + 1)
+            elif len(self._listed) < _MOST_LISTED:
+                self._listed[place] = found
+            self._write(found, guarded.batch, row)
+            if self._in_epoch > self._most:
+                raise DecodeError(self._too_many(found, epoch))
+
+    def report(self) -> Report:
+        """What was met so far."""
+        return Report(self._count, tuple(self._listed.values()))
+
+    def explain(self, error: BatchDecodeError) -> DecodeError:
+        """The user's error for a decoder's."""
+        row, fault = next(iter(error.faults.items()))
+        found = self._identify(error.batch, row, fault, 0)
+        what = "sample" if fault.mask is None else f"the mask {self._masks[fault.mask]!r} of sample"
+        number = len(error.faults) - 1
+        others = f", nor {'does' if number == 1 else 'do'} {counted(number, 'other')} of its batch" if number else ""
+        return DecodeError(
+            f"{found.shard}: {what} {found.key!r} does not decode (byte {found.offset:,}): {found.reason}{others}. "
+            "Pack it again: `python -m gpuload pack` leaves out what does not decode, and says so; or use "
+            "on_corrupt='skip'"
+        )
+
+    def _identify(self, batch: Batch, row: int, fault: Fault, epoch: int) -> CorruptSample:
+        source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
+        dataset = self._datasets[source]
+        shard = int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1
+        stored = dataset.rows(shard).slice(sample - int(dataset.first_samples[shard]), 1).to_pylist()[0]
+        field = dataset.fields["image" if fault.mask is None else self._masks[fault.mask]]
+        offset, size = stored[field.offset_column], stored[field.bytes_column]
+        path = str(dataset.shard_paths[shard])
+        return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
+
+    def _write(self, found: CorruptSample, batch: Batch, row: int) -> None:
+        """Appends a line, in one write, so that several ranks may share the file. A file that cannot be written any
+        more does not end the run."""
+        if self._log is None:
+            return
+        line = {**asdict(found), "rank": self._rank, "on_corrupt": self._on_corrupt}
+        del line["times"]
+        if self._on_corrupt == "skip":
+            source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])
+            line |= {"replaced_by": self._datasets[source].keys([sample])[0]}
+        try:
+            with self._log.open("ab", buffering=0) as file:
+                file.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            _LOG.warning("%s: a sample that does not decode was not written (%s)", self._log, error)
+
+    def _too_many(self, last: CorruptSample, epoch: int) -> str:
+        share = "" if isinstance(self._max_corrupt, int) else f" of this rank's {self._epoch_samples:,.0f} samples"
+        return (
+            f"epoch {epoch}: {counted(self._in_epoch, 'corrupt sample')}, more than max_corrupt="
+            f"{self._max_corrupt} allows{share}; the last one is {last.key!r} in {last.shard}: {last.reason}. "
+            "`python -m gpuload verify --quarantine FILE` finds them all, for exclude=FILE; or raise max_corrupt"
+        )

@@ -1,0 +1,54 @@
+"""Single images decoded as `DaliIterator` decodes them, one at a time, for `verify`.
+
+The functions have a name to be imported by, since they run in worker processes, which a decoder may end.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuload.decode.interface import Stored
+from gpuload.read.batch import EncodedBatch
+from gpuload.types import U8
+
+OTHER_SIZE = "is not of the size that the index says"
+
+
+def find_dali_fault(content: bytes, height: int, width: int) -> str | None:
+    """What is wrong with an image for DALI's CPU decoder; None where nothing is."""
+    from gpuload.decode.dali.trial import Trial
+
+    found = _kept(Trial).decoded_size(np.frombuffer(content, np.uint8))
+    if found is None:
+        return "is not decoded by DALI"
+    return None if found == (height, width) else OTHER_SIZE
+
+
+def find_native_fault(content: bytes, height: int, width: int) -> str | None:
+    """What is wrong with an image for the native decoder; None where nothing is."""
+    from gpuload.decode.native.images import DecodePlan, ImageDecoder
+
+    data = np.frombuffer(content, np.uint8)
+    plan = DecodePlan(_batch_of(data, height, width), np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
+    _owners, broken = _kept(_open_native, ImageDecoder).decode(plan, slice(0, 1))
+    if broken:
+        return f"is not decoded by the native decoder: {broken[0].reason}"
+    return None if plan.pictures[0, 1:3].tolist() == [height, width] else OTHER_SIZE
+
+
+@cache
+def _kept(make: Callable[..., Any], *args: Any) -> Any:
+    """A decoder, for all images of this process."""
+    return make(*args)
+
+
+def _open_native(decoder: Callable[[Stored], Any]) -> Any:
+    return decoder(Stored())
+
+
+def _batch_of(data: U8, height: int, width: int) -> EncodedBatch:
+    size = np.array([height], np.int32), np.array([width], np.int32)
+    spans = np.array([[data.ctypes.data, data.nbytes]], np.int64)
+    return EncodedBatch(np.zeros(1, np.int64), [data], spans, np.zeros(1, np.bool_), size[1], size[0], {}, {})

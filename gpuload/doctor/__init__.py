@@ -1,0 +1,1 @@
+"""What is wrong with a machine, an environment or a packed set, and what limits its speed."""

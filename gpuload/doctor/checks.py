@@ -1,0 +1,77 @@
+"""Every check, in the order in which they are told."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpuload.disk.dataset import Dataset
+from gpuload.doctor import gpu, machine, packages, shards, trial
+from gpuload.doctor.finding import Finding
+from gpuload.doctor.gpu import Driver
+from gpuload.installed import cuda_extra, fault_of
+
+Found = Finding | list[Finding]
+
+# What an environment is checked for. A check that raises is a finding, too.
+ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
+    "system": lambda driver: machine.check_system(),
+    "driver": gpu.check_driver,
+    "DALI": gpu.check_dali,
+    "torch": gpu.check_torch,
+    "torchvision": lambda driver: packages.check_torchvision(),
+    "versions": lambda driver: packages.check_versions(),
+    "CPU decoder": lambda driver: packages.check_native(),
+    "cores": lambda driver: machine.check_cores(),
+    "memory": lambda driver: machine.check_memory(),
+    "shared memory": lambda driver: machine.check_shared_memory(),
+    "file handles": lambda driver: machine.check_file_handles(),
+}
+
+# What a packed set is checked for. The disk comes before the trials, which read the shards into memory.
+SET: dict[str, Callable[[Dataset], Found]] = {"set": shards.check_set, "disk": shards.check_disk}
+
+
+def examine(folder: Path | None, seconds: float) -> Iterator[Finding]:
+    """Every finding, as soon as it is there. seconds: to measure each decoder for.
+
+    Raises:
+        FormatError: `folder` is no packed set.
+    """
+    sets = [] if folder is None else shards.open_sets(folder)
+    driver = gpu.find_driver()
+    for name, check in ENVIRONMENT.items():
+        yield from _run(name, lambda check=check: check(driver))  # type: ignore[misc]
+    for dataset in sets:
+        for name, examine_set in SET.items():
+            yield from _run(name, lambda check=examine_set, dataset=dataset: check(dataset))  # type: ignore[misc]
+    if sets:
+        found = decoders(driver)
+        if not found:
+            said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
+            yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
+        for device, decoder in found:
+            yield from _run(
+                f"{decoder} on {device}",
+                lambda device=device, decoder=decoder: trial.try_decoder(sets[0].folder, device, decoder, seconds),  # type: ignore[misc]
+            )
+
+
+def decoders(driver: Driver | None) -> list[tuple[str, str]]:
+    """(device, decoder) of all that can be tried here, by what is installed."""
+    found = []
+    if all(fault_of(package) is None for package in ("numba", "torch", "simplejpeg")):
+        found.append(("cpu", "native"))
+    if fault_of("nvidia.dali") is None:
+        found.append(("cpu", "dali"))
+        if driver is not None:
+            found += [(f"cuda:{number}", "dali") for number in range(len(driver.gpus))]
+    return found
+
+
+def _run(name: str, check: Callable[[], Found]) -> list[Finding]:
+    try:
+        found = check()
+    except Exception as error:  # a check must not end the others
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        said = f"could not be checked: {type(error).__name__}: {lines[0]}"
+        return [Finding(name, "broken", said, "The line names what is wrong")]
+    return [found] if isinstance(found, Finding) else found

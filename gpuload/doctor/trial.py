@@ -1,0 +1,124 @@
+"""Decodes a few batches of a set, in a process of its own: a decoder that crashes or hangs ends that process alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gpuload
+from gpuload.doctor.finding import Finding, size
+from gpuload.installed import fault_of
+from gpuload.limits import count_cores
+from gpuload.monitor.binding import Setup, advice
+
+SIDE = 224
+_MOST_BATCH = 64
+# Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
+# minute where others use the cores too.
+_MOST_SECONDS = 180.0
+
+
+def try_decoder(folder: Path, device: str, decoder: str, seconds: float) -> Finding:
+    """How many images/s a decoder makes on a device: random crops of 224, normalised."""
+    name = f"{decoder} on {device}"
+    command = [sys.executable, "-m", "gpuload.doctor.trial", str(folder.absolute()), device, decoder, str(seconds)]
+    parent = str(Path(gpuload.__file__).parents[1])
+    paths = os.pathsep.join([parent, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=_MOST_SECONDS + seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        said = f"gave no batch within {_MOST_SECONDS:.0f} s"
+        return Finding(name, "broken", said, "See whether it does with num_threads=1, and report it")
+    lines = done.stdout.splitlines()
+    if done.returncode < 0:
+        died = signal.Signals(-done.returncode).name
+        remedy = f"`python -m gpuload verify {folder}` finds images that end a decoder. If there are none, report this"
+        return Finding(name, "broken", f"ended its process by {died}", remedy, {"signal": died})
+    if done.returncode or not lines:
+        said = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
+        return Finding(name, "broken", said, "The line names what is wrong; `python -m gpuload verify` checks the set")
+    told: dict[str, Any] = json.loads(lines[-1])
+    if "error" in told:
+        return Finding(name, "broken", told["error"], told["remedy"])
+    said = f"{told['images_per_s']:,.0f} images/s ({size(told['bytes_per_s'])}/s) with {told['num_threads']} threads, "
+    said += f"the first batch after {told['first_s']:.1f} s"
+    return Finding(name, "ok", said, data=told)
+
+
+def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
+    """What the process prints: rates, the stage that binds, and advice."""
+    output: Any = "torch" if fault_of("torch") is None else "numpy"
+    began = time.perf_counter()
+    dataset = gpuload.Dataset(folder)
+    augment = gpuload.Augment(SIDE)
+    batch_size = min(_MOST_BATCH, len(dataset))
+    with gpuload.DaliIterator(
+        dataset,
+        batch_size,
+        augment=augment,
+        device=device,
+        decoder=decoder,  # type: ignore[arg-type]
+        fields=("image",),
+        output=output,
+        rank=0,  # whatever the environment says
+        world_size=1,
+    ) as loader:
+        first_s, started, counted = None, 0.0, None
+        while counted is None or loader.metrics().steps == counted.steps or time.perf_counter() - started < seconds:
+            for _ in loader:
+                if first_s is None:
+                    first_s = time.perf_counter() - began
+                if counted is None and (loader.metrics().steps > 4 or len(loader) <= 4):
+                    _wait_for_compilation()
+                    started, counted = time.perf_counter(), loader.metrics()
+                elif counted is not None and time.perf_counter() - started >= seconds:
+                    break
+        elapsed, now = time.perf_counter() - started, loader.metrics()
+        images, stored = now.images - counted.images, now.bytes - counted.bytes
+        steps = min(1000, now.steps - counted.steps)
+        binds = loader.metrics(max(1, steps)).binds
+        setup = Setup(Path(folder), loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
+        return {
+            "device": loader.device,
+            "decoder": loader.decoder,
+            "num_threads": loader.num_threads,
+            "batch_size": batch_size,
+            "images": images,
+            "seconds": elapsed,
+            "images_per_s": images / elapsed,
+            "bytes_per_s": stored / elapsed,
+            "first_s": first_s,
+            "binds": binds,
+            "advice": advice(binds, setup),
+        }
+
+
+def _wait_for_compilation() -> None:
+    """The JPEG decoder is compiled while libjpeg-turbo decodes, more slowly."""
+    background = sys.modules.get("gpuload.decode.native.background")
+    if background is not None:
+        background.wait_for_all()
+
+
+def main() -> None:
+    folder, device, decoder, seconds = sys.argv[1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            told = measure(folder, device, decoder, float(seconds))
+        except gpuload.GpuloadError as error:
+            remedy = f"`python -m gpuload verify {folder}` lists every fault of the set"
+            told = {"error": str(error), "remedy": remedy if isinstance(error, gpuload.DecodeError) else ""}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Which stage limits the speed of a run, and what to change."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# training: the training loop itself, which is as it should be. disk: reading shards into memory. read: finding samples
+# in them and drawing their augmentation. decode: pixels. hand_over: fields, batch transforms, arrays of the user's
+# library. none: there were no batches yet.
+Stage = Literal["none", "training", "disk", "read", "decode", "hand_over"]
+
+# Training that waits for less of its time than this is not held up: an epoch's first batches alone cost that much.
+WAIT_SHARE = 0.1
+# The thread that reads ahead is busy for a few thousandths of the time where the shards are in memory (10 ms a GiB),
+# and all the time where the disk is slower than the rest.
+DISK_SHARE = 0.8
+
+
+def binding_stage(seconds: float, wait_read_s: float, wait_decode_s: float, hand_over_s: float, disk_s: float) -> Stage:
+    """The stage that limits: training, unless it waited for 10 % of these seconds or more.
+
+    Then it is the disk, where the thread that reads ahead was busy for 80 % of the time and training did not mostly
+    wait for its own hand-over; else what training waited for longest.
+    """
+    waited = wait_read_s + wait_decode_s + hand_over_s
+    if seconds <= 0:
+        return "none"
+    if waited < WAIT_SHARE * seconds:
+        return "training"
+    if hand_over_s > max(wait_read_s, wait_decode_s):
+        return "hand_over"
+    if disk_s >= DISK_SHARE * seconds:
+        return "disk"
+    return "read" if wait_read_s > wait_decode_s else "decode"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a loader decodes, as far as advice depends on it. cores: that it may use. device: as torch names it."""
+
+    folder: Path
+    decoder: str
+    device: str
+    num_threads: int
+    cores: int
+    batch_size: int
+
+
+def advice(stage: Stage, setup: Setup) -> str:
+    """What to change where a stage limits the speed; one or two sentences."""
+    if stage == "disk":
+        return (
+            "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
+            "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
+        )
+    if stage == "read":
+        return (
+            f"One thread finds the samples and draws their augmentation. Raise batch_size={setup.batch_size}, ask for "
+            "fewer fields, or use fewer views and transforms"
+        )
+    if stage == "hand_over":
+        return (
+            "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are not "
+            "used, or do their work on the device"
+        )
+    if stage == "decode":
+        return _advice_on_decoding(setup)
+    return "Nothing needs to be changed in the loader"
+
+
+def _advice_on_decoding(setup: Setup) -> str:
+    smaller = "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
+    if setup.device != "cpu":
+        return (
+            f"`python -m gpuload tune {setup.folder} --device cuda` finds the best num_threads, prefetch and "
+            f"hw_decoder_load; or {smaller}"
+        )
+    if setup.decoder == "dali":
+        return f"On a CPU decoder='native' is faster, where no graph is used; or {smaller}"
+    if setup.num_threads < setup.cores:
+        return f"Raise num_threads={setup.num_threads}: this process may use {setup.cores} cores; or {smaller}"
+    return (
+        f"All {setup.cores} cores that this process may use decode. Give it more, decode on a GPU, or {smaller}; "
+        "OMP_NUM_THREADS=1 keeps torch's threads from competing with the decoder"
+    )

@@ -1,0 +1,215 @@
+"""What happens where a mapped file cannot be read any more: an error of the loader's in place of the process's end.
+
+The kernel sends SIGBUS to a thread that touches a page of a memory-mapped file which the file no longer has (it was
+truncated), or which the disk did not deliver (EIO, a network file system that is gone). By default that ends the
+process, and no check beforehand prevents it: the file may change between the check and the access. So there is a signal
+handler. It puts zeros in place of the rest of the mapping, notes that it did, and lets the thread continue; the loader
+looks for such notes before it hands a batch over. A handler in Python would not do, since the thread may not hold
+Python's lock, so it is compiled, by LLVM, which comes with numba: 20 ms for each process, nothing for each batch.
+
+An address that is not of a protected file is left to whoever handled SIGBUS before: Python's faulthandler, or nobody.
+"""
+
+import ctypes
+import mmap
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuload.types import I64
+
+_SLOTS = 1 << 16  # as many mappings as Linux allows a process by default
+_SLOT_NUMBERS = 4  # int64: first address, end, address of the fault or 0, unused
+_MAP_FIXED = 0x10
+_SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000
+_SI_CODE, _SI_ADDR = 8, 16  # where siginfo_t holds them, on 64-bit Linux
+
+
+class _Table:
+    """The protected ranges of memory: what the handler reads and writes.
+
+    Slot 0 is no range: its first number counts faults. Its memory is never freed, since a handler cannot be removed
+    safely.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: I64 = np.zeros((_SLOTS, _SLOT_NUMBERS), np.int64)
+        self.free = list(range(_SLOTS - 1, 0, -1))
+        self.files: dict[int, tuple[Path, object]] = {}
+
+
+_table = _Table()
+_engines: list[Any] = []  # keep compiled code alive
+
+
+def install() -> bool:
+    """Installs the handler, once for a process; False where it cannot be compiled, so that SIGBUS ends the process."""
+    if not _engines:
+        try:
+            import llvmlite.binding
+        except (ImportError, OSError):
+            return False
+        previous, own = _SignalAction(), _SignalAction()
+        libc = ctypes.CDLL(None)
+        libc.sigaction(signal.SIGBUS, None, ctypes.byref(previous))
+        _engines.append((_compile(llvmlite.binding, libc, ctypes.addressof(previous)), previous))
+        own.handler = _engines[0][0].get_function_address("handle")
+        own.flags = _SA_SIGINFO | _SA_ONSTACK
+        libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
+    return True
+
+
+def protect(path: Path, address: int, size: int, owner: object) -> int:
+    """Protects a range of memory that a file is mapped to, until `release`; gives its slot, 0 where none is left.
+
+    owner: who asks for its faults.
+    """
+    if not _table.free:
+        return 0
+    slot = _table.free.pop()
+    _table.files[slot] = path, owner
+    end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    _table.numbers[slot] = 0, end, 0, 0
+    _table.numbers[slot, 0] = address  # last, since the handler goes by it
+    return slot
+
+
+def release(slot: int) -> None:
+    """Ends the protection, before the memory may hold something else."""
+    if slot:
+        _table.numbers[slot] = 0
+        _table.files.pop(slot, None)
+        _table.free.append(slot)
+
+
+def count() -> int:
+    """Faults of all protected files so far."""
+    return int(_table.numbers[0, 0])
+
+
+def take_fault(owner: object) -> tuple[Path, int] | None:
+    """A file of this owner's that could not be read, and at which byte; each is told once."""
+    for slot, (path, its_owner) in list(_table.files.items()):
+        if its_owner is owner and _table.numbers[slot, 2]:
+            _table.files.pop(slot, None)
+            return path, int(_table.numbers[slot, 2] - _table.numbers[slot, 0])
+    return None
+
+
+class _SignalAction(ctypes.Structure):
+    """`struct sigaction` of glibc and musl."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def _compile(llvm: Any, libc: Any, previous: int) -> Any:
+    """The handler, in machine code. It calls nothing but mmap, and on its way to the previous handler sigaction and
+    raise; all three may be called from a signal handler.
+
+        void handle(int number, siginfo_t *info, void *context) {
+            found = 0;
+            if (info->si_code > 0)      // a fault, not sent by kill
+                for (slot = 1; slot < SLOTS; slot++)    // a file may be protected several times
+                    if (table[slot].begin <= info->si_addr && info->si_addr < table[slot].end) {
+                        page = info->si_addr & -PAGESIZE;
+                        if (mmap(page, table[slot].end - page, PROT_READ, FIXED | PRIVATE | ANONYMOUS, -1, 0) == page) {
+                            table[slot].fault = info->si_addr;
+                            table[0].begin++;
+                            found++;
+                        }
+                    }
+            if (found)
+                return;
+            sigaction(SIGBUS, previous, NULL);
+            if (info->si_code <= 0)
+                raise(SIGBUS);
+        }                               // else the access is repeated, with the previous handler
+    """
+    from llvmlite import ir
+
+    word, number = ir.IntType(64), ir.IntType(32)
+    module = ir.Module("bus_errors")
+    module.triple = llvm.get_default_triple()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [number, word, word]), "handle")
+    names = ("entry", "search", "compare", "replace", "note", "next", "searched", "other", "again", "end")
+    entry, search, compare, replace, note, following, searched, other, again, end = map(
+        function.append_basic_block, names
+    )
+    builder = ir.IRBuilder(entry)
+
+    def constant(value: int) -> Any:
+        return ir.Constant(word, value)
+
+    def at(address: Any, kind: Any = word) -> Any:
+        return builder.inttoptr(address, kind.as_pointer())
+
+    def call(name: str, result: Any, *args: Any) -> Any:
+        address = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return builder.call(at(constant(address), kind), args)
+
+    table = constant(_table.numbers.ctypes.data)
+    info, found = function.args[1], builder.alloca(word)
+    builder.store(constant(0), found)
+    code = builder.load(at(builder.add(info, constant(_SI_CODE)), number))
+    address = builder.load(at(builder.add(info, constant(_SI_ADDR))))
+    is_fault = builder.icmp_signed(">", code, ir.Constant(number, 0))
+    builder.cbranch(is_fault, search, other)
+
+    builder.position_at_end(search)
+    offset = builder.phi(word)
+    size = 8 * _SLOT_NUMBERS
+    offset.add_incoming(constant(size), entry)
+    builder.cbranch(builder.icmp_unsigned("<", offset, constant(size * _SLOTS)), compare, searched)
+
+    builder.position_at_end(compare)
+    slot = builder.add(table, offset)
+    first, last = builder.load(at(slot)), builder.load(at(builder.add(slot, constant(8))))
+    is_used = builder.icmp_unsigned("!=", first, constant(0))
+    is_inside = builder.and_(builder.icmp_unsigned("<=", first, address), builder.icmp_unsigned("<", address, last))
+    builder.cbranch(builder.and_(is_used, is_inside), replace, following)
+
+    builder.position_at_end(replace)
+    page = builder.and_(address, constant(-mmap.PAGESIZE))
+    flags = ir.Constant(number, _MAP_FIXED | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    rest = (ir.Constant(number, mmap.PROT_READ), flags, ir.Constant(number, -1), constant(0))
+    mapped = call("mmap", word, page, builder.sub(last, page), *rest)
+    builder.cbranch(builder.icmp_unsigned("==", mapped, page), note, following)
+
+    builder.position_at_end(note)
+    builder.store(address, at(builder.add(slot, constant(16))))
+    builder.atomic_rmw("add", at(table), constant(1), "seq_cst")
+    builder.store(constant(1), found)
+    builder.branch(following)
+
+    builder.position_at_end(following)
+    offset.add_incoming(builder.add(offset, constant(size)), following)
+    builder.branch(search)
+
+    builder.position_at_end(searched)
+    builder.cbranch(builder.icmp_unsigned("!=", builder.load(found), constant(0)), end, other)
+
+    builder.position_at_end(other)
+    call("sigaction", number, ir.Constant(number, signal.SIGBUS), constant(previous), constant(0))
+    builder.cbranch(is_fault, end, again)
+
+    builder.position_at_end(again)
+    call("raise", number, ir.Constant(number, signal.SIGBUS))
+    builder.branch(end)
+
+    builder.position_at_end(end)
+    builder.ret_void()
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), target)
+    engine.finalize_object()
+    return engine

@@ -1,0 +1,63 @@
+"""A file's bytes, memory-mapped."""
+
+import ctypes
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuload.read import bus_errors
+from gpuload.types import U8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class MappedFile:
+    """A file that is mapped as long as an array of its bytes exists.
+
+    Python's own `mmap` keeps a file handle for each mapping, of which a process has 1,024 by default: a window of a
+    thousand shards would not fit.
+
+    owner: who asks `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: what `os.stat` said
+        of the file.
+
+    Raises:
+        OSError: it cannot be opened or mapped.
+    """
+
+    def __init__(self, path: Path, owner: object) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.stamp = os.fstat(handle)
+            size = self.stamp.st_size
+            address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
+            if address == _FAILED:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            os.close(handle)
+        slot = bus_errors.protect(path, address, size, owner) if size else 0
+        memory = _Memory(address, size)
+        if size:
+            # Not at the interpreter's end, when threads may still be reading.
+            weakref.finalize(memory, _unmap, address, size, slot).atexit = False
+        self.data: U8 = np.asarray(memory)
+
+
+class _Memory:
+    """What the arrays hold a reference to."""
+
+    def __init__(self, address: int, size: int) -> None:
+        about = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        self.__array_interface__: dict[str, Any] = about
+
+
+def _unmap(address: int, size: int, slot: int) -> None:
+    bus_errors.release(slot)
+    _libc.munmap(address, size)

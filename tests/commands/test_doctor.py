@@ -1,0 +1,55 @@
+"""`python -m gpuload doctor`: as people and machines read it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuload import cli
+from gpuload.commands.doctor import lines_of
+from gpuload.doctor import checks
+from gpuload.doctor.finding import Finding
+
+
+def test_with_a_set(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One decoder is tried in a process of its own."""
+    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
+    monkeypatch.setattr(checks, "ENVIRONMENT", {name: checks.ENVIRONMENT[name] for name in ("system", "memory")})
+    code = cli.main(["doctor", str(packed.parent), "--seconds", "0.1"])
+    said = capsys.readouterr().out
+    assert code == cli.DONE, said
+    assert "97 samples in 10 shards" in said and " images/s (" in said
+    assert "device='auto' decodes by native on cpu: " in said and said.endswith("\nNothing needs attention.\n")
+
+
+def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Finding("torch", "broken", "is ill", "Do this", {"version": "2.13.0"})
+    monkeypatch.setitem(checks.ENVIRONMENT, "torch", lambda driver: bad)
+    assert cli.main(["doctor", "--json"]) == cli.FAULTY
+    told = json.loads(capsys.readouterr().out)
+    assert told["well"] is False and told["verdict"][-1].startswith("1 thing broken")
+    names = [one["name"] for one in told["findings"]]
+    assert {"system", "driver", "torch", "cores", "memory", "shared memory", "file handles", "CPU decoder"} <= set(
+        names
+    )
+    assert told["findings"][names.index("torch")] == {
+        "name": "torch",
+        "grade": "broken",
+        "said": "is ill",
+        "remedy": "Do this",
+        "data": {"version": "2.13.0"},
+    }
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", str(tmp_path)]) == cli.WRONG
+    assert "no manifest.json" in capsys.readouterr().err
+    assert cli.main(["doctor", "--seconds", "0"]) == cli.WRONG
+    assert "gpuload: --seconds 0.0: expected seconds, above 0" in capsys.readouterr().err
+
+
+def test_lines() -> None:
+    found = lines_of(Finding("cores", "attention", "word " * 20, "do this and that " * 6), 80)
+    assert found[0].startswith("attention  cores          word word") and all(len(line) <= 80 for line in found)
+    assert [line for line in found if "→" in line] == [found[2]] and found[2].startswith(" " * 26 + "→ do this")
+    assert lines_of(Finding("cores", "ok", "2 can be used"), 80) == ["           cores          2 can be used"]

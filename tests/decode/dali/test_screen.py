@@ -1,0 +1,227 @@
+"""What reaches DALI: nothing that it does not decode, and everything that it does."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import smooth_image
+from made_batches import make_batch, with_images
+from PIL import Image
+
+import gpuload
+from gpuload import installed
+from gpuload.augment import Augment
+from gpuload.decode.dali import screen as screens
+from gpuload.decode.dali.screen import OTHER_SIZE_THAN_INDEX, Screen
+from gpuload.decode.dali.trial import Trial
+from gpuload.decode.interface import Stored
+from gpuload.decode.native.sound import check_jpegs
+from gpuload.headers import sound_jpeg, sound_png
+from gpuload.types import U8
+
+AUGMENT = Augment(8, dtype="uint8")
+WIDTH, HEIGHT = 51, 38
+
+plain_check = sound_jpeg.make_check(lambda function: function, sound_jpeg.next_marker)
+
+
+def encoded(mode: str = "RGB", seed: int = 0, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image = smooth_image(np.random.default_rng(seed), WIDTH, HEIGHT).convert(mode)
+    image.save(file, **{"format": "JPEG", "quality": 85, **options})
+    return file.getvalue()
+
+
+def turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = orientation, "a maker"
+    return encoded(exif=exif)
+
+
+SOUND = {
+    "plain": encoded(),
+    "4:4:4": encoded(subsampling=0),
+    "4:2:2": encoded(subsampling=1),
+    "gray": encoded("L"),
+    "CMYK": encoded("CMYK"),
+    "progressive": encoded(progressive=True),
+    "progressive gray": encoded("L", progressive=True),
+    "optimised": encoded(optimize=True),
+    "restart markers": encoded(restart_marker_blocks=2),
+    "upright": turned(1),
+    "mirrored": turned(2),
+    "comment": encoded(comment=b"\xff\xd9 not the end"),
+    "colour profile": encoded(icc_profile=bytes(70_000)),
+    "trailing bytes": encoded() + b"\0" * 5000,
+}
+
+
+def as_bytes(data: bytes) -> U8:
+    return np.frombuffer(data, np.uint8)
+
+
+def compiled_check(data: bytes, height: int, width: int) -> int:
+    array = as_bytes(data).copy()
+    spans = np.array([[array.ctypes.data, len(array)]])
+    return int(check_jpegs(spans, np.array([height], np.int32), np.array([width], np.int32))[0])
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_file_passes(name: str) -> None:
+    data = SOUND[name]
+    assert plain_check(data, 0, len(data), HEIGHT, WIDTH) == sound_jpeg.SOUND == compiled_check(data, HEIGHT, WIDTH)
+    assert Trial().decoded_size(as_bytes(data)) == (HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_width_and_height_change_places_as_exif_says(orientation: int) -> None:
+    data = turned(orientation)
+    size = (WIDTH, HEIGHT) if orientation > 4 else (HEIGHT, WIDTH)
+    assert compiled_check(data, *size) == sound_jpeg.SOUND == plain_check(data, 0, len(data), *size)
+    assert compiled_check(data, *size[::-1]) == sound_jpeg.OTHER_SIZE == plain_check(data, 0, len(data), *size[::-1])
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(data)
+    kind = rng.integers(6)
+    if kind == 0:
+        return data[: int(rng.integers(len(data)))]
+    if kind == 1:
+        del changed[(at := int(rng.integers(len(data)))) : at + int(rng.integers(1, 9))]
+    elif kind == 2:  # a marker where none belongs
+        at = int(rng.integers(len(data) - 2))
+        changed[at : at + 2] = bytes([0xFF, int(rng.integers(256))])
+    else:  # most bytes are in the header
+        for at in rng.integers(0, 700 if kind == 3 else len(data), 2).tolist():
+            changed[min(at, len(data) - 1)] = int(rng.integers(256))
+    return bytes(changed)
+
+
+def test_what_passes_is_decoded_by_dali_and_both_checks_agree() -> None:
+    rng, trial, passed = np.random.default_rng(11), Trial(), 0
+    files = [*SOUND.values(), *(turned(n) for n in (6, 8))]
+    for number in range(700):
+        data = damaged(files[number % len(files)], rng)
+        size = (WIDTH, HEIGHT) if number % len(files) >= len(SOUND) else (HEIGHT, WIDTH)
+        found = plain_check(data, 0, len(data), *size)
+        assert compiled_check(data, *size) == found
+        if found == sound_jpeg.SOUND:
+            passed += 1
+            assert trial.decoded_size(as_bytes(data)) == size
+    assert passed > 100
+
+
+def test_codes_that_overflow_are_seen_in_a_file_that_is_well_formed_otherwise() -> None:
+    data = bytearray(SOUND["plain"])
+    counts = data.index(b"\xff\xc4") + 5
+    data[counts], data[counts + 2] = data[counts] + 2, data[counts + 2] - 2  # as many codes in all
+    assert compiled_check(bytes(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
+    assert plain_check(bytes(data), 0, len(data), HEIGHT, WIDTH) == sound_jpeg.BAD_HEADER
+    assert Trial().decoded_size(as_bytes(bytes(data))) is None
+
+
+def png(**options: Any) -> bytes:
+    return encoded(options.pop("mode", "RGB"), format="PNG", **options)
+
+
+def test_a_png_passes_only_whole() -> None:
+    data = png()
+    size = HEIGHT, WIDTH
+    assert all(
+        sound_png.find_fault(memoryview(png(mode=mode)), size) is None for mode in ("L", "P", "RGBA", "1", "RGB")
+    )
+    assert sound_png.find_fault(memoryview(data + b"more"), size) is None
+    assert sound_png.find_fault(memoryview(data), size[::-1]) == OTHER_SIZE_THAN_INDEX
+    for at in range(8, len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 4
+        assert sound_png.find_fault(memoryview(changed), size) is not None
+        assert sound_png.find_fault(memoryview(changed)) is not None
+        assert sound_png.find_fault(memoryview(data[:at])) == "it is truncated"
+
+
+def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("who", "me")
+    data = bytearray(png(pnginfo=info))
+    data[data.index(b"tEXt") + 5] ^= 1
+    assert sound_png.find_fault(memoryview(data)) is None
+    assert "checksum of its chunk at byte 33 is wrong" in str(sound_png.find_fault(memoryview(data), (HEIGHT, WIDTH)))
+
+
+@pytest.fixture(params=["compiled", "Python"])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    if request.param == "Python":
+        monkeypatch.setattr(screens, "fault_of", lambda _: installed.Fault("not here", ""))
+    made = Screen(Stored())
+    if request.param == "compiled":
+        made._check._compilation.wait()
+    assert (made._check._compiled is None) == (request.param == "Python")
+    return made
+
+
+def test_the_screen_names_rows_and_reasons(screen: Screen) -> None:
+    sound = [as_bytes(SOUND["plain"])] * 9
+    batch = make_batch(AUGMENT, sound, [(WIDTH, HEIGHT)] * 9, masks=[[as_bytes(png(mode="L"))] * 9])
+    assert screen.find_faults(batch) == {}
+    other = as_bytes(encoded().replace(bytes([HEIGHT, 0, WIDTH]), bytes([HEIGHT - 8, 0, WIDTH]), 1))
+    images = [np.zeros(500, np.uint8), sound[0][:300], sound[0][:-400], np.empty(0, np.uint8), other, *sound[5:]]
+    images[5] = as_bytes(png())
+    images[6] = as_bytes(png()[:-100])
+    gif = io.BytesIO()
+    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(gif, "WEBP")
+    images[7] = as_bytes(gif.getvalue())
+    faults = screen.find_faults(with_images(_numbered(batch), images))
+    assert {row: fault.reason for row, fault in faults.items()} == {
+        0: "it is no image that DALI decodes",
+        1: "it is truncated",
+        2: "it is truncated",
+        3: "it is no image that DALI decodes",
+        4: OTHER_SIZE_THAN_INDEX,
+        6: "it is truncated",
+    }
+    assert {fault.mask for fault in faults.values()} == {None}
+
+
+def _numbered(batch: Any) -> Any:
+    """The same with other samples, since verdicts are remembered by the sample."""
+    from dataclasses import replace
+
+    return replace(batch, encoded=replace(batch.encoded, samples=batch.encoded.samples + 1000))
+
+
+def test_an_odd_but_sound_image_is_tried_once(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    decoded_size = Trial.decoded_size
+    monkeypatch.setattr(Trial, "decoded_size", lambda self, data: tried.append(len(data)) or decoded_size(self, data))
+    monkeypatch.setattr(screens, "_MOST_REMEMBERED", 2)
+    file = io.BytesIO()
+    smooth_image(np.random.default_rng(1), WIDTH, HEIGHT).save(file, "BMP")
+    odd = [as_bytes(file.getvalue())] * 2
+    batch = make_batch(AUGMENT, odd, [(WIDTH, HEIGHT)] * 2)
+    for _ in range(3):
+        assert screen.find_faults(batch) == {}
+    assert len(tried) == 2
+    assert screen.find_faults(_numbered(batch)) == {} and len(screen._tried) <= 2
+
+
+def test_a_set_of_odd_images_loads_as_before(tmp_path: Path) -> None:
+    """CMYK, turned and progressive JPEGs in others' shards, which a strict packer would have changed."""
+    import tarfile
+
+    from gpuload.cli import main
+
+    with tarfile.open(tmp_path / "odd.tar", "w") as tar:
+        for number, data in enumerate([*SOUND.values(), turned(6), turned(3)]):
+            for name, content in ((f"{number:03d}.jpg", data), (f"{number:03d}.cls", b"0")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    assert main(["index", str(tmp_path / "odd.tar")]) == 0
+    options: Any = {"augment": AUGMENT, "decoder": "dali", "device": "cpu", "shuffle": False, "drop_last": False}
+    with gpuload.DaliIterator(tmp_path, 4, on_corrupt="skip", max_corrupt=0, **options) as loader:
+        assert sum(len(labels) for _, labels in loader) == len(SOUND) + 2

@@ -1,0 +1,211 @@
+"""What becomes of samples that do not decode: the same with either decoder, and whenever a fault is found."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from images import encode, smooth_image
+from made_batches import make_batch
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.guard import Guard, OnCorrupt
+from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
+from gpuload.read.batch import Batch
+
+AUGMENT = Augment(4, dtype="uint8")
+SIZE = 5
+
+
+def batches(count: int) -> list[Batch]:
+    """Batches of five; the images are bytes that say which sample of which batch they are."""
+    made = []
+    for number in range(count):
+        images = [np.array([number, row], np.uint8) for row in range(SIZE)]
+        made.append(make_batch(AUGMENT, images, [(8, 8)] * SIZE, seed=number))
+    return made
+
+
+def name_of(image: np.ndarray) -> tuple[int, int]:
+    number, row = image.tolist()
+    return number, row
+
+
+class Reporter:
+    """A decoder that tells what is broken and goes on, some batches ahead; its pixels name the image."""
+
+    def __init__(self, broken: set[tuple[int, int]], ahead: int = 2) -> None:
+        self.broken, self._ahead, self.calls = broken, ahead, 0
+
+    def decode(self, source: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
+        self.calls += 1
+        waiting: list[Batch | Exception | None] = []
+        while True:
+            while len(waiting) <= self._ahead:
+                try:
+                    waiting.append(next(source, None))
+                except gpuload.ShardError as error:  # told when its turn comes, as the native decoder does
+                    waiting.append(error)
+            if isinstance(batch := waiting.pop(0), Exception):
+                raise batch
+            if batch is None:
+                return
+            yield self.decoded(batch)
+
+    def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+        names = [name_of(image) if len(image) == 2 else (255, 255) for image in batch.encoded.images]
+        broken = {row: Fault(f"of {name}") for row, name in enumerate(names) if name in self.broken}
+        pixels = np.array([(254, 254) if row in broken else name for row, name in enumerate(names)], np.uint8)
+        return batch, Decoded((pixels, pixels + 0), (), 0.0, broken=broken)
+
+    def close(self) -> None:
+        pass
+
+
+class Raiser(Reporter):
+    """A decoder that cannot go on."""
+
+    def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+        _, decoded = super().decoded(batch)
+        if decoded.broken:
+            raise BatchDecodeError(batch, decoded.broken)
+        return batch, decoded
+
+
+def spare(position: int) -> Batch:
+    """Of the sample at a position of the stream after batches of SIZE, all of which end at SIZE."""
+    return make_batch(AUGMENT, [np.array([200, position - SIZE], np.uint8)], [(8, 8)])
+
+
+Broken = set[tuple[int, int]]
+
+
+def guarded(kind: str, broken: Broken, on_corrupt: OnCorrupt, count: int = 6) -> Guard:
+    if kind == "screened":
+
+        def find(batch: Batch) -> dict[int, Fault]:
+            return dict(Reporter(broken).decoded(batch)[1].broken)
+
+        return Guard(Raiser(broken), on_corrupt, find)
+    if kind == "half screened":  # finds those of even rows; the decoder meets the others
+
+        def find_some(batch: Batch) -> dict[int, Fault]:
+            return {row: fault for row, fault in Reporter(broken).decoded(batch)[1].broken.items() if row % 2 == 0}
+
+        return Guard(Raiser(broken), on_corrupt, find_some)
+    return Guard({"reports": Reporter, "raises": Raiser}[kind](broken), on_corrupt)
+
+
+KINDS = ("reports", "raises", "screened", "half screened")
+
+
+def expected(number: int, broken: Broken) -> list[tuple[int, int]]:
+    """By the rule in words: the next of the batch that decodes, else the first that follows it."""
+    rows = []
+    for row in range(SIZE):
+        turn = [(number, (row + step) % SIZE) for step in range(SIZE)] + [(200, step) for step in range(1000)]
+        rows.append(next(name for name in turn if name not in broken))
+    return rows
+
+
+NAMES = st.tuples(st.integers(0, 5), st.integers(0, SIZE - 1)) | st.tuples(st.just(200), st.integers(0, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(broken=st.sets(NAMES, max_size=20))
+@example(broken={(2, row) for row in range(SIZE)} | {(200, 0)})
+@example(broken={(number, row) for number in (0, 5) for row in range(SIZE)} | {(200, 0), (200, 1), (200, 2)})
+def test_a_sample_is_replaced_by_the_next_of_its_batch(kind: str, broken: Broken) -> None:
+    wanted = batches(6)
+    found = list(guarded(kind, broken, "skip").decode(iter(wanted), spare))
+    assert [one.asked for one in found] == wanted
+    for number, one in enumerate(found):
+        assert [tuple(row) for row in one.decoded.images[0].tolist()] == expected(number, broken)
+        assert [tuple(row) for row in one.decoded.images[1].tolist()] == expected(number, broken)
+        assert list(map(name_of, one.batch.encoded.images)) == expected(number, broken)
+        assert sorted(one.faults) == sorted(row for batch, row in broken if batch == number)
+        assert {row: fault.reason for row, fault in one.faults.items()} == {
+            row: f"of {(number, row)}" for row in one.faults
+        }
+        assert one.batch.stop == wanted[number].stop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(broken=st.sets(NAMES, max_size=20))
+def test_a_marked_sample_stays_and_all_others_are_as_they_were(kind: str, broken: Broken) -> None:
+    wanted = batches(6)
+    found = list(guarded(kind, broken, "mark").decode(iter(wanted), spare))
+    assert [one.batch for one in found] == wanted
+    for number, one in enumerate(found):
+        assert sorted(one.faults) == sorted(row for batch, row in broken if batch == number)
+        for row in set(range(SIZE)) - set(one.faults):
+            assert tuple(one.decoded.images[0][row].tolist()) == (number, row)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_raise_comes_after_the_batches_before(kind: str) -> None:
+    wanted, found = batches(6), []
+    with pytest.raises(BatchDecodeError, match="2 of 5 samples do not decode") as caught:
+        for one in guarded(kind, {(3, 2), (3, 4), (4, 0)}, "raise").decode(iter(wanted), spare):
+            found += [one.batch]
+    assert found == wanted[:3]
+    assert caught.value.batch is wanted[3] and sorted(caught.value.faults) == [2, 4]
+
+
+def test_a_decoder_that_goes_on_is_not_asked_twice() -> None:
+    """Copying a row costs nothing; decoding the batches in flight again would cost as much as all of them."""
+    decoder = Reporter({(number, row) for number in range(6) for row in (1, 3)})
+    assert len(list(Guard(decoder, "skip").decode(iter(batches(6)), spare))) == 6
+    assert decoder.calls == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_an_end_of_faults_the_run_ends(kind: str) -> None:
+    broken = {(2, row) for row in range(SIZE)} | {(200, step) for step in range(300)}
+    guard = guarded(kind, broken, "skip")
+    names = iter(range(10**6))
+    with pytest.raises(gpuload.DecodeError, match="no sample of a batch decodes, nor any of the 1,000 after it"):
+        list(guard.decode(iter(batches(4)), lambda _: spare(SIZE + next(names) % 256)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_the_source_behind_a_bad_batch_is_not_lost(kind: str) -> None:
+    """The decoder has read it ahead when the bad batch makes it begin again."""
+
+    def source() -> Iterator[Batch]:
+        yield from batches(2)
+        raise gpuload.ShardError("gone")
+
+    broken = {(1, row) for row in range(SIZE)}
+    with pytest.raises(gpuload.ShardError, match="gone"):
+        list(guarded(kind, broken, "skip").decode(source(), spare))
+
+
+def test_a_placeholder_that_does_not_decode_ends_the_run() -> None:
+    class Refuses(Raiser):
+        def decoded(self, batch: Batch) -> tuple[Batch, Decoded]:
+            raise BatchDecodeError(batch, {0: Fault("always")})
+
+    with pytest.raises(BatchDecodeError):
+        list(Guard(Refuses(set()), "mark").decode(iter(batches(1)), spare))
+
+
+def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
+    import io
+
+    from PIL import Image
+
+    from gpuload.decode.placeholder import with_placeholders
+
+    rng = np.random.default_rng(0)
+    data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]
+    batch = make_batch(AUGMENT, data, [(30, 20)] * 3, masks=[data])
+    changed = with_placeholders(batch, [1])
+    image = changed.encoded.images[1]
+    assert Image.open(io.BytesIO(image.tobytes())).size == (30, 20)
+    assert changed.encoded.spans[1].tolist() == [image.ctypes.data, image.nbytes]
+    assert changed.encoded.images[0] is data[0] and changed.masks[0][1] is image and batch.encoded.images[1] is data[1]

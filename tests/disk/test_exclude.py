@@ -1,0 +1,98 @@
+"""`exclude`: which samples it leaves out, and that a loader with it is one over a subset."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import load
+
+import gpuload
+from gpuload.disk.quarantine import Quarantined, read_quarantine, write_quarantine
+
+OUT = (3, 17, 50, 96)
+
+
+def entries(folder: Path, samples: tuple[int, ...]) -> list[Quarantined]:
+    rows = [
+        (row, path.name)
+        for number, path in enumerate(gpuload.Dataset(folder).shard_paths)
+        for row in gpuload.Dataset(folder).rows(number).to_pylist()
+    ]
+    chosen = [rows[sample] for sample in samples]
+    return [Quarantined(r["key"], name, r["image_offset"], r["image_bytes"], "ü") for r, name in chosen]
+
+
+def same(first: gpuload.DaliIterator, second: gpuload.DaliIterator) -> None:
+    assert len(first) == len(second) and first.state_dict() == second.state_dict()
+    for one, other in zip(first, second, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("form", ["file", "keys"])
+def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> None:
+    dataset = gpuload.Dataset(packed)
+    write_quarantine(tmp_path / "list", entries(packed, OUT))
+    exclude: Any = tmp_path / "list" if form == "file" else np.array(dataset.keys(OUT))
+    rest = dataset.subset([n for n in range(97) if n not in OUT])
+    with load(packed, exclude=exclude) as found, load(rest) as expected:
+        same(found, expected)
+    few, fewer = dataset.subset(range(40)), dataset.subset([n for n in range(40) if n not in OUT])
+    with load(few, exclude=exclude) as found, load(fewer) as expected:
+        same(found, expected)
+    mixed = gpuload.mix([(dataset, 0.6), (few, 0.4)])
+    with load(mixed, exclude=exclude) as found, load(gpuload.mix([(rest, 0.6), (fewer, 0.4)])) as expected:
+        same(found, expected)
+    with load(packed) as whole, load(packed, exclude=exclude) as part:
+        state = whole.state_dict()
+        with pytest.raises(gpuload.StateError, match="is of another data set"):
+            part.load_state_dict(state)
+
+
+def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) -> None:
+    """Of the other split, say: keys may be the same, places and sizes are not."""
+    (sample,) = entries(packed, (3,))
+    write_quarantine(
+        tmp_path / "list",
+        [sample._replace(bytes=sample.bytes + 1), sample._replace(shard="shard-000099.tar"), sample._replace(key="x")],
+    )
+    with load(packed, exclude=tmp_path / "list") as loader:
+        assert len(loader.dataset) == 97 and loader.dataset.fingerprint == gpuload.Dataset(packed).fingerprint
+
+
+def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
+    keys = gpuload.Dataset(packed).keys(range(97))
+    with pytest.raises(gpuload.ArgumentError, match="exclude: .*train has no sample with the key 'no', 'none'. K"):
+        load(packed, exclude=[keys[0], "no", "none"])
+    with pytest.raises(gpuload.ArgumentError, match=r"exclude: leaves out all samples of .*train\. Is it"):
+        load(packed, exclude=keys)
+    with pytest.raises(gpuload.ArgumentError, match=r"nowhere: cannot be read as a quarantine list \(.*No such file"):
+        load(packed, exclude=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        "{}",
+        '"text"',
+        "[" * 100_000,
+        '{"key": 1, "shard": "s", "offset": 1, "bytes": 1}',
+        '{"key": "k", "shard": "s", "offset": 1.5, "bytes": 1}',
+        '{"key": "k", "shard": "s", "offset": true, "bytes": 1}',
+    ],
+)
+def test_a_line_that_is_no_sample_is_named(packed: Path, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "list"
+    write_quarantine(path, entries(packed, (1,)))
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(gpuload.ArgumentError, match="line 2 is no sample of a quarantine list"):
+        read_quarantine(path)
+
+
+def test_a_list_survives_writing_and_reading(packed: Path, tmp_path: Path) -> None:
+    samples = entries(packed, OUT)
+    write_quarantine(tmp_path / "list", samples)
+    assert read_quarantine(tmp_path / "list") == samples

@@ -1,0 +1,145 @@
+"""How processes with a loader end, and go on: python forked.py folder decoder checkpoint.
+
+Prints what became of each, as JSON. They are forked from one process that has imported everything, since imports take
+most of the time of a process of its own.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loaders import load
+
+import gpuload.decode.native.decoder  # noqa: F401
+
+WAIT_S = 90  # before a child that hangs is ended
+
+
+class Child:
+    """A function in a forked child, whose output is read here."""
+
+    def __init__(self, work: Callable[..., None], *args: Any) -> None:
+        self._read, write = os.pipe()
+        self.process = os.fork()
+        self.output = ""
+        if self.process == 0:
+            for stream in (1, 2):
+                os.dup2(write, stream)
+            signal.alarm(WAIT_S)
+            work(*args)
+            sys.exit(0)
+        os.close(write)
+
+    def read_until(self, text: str) -> None:
+        while text not in self.output and self._read_some():
+            pass
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code (of a signal, negative) and its output."""
+        while self._read_some():
+            pass
+        os.close(self._read)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1]), self.output
+
+    def _read_some(self) -> bool:
+        select.select([self._read], [], [])
+        some = os.read(self._read, 65536).decode()
+        self.output += some
+        return some != ""
+
+
+def begin(folder: str, decoder: str) -> Any:
+    loader = load(Path(folder), decoder=decoder, prefetch=8, verify="sha256")
+    batches = iter(loader)
+    next(batches)
+    return loader, batches
+
+
+def close(loader: Any, batches: Any) -> None:
+    loader.close()
+
+
+def leave(loader: Any, batches: Any) -> None:
+    sys.exit(0)
+
+
+def iterate_in_a_thread(loader: Any, batches: Any) -> None:
+    threading.Thread(target=lambda: [list(loader) for _ in range(1000)], daemon=True).start()
+    time.sleep(0.01)
+
+
+kept: list[Any] = []  # what is neither closed nor garbage before the interpreter ends
+
+
+def forget(*loader: Any) -> None:
+    kept.append(loader)
+
+
+def end(folder: str, decoder: str, how: Callable[..., None]) -> None:
+    how(*begin(folder, decoder))
+
+
+def stop_meanwhile(folder: str, decoder: str) -> None:
+    found = []
+    with load(Path(folder), decoder=decoder) as loader:
+        for number, (index, _, _) in enumerate(loader):
+            found += index.tolist()
+            if number == 3:
+                time.sleep(1.1)  # longer than the reader waits before it looks at its shards again
+                print("stopped", flush=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+    print(found, flush=True)
+
+
+def train(folder: str, decoder: str, checkpoint: Path, steps: int = 0) -> None:
+    """Two epochs; SIGTERM, which comes after some steps, saves the state and ends the process in the middle of its loop."""
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    loader = load(Path(folder), decoder=decoder)
+    start = {"samples": [], "state": loader.state_dict()}
+    seen = json.loads(checkpoint.read_text()) if checkpoint.exists() else start
+    loader.load_state_dict(seen["state"])
+    while seen["state"]["epoch"] < 2:
+        for index, _, _ in loader:
+            seen["samples"] += index.tolist()
+            steps -= 1
+            if steps == 0:
+                print("step", flush=True)
+                while not asked:
+                    time.sleep(0.001)
+                checkpoint.write_text(json.dumps({**seen, "state": loader.state_dict()}))
+                sys.exit(15)
+        seen["state"] = loader.state_dict()
+    print(seen["samples"], flush=True)
+
+
+def main(folder: str, decoder: str, checkpoint: str) -> None:
+    ways = [close, leave, forget]
+    if decoder == "native":  # DALI's own shutdown aborts while another thread is in a pipeline
+        ways.append(iterate_in_a_thread)
+    ends = {how.__name__: Child(end, folder, decoder, how).end() for how in ways}
+
+    stopped = Child(stop_meanwhile, folder, decoder)
+    stopped.read_until("stopped")
+    time.sleep(0.5)
+    os.kill(stopped.process, signal.SIGCONT)
+
+    codes = []
+    for steps in (3, 9):
+        run = Child(train, folder, decoder, Path(checkpoint), steps)
+        run.read_until("step")
+        os.kill(run.process, signal.SIGTERM)
+        codes.append(run.end()[0])
+    code, output = Child(train, folder, decoder, Path(checkpoint)).end()
+    print(json.dumps({"ends": ends, "stopped": stopped.end(), "killed": [*codes, code], "samples": output}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

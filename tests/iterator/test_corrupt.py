@@ -1,0 +1,288 @@
+"""A run over a set with samples that do not decode: what comes in their place, and that nothing else changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from damaged import damage
+from loaders import load
+from painted import pack_painted
+
+import gpuload
+from gpuload import Augment
+
+# Of 97 samples in batches of 8: alone, the last of its batch, two neighbours, the whole batch of 40..47, the last batch.
+BAD = (0, 15, 25, 26, *range(40, 48), 96)
+
+Batches = list[list[Any]]
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def bad(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return damage(packed, tmp_path_factory.mktemp("bad") / "train", BAD)
+
+
+def epoch(loader: gpuload.DaliIterator) -> Batches:
+    return [[part.clone() if isinstance(part, torch.Tensor) else part for part in batch] for batch in loader]
+
+
+def skipping(folder: Any, decoder: str, **options: Any) -> gpuload.DaliIterator:
+    options = {"fields": ("index", "image", "label", "key"), "on_corrupt": "skip", "max_corrupt": 1.0, **options}
+    return load(folder, decoder=decoder, **options)
+
+
+def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: Path, decoder: str) -> None:
+    with skipping(packed, decoder, shuffle=False) as loader:
+        clean = epoch(loader)
+    with skipping(bad, decoder, shuffle=False) as loader:
+        found = epoch(loader)
+    order = list(range(97))
+    order[0], order[15], order[25], order[26], order[40:48], order[96] = 1, 8, 27, 27, [48] * 8, 1
+    assert [n for batch in found for n in batch[0].tolist()] == order
+    assert [len(batch[0]) for batch in found] == [len(batch[0]) for batch in clean]
+    images = torch.cat([batch[1] for batch in clean])
+    labels = torch.cat([batch[2] for batch in clean])
+    keys = [key for batch in clean for key in batch[3]]
+    # The last batch's only sample is replaced by one of the next epoch, whose crop is another.
+    assert torch.equal(torch.cat([batch[1] for batch in found])[:96], images[order][:96])
+    assert torch.equal(torch.cat([batch[2] for batch in found]), labels[order])
+    assert [key for batch in found for key in batch[3]] == [keys[n] for n in order]
+
+
+def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder: str) -> None:
+    with skipping(packed, decoder) as clean, skipping(bad, decoder) as loader:
+        states = [clean.state_dict() for _ in range(2) for _ in clean]
+        whole, found = [], []
+        for _ in range(2):
+            for batch in loader:
+                whole.append([part if isinstance(part, list) else part.clone() for part in batch])
+                found.append(loader.state_dict())
+    assert found == states
+    for stop in (1, 5, 11, 13):
+        with skipping(bad, decoder) as loader:
+            loader.load_state_dict(states[stop - 1])
+            rest = epoch(loader)
+        expected = whole[stop : 12 if stop < 12 else 24]
+        assert len(rest) == len(expected)
+        for one, other in zip(rest, expected, strict=True):
+            assert all(
+                torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True)
+            )
+
+
+@pytest.mark.parametrize("prefetch", [1, 7])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_neither_threads_nor_prefetch_matter(bad: Path, decoder: str, threads: int, prefetch: int) -> None:
+    with skipping(bad, decoder) as usual, skipping(bad, decoder, num_threads=threads, prefetch=prefetch) as loader:
+        for one, other in zip(epoch(usual), epoch(loader), strict=True):
+            assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+def test_ranks_take_the_same_number_of_steps_and_only_bad_samples_differ(packed: Path, bad: Path, decoder: str) -> None:
+    """Ranks with batches of one sample, all of whose samples may be bad."""
+    for batch_size, drop_last in ((1, True), (3, False)):
+        for rank in range(3):
+            options = {"rank": rank, "world_size": 3, "drop_last": drop_last, "batch_size": batch_size}
+            with skipping(packed, decoder, **options) as clean, skipping(bad, decoder, **options) as loader:
+                wanted, found = epoch(clean), epoch(loader)
+            assert len(found) == len(wanted)
+            for one, other in zip(found, wanted, strict=True):
+                good = [row for row, sample in enumerate(other[0].tolist()) if sample not in BAD]
+                assert torch.equal(one[0][good], other[0][good]) and torch.equal(one[1][good], other[1][good])
+                assert not set(one[0].tolist()) & set(BAD) and len(one[0]) == len(other[0])
+
+
+def test_marked_samples_stay_with_zeros(packed: Path, bad: Path, decoder: str) -> None:
+    options: Any = {"shuffle": False, "augment": Augment(12)}
+    with skipping(packed, decoder, **options) as loader:
+        clean = epoch(loader)
+    with skipping(bad, decoder, on_corrupt="mark", **options) as loader:
+        found = epoch(loader)
+        assert loader.report().corrupt == len(BAD)
+    corrupt = torch.cat([batch[4] for batch in found])
+    assert corrupt.dtype == torch.bool and corrupt.nonzero().flatten().tolist() == sorted(BAD)
+    for one, other in zip(found, clean, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[2], other[2]) and one[3] == other[3]
+        assert not one[1][one[4]].any()
+        assert torch.equal(one[1][~one[4]], other[1][~one[4]])
+
+
+@pytest.mark.parametrize(("output", "layout"), [("torch", "channels_last"), ("numpy", "NCHW")])
+def test_marks_come_in_every_form_of_a_batch(bad: Path, decoder: str, output: Any, layout: Any) -> None:
+    gray = [gpuload.transforms.RandomGrayscale(0.5)]
+    views = [Augment(12, transforms=gray, layout=layout), Augment(8, layout=layout)]
+    fields = ("image",)
+    with skipping(
+        bad, decoder, on_corrupt="mark", augment=views, output=output, output_dict=True, fields=fields
+    ) as one:
+        for batch in one:
+            assert list(batch) == ["image", "corrupt"]
+            marks = np.asarray(batch["corrupt"])
+            assert marks.dtype == bool
+            for view in batch["image"]:
+                sums = np.abs(np.asarray(view)).reshape(len(marks), -1).sum(axis=1)
+                assert ((sums == 0) == marks).all()
+
+
+def test_a_mask_that_does_not_decode_counts_as_its_sample(tmp_path: Path, decoder: str) -> None:
+    whole = pack_painted(tmp_path, count=14)
+    options: Any = {"fields": ("index", "image", gpuload.Mask("mask", fill=9)), "shuffle": False, "drop_last": False}
+    folder = damage(damage(whole, tmp_path / "one", [3, 5], field="mask"), tmp_path / "two", [4])
+    with skipping(whole, decoder, batch_size=4, **options) as loader:
+        clean = epoch(loader)
+    with skipping(folder, decoder, batch_size=4, **options) as loader:
+        found = epoch(loader)
+        reasons = {sample.index: sample for sample in loader.report().samples}
+    assert [n for batch in found for n in batch[0].tolist()] == [0, 1, 2, 0, 6, 6, 6, 7, 8, 9, 10, 11, 12, 13]
+    assert torch.equal(found[0][2][3], clean[0][2][0]) and torch.equal(found[1][2][0], clean[1][2][2])
+    offsets = {row["key"]: row for n in range(3) for row in gpuload.Dataset(folder).rows(n).to_pylist()}
+    assert reasons[3].offset == offsets[reasons[3].key]["mask_offset"]
+    assert reasons[4].offset == offsets[reasons[4].key]["image_offset"]
+    with skipping(folder, decoder, batch_size=4, on_corrupt="mark", **options) as loader:
+        found = epoch(loader)
+    assert [row.nonzero().flatten().tolist() for *_, row in found] == [[3], [0, 1], [], []]
+    assert (found[0][2][3] == 9).all() and not found[1][1][:2].any()
+    with (
+        skipping(folder, decoder, batch_size=4, on_corrupt="raise", **options) as loader,
+        pytest.raises(
+            gpuload.DecodeError, match=r"the mask 'mask' of sample '.*' does not decode \(byte [\d,]+\): it "
+        ),
+    ):
+        epoch(loader)
+
+
+def test_subsets_mixtures_virtual_epochs_and_batch_transforms(packed: Path, bad: Path, decoder: str) -> None:
+    few = gpuload.Dataset(bad).subset(np.arange(20, 60))
+    options: Any = {"steps_per_epoch": 9, "batch_transforms": [gpuload.batchwise.MixUp()], "fields": ("index", "image")}
+    for data in (few, gpuload.mix([(bad, 0.5), (packed, 0.3), (few, 0.2)])):
+        fields = ("index", "dataset", "image", "label")
+        with skipping(data, decoder, **{**options, "fields": fields}) as loader:
+            batches = [batch for _ in range(3) for batch in epoch(loader)]
+            assert loader.report().corrupt > 0
+        assert len(batches) == 27 and all(len(batch[0]) == 8 for batch in batches)
+        for index, dataset, *_ in batches:
+            bad_ones = [n for n, d in zip(index.tolist(), dataset.tolist(), strict=True) if n in BAD and d != 1]
+            assert not bad_ones
+
+
+def test_report_and_log_say_which_and_where(bad: Path, tmp_path: Path, decoder: str) -> None:
+    log = tmp_path / "corrupt.jsonl"
+    options: Any = {"shuffle": False, "corrupt_log": log, "drop_last": False}
+    with skipping(bad, decoder, **options) as loader:
+        epoch(loader)
+        first = loader.report()
+        epoch(loader)
+        report = loader.report()
+    assert first.corrupt == len(BAD) and report.corrupt == 2 * len(BAD)
+    assert [sample.index for sample in report.samples] == sorted(BAD) == [sample.index for sample in first.samples]
+    assert {(sample.epoch, sample.times) for sample in report.samples} == {(0, 2)}
+    keys = gpuload.Dataset(bad).keys(sorted(BAD))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["key"] for line in lines] == [sample.key for sample in first.samples] * 2 == keys * 2
+    assert [line["epoch"] for line in lines] == [0] * len(BAD) + [1] * len(BAD)
+    dataset = gpuload.Dataset(bad)
+    for sample, line in zip(first.samples, lines, strict=False):
+        data = Path(sample.shard).read_bytes()[sample.offset : sample.offset + sample.bytes]
+        assert len(data) == sample.bytes and not any(data) and sample.reason and "\n" not in sample.reason
+        assert line["replaced_by"] in dataset.keys(range(97)) and line["replaced_by"] not in keys
+        assert (line["shard"], line["reason"], line["rank"]) == (sample.shard, sample.reason, 0)
+
+
+def test_the_report_is_bounded(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.corrupt._MOST_LISTED", 5)
+    with skipping(bad, "native", shuffle=False) as loader:
+        epoch(loader)
+        assert len(loader.report().samples) == 5 and loader.report().corrupt == len(BAD)
+
+
+@pytest.mark.parametrize(
+    ("most", "fits"), [(len(BAD), True), (len(BAD) - 1, False), (0, False), (0.14, True), (0.13, False)]
+)
+@pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
+def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: float, fits: bool) -> None:
+    with skipping(bad, "native", max_corrupt=most, on_corrupt=on_corrupt, shuffle=False) as loader:
+        if fits:
+            assert len(epoch(loader) + epoch(loader)) == 26  # it counts anew in each epoch
+            return
+        with pytest.raises(
+            gpuload.DecodeError, match=rf"epoch 0: \d+ corrupt samples?, more than max_corrupt={most} allows"
+        ):
+            epoch(loader)
+        if most == 0:
+            assert loader.state_dict()["samples"] == 0
+
+
+@pytest.mark.parametrize("decoder", ["dali", "native"])
+def test_the_error_names_key_shard_byte_and_reason(bad: Path, decoder: str) -> None:
+    row = gpuload.Dataset(bad).rows(0).slice(0, 1).to_pylist()[0]
+    says = rf"shard-000000.tar: sample '{row['key']}' does not decode \(byte {row['image_offset']}\): it is .*\. Pack it again"
+    with load(bad, decoder=decoder, shuffle=False) as loader, pytest.raises(gpuload.DecodeError, match=says) as caught:
+        epoch(loader)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_that_cannot_be_written_is_refused_at_once(bad: Path, tmp_path: Path) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=r"corrupt_log=.*cannot be written \(No such file"):
+        load(bad, corrupt_log=tmp_path / "no" / "log")
+
+
+def test_a_log_that_cannot_be_written_any_more_ends_nothing(
+    bad: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "logs" / "corrupt.jsonl"
+    log.parent.mkdir()
+    with skipping(bad, "native", corrupt_log=log) as loader:
+        log.unlink()
+        log.parent.rmdir()
+        epoch(loader)
+    assert "was not written (" in caplog.text
+
+
+def test_a_field_called_corrupt_is_refused_with_marks(bad: Path) -> None:
+    def add(batch: Any) -> None:
+        batch.fields["corrupt"] = batch.fields["index"]
+
+    add.adds = ("corrupt",)  # type: ignore[attr-defined]
+    with pytest.raises(gpuload.ArgumentError, match="on_corrupt='mark' adds a field 'corrupt'"):
+        load(bad, on_corrupt="mark", batch_transforms=[add])
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda data: data[: len(data) // 2], lambda data: data[:300] + bytes(len(data) - 300)]
+)
+def test_damage_of_other_kinds_is_skipped_too(
+    packed: Path, tmp_path: Path, decoder: str, broken: Callable[[bytes], bytes]
+) -> None:
+    folder = damage(packed, tmp_path / "train", BAD, broken)
+    with skipping(folder, decoder, shuffle=False) as loader:
+        epoch(loader)
+        assert {sample.index for sample in loader.report().samples} == set(BAD)
+
+
+def test_leaving_a_loop_early_loses_nothing(bad: Path, decoder: str) -> None:
+    with skipping(bad, decoder) as loader:
+        expected = [epoch(loader) for _ in range(2)][1]
+    with skipping(bad, decoder) as loader:
+        for _ in loader:
+            break
+        for one, other in zip(epoch(loader), expected, strict=True):
+            assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+def test_without_faults_nothing_is_different(packed: Path, decoder: str) -> None:
+    found = []
+    for on_corrupt in ("raise", "skip", "mark"):
+        with skipping(packed, decoder, on_corrupt=on_corrupt) as loader:
+            found.append(epoch(loader))
+            assert loader.report() == (0, ())
+    for one, two, three in zip(*found, strict=True):
+        assert torch.equal(one[1], two[1]) and torch.equal(one[1], three[1]) and not three[4].any()

@@ -1,0 +1,222 @@
+"""Faults while a loop runs, each made to happen: the error reaches the loop, nothing hangs, and the next loop is whole."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.native.images import ImageDecoder
+from gpuload.disk import Index, IndexWriter, Manifest, ShardInfo
+from gpuload.read.shards import Window
+
+
+@pytest.fixture(params=["native", "dali"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def failing_once(function: Callable[..., Any], error: BaseException, call: int) -> Callable[..., Any]:
+    """The function, of which one call raises."""
+    calls = 0
+
+    def fail(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise error
+        return function(*args, **options)
+
+    return fail
+
+
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "decoders"),
+    [
+        (ImageDecoder, "decode", MemoryError("no room for pixels"), ["native"]),
+        (Augment, "draw", MemoryError("no room for crops"), ["native", "dali"]),
+        (Window, "read", KeyError("a bug of ours"), ["native", "dali"]),
+        (Window, "__init__", OSError(5, "Input/output error"), ["native", "dali"]),
+    ],
+)
+def test_an_error_in_another_thread_reaches_the_loop_as_it_is(
+    packed: Path,
+    decoder: str,
+    owner: Any,
+    name: str,
+    error: BaseException,
+    call: int,
+    decoders: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if decoder not in decoders:
+        return
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
+    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "window": 2}
+    with load(packed, **options) as undisturbed:
+        expected = drain([undisturbed])
+    with load(packed, **options) as loader:
+        monkeypatch.setattr(owner, name, failing_once(getattr(owner, name), error, call))
+        found = []
+        with pytest.raises(type(error)) as raised:
+            for index, _, _ in loader:
+                found += index.tolist()
+        assert raised.value is error
+        assert found == [sample for sample, _ in expected][: len(found)]
+        state = loader.state_dict()
+        assert state["samples"] == len(found)
+        loader.load_state_dict(state)
+        assert drain([loader]) == expected[len(found) :]
+
+
+def test_an_error_in_the_users_transform_or_loop_leaves_the_loader_usable(packed: Path, decoder: str) -> None:
+    fails = True
+
+    def transform(batch: Any) -> None:
+        if fails:
+            raise ZeroDivisionError("of the user's")
+
+    with load(packed, decoder=decoder, batch_transforms=[transform]) as loader:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError, match="of the user's"):
+                list(loader)
+        fails = False
+        loader.set_epoch(1)
+        with load(packed, decoder=decoder) as undisturbed:
+            drain([undisturbed])
+            with pytest.raises(LookupError, match="in the body"):
+                for _ in loader:
+                    raise LookupError("in the body")
+            loader.set_epoch(1)
+            assert drain([loader]) == drain([undisturbed])
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02])
+def test_close_from_another_thread_ends_the_loop(packed: Path, decoder: str, pause_s: float) -> None:
+    for _ in range(3):
+        loader = load(packed, decoder=decoder, num_threads=2)
+        started = threading.Event()
+
+        def close(loader: gpuload.DaliIterator = loader, started: threading.Event = started) -> None:
+            started.wait()
+            time.sleep(pause_s)
+            loader.close()
+
+        threads = [threading.Thread(target=close) for _ in range(2)]  # twice, at once
+        for thread in threads:
+            thread.start()
+        with pytest.raises(gpuload.GpuloadError, match=r"ended by a later one .*or by close\(\)|is closed"):
+            while True:
+                for _ in loader:
+                    started.set()
+        for thread in threads:
+            thread.join()
+        loader.close()
+        with pytest.raises(gpuload.GpuloadError, match="is closed; construct a new one"):
+            iter(loader)
+
+
+def test_loaders_in_several_threads_give_what_each_gives_alone(packed: Path, decoder: str) -> None:
+    found: dict[int, Any] = {}
+
+    def run(seed: int) -> None:
+        with load(packed, decoder=decoder, seed=seed, verify="sha256") as loader:
+            found[seed] = [drain([loader]) for _ in range(2)]
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in range(3):
+        with load(packed, decoder=decoder, seed=seed) as loader:
+            assert [drain([loader]) for _ in range(2)] == found[seed]
+
+
+def script(*args: object, **environment: str) -> subprocess.Popen[str]:
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", *map(str, args)],
+        env={name: value for name, value in variables.items() if value},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
+    with script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0) as process:
+        out, error = process.communicate(timeout=280)
+    assert process.returncode == 0, error
+    assert int(out) > 2
+
+
+def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, decoder: str, tmp_path: Path) -> None:
+    """Closed, left alone, iterated by a thread at the end; stopped for a while; ended by SIGTERM, twice, and resumed."""
+    with script(Path(__file__).with_name("forked.py"), packed, decoder, tmp_path / "state.json") as process:
+        out, error = process.communicate(timeout=280)
+    assert process.returncode == 0, error
+    found = json.loads(out)
+    assert list(found["ends"]) == ["close", "leave", "forget"] + ["iterate_in_a_thread"] * (decoder == "native")
+    assert list(found["ends"].values()) == [[0, ""]] * len(found["ends"])
+    with load(packed, decoder=decoder) as loader:
+        epochs = [[sample for sample, _ in drain([loader])] for _ in range(2)]
+    assert found["stopped"] == [0, f"stopped\n{epochs[0]}\n"]
+    assert found["killed"] == [15, 15, 0]
+    assert found["samples"].splitlines()[-1] == str(epochs[0] + epochs[1])
+
+
+def test_ten_thousand_shards_need_no_file_handles(packed: Path, tmp_path: Path, decoder: str) -> None:
+    """A window of a thousand shards, and a limit of open files below the number that the process has already."""
+    manifest, shards = Manifest.read(packed), 10_000
+    index = Index(packed / "index.arrow", manifest.fields)
+    infos = []
+    for number in range(shards):
+        info = manifest.shards[number % 9]
+        infos.append(ShardInfo(f"shard-{number:06d}.tar", info.samples, info.bytes, info.sha256))
+        os.link(packed / info.name, tmp_path / infos[-1].name)
+    with IndexWriter(tmp_path / "index.arrow", manifest.fields) as writer:
+        for number in range(shards):
+            writer.append(index.shard(number % 9))
+    Manifest(**{**vars(manifest), "shards": tuple(infos)}).write(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with load(tmp_path, decoder=decoder, window=1000) as loader:
+        before = len(os.listdir("/proc/self/fd"))
+        batches = iter(loader)
+        next(batches)
+        assert len(os.listdir("/proc/self/fd")) <= before + 8  # of DALI's, and of this listing
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with pytest.raises(
+                gpuload.ShardError,
+                match=r"shard-\d+.tar: cannot be read \(Too many open files\). Raise the limit of open files",
+            ):
+                list(loader)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        next(iter(loader))
+
+
+def test_no_home_and_no_cache_folder(packed: Path) -> None:
+    code = (
+        "import sys\n"
+        "from loaders import load\n"
+        "with load(sys.argv[1]) as loader:\n"
+        "    print(loader.decoder, len(list(loader)))\n"
+    )
+    without = {"HOME": "", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
+    with script("-c", code, packed, **without) as process:
+        out, error = process.communicate(timeout=200)
+    assert (out, process.returncode) == ("native 12\n", 0), error

@@ -1,0 +1,240 @@
+"""What `loader.metrics` says, of runs whose slow stage is known."""
+
+import math
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loaders import load
+
+import gpuload
+from gpuload.decode.native.images import ImageDecoder
+from gpuload.monitor.binding import Setup, advice, binding_stage
+from gpuload.monitor.metrics import MOST_STEPS, Meter, Metrics
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_before_the_first_batch(packed: Path, decoder: str) -> None:
+    with load(packed, decoder=decoder) as loader:
+        found = loader.metrics()
+    assert math.isnan(found.queue_depth) and found.binds == "none"
+    assert set(found._replace(queue_depth=0.0, binds="none")) == {0, "none"}
+
+
+def test_an_epoch(packed: Path, decoder: str) -> None:
+    with load(packed, decoder=decoder, drop_last=False) as loader:
+        begun = time.perf_counter()
+        batches = [(index.tolist(), loader.timing) for index, _, _ in loader]
+        elapsed = time.perf_counter() - begun
+        whole, last, one = loader.metrics(), loader.metrics(5), loader.metrics(1)
+    assert (whole.steps, whole.images, whole.epoch, whole.position) == (13, 97, 0, 97)
+    dataset, timings = gpuload.Dataset(packed), [timing for _, timing in batches]
+    shards = [dataset.rows(number).column("image_bytes").to_pylist() for number in range(len(dataset.shard_paths))]
+    sizes = [size for shard in shards for size in shard]
+    stored = sum(sizes)
+    assert whole.bytes == stored
+    assert last.bytes == sum(sizes[sample] for samples, _ in batches[-5:] for sample in samples)
+    assert whole.wait_s == pytest.approx(sum(timing.wait_s for timing in timings))
+    assert whole.read_s == pytest.approx(sum(timing.read_s for timing in timings))
+    assert 0 < whole.wait_s < whole.seconds <= elapsed
+    assert whole.wait_s == pytest.approx(whole.wait_read_s + whole.wait_decode_s + whole.hand_over_s)
+    assert min(whole.wait_read_s, whole.wait_decode_s, whole.hand_over_s) > 0
+    assert whole.images_per_s == pytest.approx(97 / whole.seconds)
+    assert whole.bytes_per_s == pytest.approx(stored / whole.seconds)
+    assert whole.wait_share == pytest.approx(whole.wait_s / whole.seconds)
+    assert (last.steps, last.images) == (5, 4 * 8 + 1) and one.images == 1
+    assert last.wait_s == pytest.approx(sum(timing.wait_s for timing in timings[-5:]))
+    assert one.wait_s == pytest.approx(timings[-1].wait_s)
+    assert repr(loader.metrics(13)) == repr(loader.metrics(MOST_STEPS)) == repr(whole)  # NaN differs from itself
+    if decoder == "native":
+        assert whole.decode_s > 0 and 0 <= whole.queue_depth <= 2
+    else:
+        assert math.isnan(whole.decode_s) and math.isnan(whole.queue_depth)
+
+
+def test_time_between_loops_and_after_leaving_one_does_not_count(packed: Path) -> None:
+    with load(packed) as loader:
+        begun = time.perf_counter()
+        for _ in loader:
+            break
+        for _ in loader:
+            pass
+        elapsed, before = time.perf_counter() - begun, loader.metrics()
+        time.sleep(elapsed + 0.2)
+        for _ in loader:
+            break
+        found = loader.metrics()
+        assert (found.steps, found.epoch, found.position) == (before.steps + 1, 2, 8)
+        trained_s = found.seconds - found.wait_s - (before.seconds - before.wait_s)
+        assert 0 <= trained_s < 0.2  # of the last step before, which did nothing
+
+
+def test_every_step_of_every_rank_counts(packed: Path) -> None:
+    """A rank's last batch may be without samples."""
+    for rank in range(3):
+        with load(packed, 32, rank=rank, world_size=3, drop_last=False) as loader:
+            steps = sum(1 for _ in loader)
+            assert (loader.metrics().steps, loader.metrics().position) == (steps, 97)
+
+
+class Slow:
+    """A batch transform that takes its time."""
+
+    def __call__(self, batch: Any) -> None:
+        time.sleep(0.03)
+
+
+def run(loader: gpuload.DaliIterator, training_s: float = 0.0) -> Metrics:
+    with loader:
+        for _ in loader:
+            time.sleep(training_s)
+        return loader.metrics()
+
+
+def test_training_binds(packed: Path, decoder: str) -> None:
+    with load(packed, decoder=decoder) as loader:
+        for _ in loader:  # compiles
+            pass
+        for _ in loader:
+            time.sleep(0.1)
+        found = loader.metrics(11)  # without the first batch, for which any loop waits
+    assert found.binds == "training" and found.wait_share < 0.1
+    if decoder == "native":
+        assert found.queue_depth > 1
+
+
+def test_hand_over_binds(packed: Path, decoder: str) -> None:
+    found = run(load(packed, decoder=decoder, batch_transforms=[Slow()]))
+    assert found.hand_over_s > 12 * 0.03 and found.binds == "hand_over"
+
+
+def test_reading_binds(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = gpuload.iterator.Stream.slices
+
+    def slow(stream: Any, start: int, stop: int) -> Any:
+        time.sleep(0.02 * (stop - start) / 8)
+        return slices(stream, start, stop)
+
+    monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
+    found = run(load(packed, decoder=decoder))
+    assert found.binds == "read" and found.read_s > 12 * 0.02 and found.wait_read_s > 6 * 0.02
+
+
+def test_decoding_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = ImageDecoder.decode
+
+    def slow(images: Any, plan: Any, rows: slice) -> Any:
+        time.sleep(0.03)
+        return decode(images, plan, rows)
+
+    monkeypatch.setattr(ImageDecoder, "decode", slow)
+    found = run(load(packed, decoder="native", num_threads=2))
+    assert found.binds == "decode" and found.queue_depth < 1
+    assert found.decode_s > 12 * 0.03 and found.wait_decode_s > 6 * 0.03
+
+
+def test_the_disk_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the thread that reads ahead is always busy."""
+    monkeypatch.setattr(gpuload.read.batches.BatchReader, "disk_s", lambda reader: time.perf_counter())
+    assert run(load(packed)).binds == "disk"
+
+
+def test_reading_ahead_counts(packed: Path) -> None:
+    with load(packed) as loader:
+        for _ in loader:
+            pass
+        loader._reader._readers[0].ahead.stop()  # which waits for the thread
+        assert loader._reader.disk_s() > 0
+
+
+def test_decoding_nothing_waits_for_reading(packed: Path) -> None:
+    found = run(load(packed, fields=("label",)))
+    assert found.decode_s == 0 and found.wait_read_s > 0 and found.steps == 12
+
+
+def test_another_thread_may_ask(packed: Path) -> None:
+    """Each answer is of one moment, also while the records of its window are replaced."""
+    meter = Meter(lambda: 0.0, Setup(packed, "native", "cpu", 1, 1, 1))
+    done, wrong = threading.Event(), []
+
+    def ask() -> None:
+        while not done.is_set():
+            for window in (1, 7, MOST_STEPS):
+                found = meter.metrics(window)
+                if found.images != 3 * found.steps or not 0 <= found.steps <= window or found.wait_s < 0:
+                    wrong.append(found)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(20_000):
+        step(meter)
+    done.set()
+    asking.join()
+    assert wrong == []
+    assert meter.metrics(MOST_STEPS).steps == MOST_STEPS and meter.metrics().steps == 20_000
+
+
+class FakeBatch:
+    """As much of a batch, decoded, as is counted."""
+
+    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
+
+
+def step(meter: Meter) -> None:
+    asked = meter.ask()
+    meter.hand_over(FakeBatch, FakeBatch, asked, time.perf_counter(), (0, 0))
+
+
+@pytest.mark.parametrize("window", [0, -1, MOST_STEPS + 1, 1.5, "all", True])
+def test_windows_that_cannot_be(packed: Path, window: Any) -> None:
+    with load(packed) as loader:
+        message = r"DaliIterator.metrics\(window=.*\): expected a whole number in 1..1000"
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            loader.metrics(window)
+
+
+SECONDS = st.floats(0, 1e6)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0, 2))
+def test_the_binding_stage(training: float, for_read: float, for_decode: float, hand_over: float, disk: float) -> None:
+    waited = for_read + for_decode + hand_over
+    seconds = training + waited
+    stage = binding_stage(seconds, for_read, for_decode, hand_over, disk * seconds)
+    if seconds == 0:
+        assert stage == "none"
+    elif waited / seconds < 0.0999:
+        assert stage == "training"
+    elif waited / seconds > 0.1001:
+        waits = {"read": for_read, "decode": for_decode, "hand_over": hand_over}
+        if stage == "disk":
+            assert disk > 0.7999 and hand_over <= max(for_read, for_decode)
+        else:
+            assert waits[stage] == max(waits.values())
+            assert disk < 0.8001 or stage == "hand_over"
+
+
+@pytest.mark.parametrize(
+    ("stage", "setup", "words"),
+    [
+        ("decode", Setup(Path("s"), "native", "cpu", 2, 8, 64), "Raise num_threads=2: this process may use 8 cores"),
+        ("decode", Setup(Path("s"), "native", "cpu", 8, 8, 64), "All 8 cores .* decode on a GPU"),
+        ("decode", Setup(Path("s"), "dali", "cpu", 8, 8, 64), "decoder='native' is faster"),
+        ("decode", Setup(Path("s"), "dali", "cuda:0", 8, 8, 64), "gpuload tune s --device cuda"),
+        ("read", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Raise batch_size=64"),
+        ("disk", Setup(Path("s"), "native", "cpu", 8, 8, 64), "local NVMe"),
+        ("hand_over", Setup(Path("s"), "native", "cpu", 8, 8, 64), "batch_transforms"),
+        ("training", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Nothing needs to be changed"),
+    ],
+)
+def test_advice(stage: Any, setup: Setup, words: str) -> None:
+    assert re.search(words, advice(stage, setup))

@@ -1,0 +1,104 @@
+"""Ranges for profilers: what is seen where somebody looks, and that nothing is imported where nobody does."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loaders import load
+
+from gpuload.monitor import ranges
+
+
+class Domain:
+    """What nvtx has where a tool listens; notes the ranges of each thread."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, list[str]] = {}
+        self.seen: list[tuple[str, ...]] = []
+        self.threads: dict[str, set[str]] = {}
+
+    def get_event_attributes(self, message: str) -> str:
+        return message
+
+    def push_range(self, name: str) -> None:
+        stack = self.open.setdefault(threading.get_ident(), [])
+        stack.append(name)
+        self.seen.append(tuple(stack))
+        self.threads.setdefault(name, set()).add(threading.current_thread().name)
+
+    def pop_range(self) -> None:
+        self.open[threading.get_ident()].pop()
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
+    domain = Domain()
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
+    monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
+    with load(packed, decoder=decoder) as loader:
+        for _ in loader:
+            assert domain.open[threading.get_ident()] == []  # the training step is in none of them
+    assert not any(domain.open.values())
+    assert domain.seen.count(("hand over",)) == 12
+    assert domain.seen.count(("wait",)) == 13  # and for the end
+    here = threading.current_thread().name
+    assert domain.threads["wait"] == domain.threads["hand over"] == {here}
+    if decoder == "native":
+        assert domain.threads["read"] == {"gpuload-start_0"}
+        assert domain.threads["decode"] == {"gpuload-decode_0"} and domain.seen.count(("decode",)) == 12
+    else:
+        assert domain.threads["read"] == {here} and domain.seen.count(("wait", "read")) >= 12
+
+
+def test_torchs_profiler(packed: Path) -> None:
+    with load(packed) as loader:
+        batches = iter(loader)
+        next(batches)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(3):
+                next(batches)
+        next(batches)
+    names = [event.key for event in profile.events()]
+    assert names.count("gpuload: wait") == names.count("gpuload: hand over") == 3
+
+
+@pytest.mark.parametrize(("variable", "imported"), [("", False), ("/nonexistent.so", True)])
+def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: bool) -> None:
+    pytest.importorskip("nvtx")
+    code = (
+        "import sys; from gpuload.monitor.ranges import annotate, annotate_each\n"
+        "with annotate('a'):\n    assert list(annotate_each('b', 'xyz')) == ['x', 'y', 'z']\n"
+        "print('nvtx' in sys.modules, 'torch' in sys.modules)"
+    )
+    environment = {"NVTX_INJECTION64_PATH": variable, "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{imported} False\n", "")
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    ranges._nvtx_domain.cache_clear()
+    try:
+        with ranges.annotate("x"):
+            pass
+    finally:
+        ranges._nvtx_domain.cache_clear()
+
+
+def test_an_error_ends_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = Domain()
+    monkeypatch.setattr(ranges, "_TOOL", "/some/tool.so")
+    monkeypatch.setattr(ranges, "_nvtx_domain", lambda: domain)
+
+    def broken() -> Any:
+        yield 1
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        list(ranges.annotate_each("wait", broken()))
+    assert domain.seen == [("wait",), ("wait",)] and not any(domain.open.values())

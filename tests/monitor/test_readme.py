@@ -1,0 +1,74 @@
+"""The snippets of the README about watching a run, as they are written there."""
+
+import re
+import sys
+import urllib.request
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from loaders import load
+
+import gpuload
+
+README = Path(__file__).parents[2] / "README.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text().partition("\n## Watching a run\n")[2].partition("\n## ")[0], re.DOTALL)  # fmt: skip
+
+
+class Recorder:
+    """In place of TensorBoard's writer and of a run of Weights & Biases, neither of which the tests install."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[Any]] = {}
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.told.setdefault(tag, []).append(float(scalar_value))
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        for name, value in data.items():
+            self.told.setdefault(name, []).append(value)
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def run(text: str, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    for name, attribute, value in (
+        ("torch.utils.tensorboard", "SummaryWriter", lambda: recorder),
+        ("wandb", "init", lambda project: recorder),
+    ):
+        module = ModuleType(name)
+        setattr(module, attribute, value)
+        monkeypatch.setitem(sys.modules, name, module)
+    with load(packed, 1, fields=("image", "label"), steps_per_epoch=200) as loader:
+        exec(text, {"loader": loader, "gpuload": gpuload, "recorder": recorder, "urllib": urllib})
+    return recorder
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_writers(packed: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    assert len(SNIPPETS) == 3
+    told = run(SNIPPETS[number], packed, monkeypatch).told
+    assert told["loader/images"] == [100, 100] and len(told["loader/wait_share"]) == 2
+    assert ("loader/binds" in told) == (number == 1)
+    assert len(told) == len(gpuload.monitor.Metrics._fields) - (number == 0)
+
+
+def test_prometheus(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client")
+    scrape = "urllib.request.urlopen('http://127.0.0.1:%d/metrics' % exporter.port).read()"
+    changes = {
+        "port=9464):": "port=0) as exporter:",
+        "...  # train": f"recorder.told['page'] = [{scrape}]; break",
+    }
+    text = SNIPPETS[2]
+    for written, run_here in changes.items():
+        assert text.count(written) == 1
+        text = text.replace(written, run_here)
+    (page,) = run(text, packed, monkeypatch).told["page"]
+    assert b'gpuload_images_total{loader="train"} 1.0' in page

@@ -1,0 +1,91 @@
+"""The one warning that training waits: when it comes, what it says, and when it must not come."""
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import load
+
+from gpuload.monitor import metrics, waiting
+from gpuload.monitor.binding import Setup
+from gpuload.monitor.metrics import Meter
+
+SETUP = Setup(Path("shards/train"), "native", "cpu", 2, 8, 64)
+
+
+class Run:
+    """A meter with a clock of its own."""
+
+    sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0,) * 64, 8, 0.0, 0.0, 0.0, 0.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(metrics, "perf_counter", lambda: self.now)
+        self.meter = Meter(lambda: 0.0, SETUP)
+
+    def steps(self, count: int, waits: float, trains: float) -> list[str]:
+        """What is said in some steps, by their times."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(count):
+                asked = self.meter.ask()
+                self.now += waits
+                self.meter.hand_over(self, self, asked, self.now, (0, 0))
+                self.now += trains
+        return [str(one.message) for one in said]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_it_comes_once_and_says_what_to_do(run: Run) -> None:
+    (said,) = run.steps(5000, 0.1, 0.3)
+    assert said == (
+        "DaliIterator('shards/train'): training waited for 25% of its time in the last 100 steps, and what limits is "
+        "decode. Raise num_threads=2: this process may use 8 cores; or pack smaller images (`python -m gpuload pack "
+        "--encode jpeg --size 256`). loader.metrics() tells more"
+    )
+
+
+def test_not_in_the_first_minute_nor_in_the_first_200_steps(run: Run) -> None:
+    assert run.steps(199, 1.0, 1.0) == []
+    assert len(run.steps(2, 1.0, 1.0)) == 1
+
+
+def test_not_in_the_first_minute_of_short_steps(run: Run) -> None:
+    assert run.steps(5900, 0.005, 0.005) == []
+    assert len(run.steps(1000, 0.005, 0.005)) == 1
+
+
+def test_a_slow_start_is_forgiven(run: Run) -> None:
+    assert run.steps(99, 3.0, 0.1) == []
+    assert run.steps(5000, 0.01, 0.3) == []
+
+
+def test_a_run_that_becomes_slow_is_told(run: Run) -> None:
+    assert run.steps(5000, 0.01, 0.3) == []
+    assert len(run.steps(300, 0.05, 0.3)) == 1
+
+
+@pytest.mark.parametrize(("waits", "count"), [(0.0099, 0), (0.0102, 1)])
+def test_ten_percent(run: Run, waits: float, count: int) -> None:
+    assert len(run.steps(3000, waits, 0.1 - waits)) == count
+
+
+def test_a_loop_that_does_nothing_does_not_train(run: Run) -> None:
+    assert run.steps(100_000, 0.002, 0.00001) == []
+
+
+def test_it_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_STEPS", 4)
+    monkeypatch.setattr(waiting, "_SECONDS", 0.0)
+    options: Any = {"batch_transforms": [lambda batch: time.sleep(0.01)]}
+    message = "training waited for .* in the last 4 steps, and what limits is hand-over"
+    with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:  # noqa: PT031
+        for _ in loader:
+            time.sleep(0.001)
+    assert [Path(one.filename).name for one in said] == [Path(__file__).name]

@@ -1,0 +1,87 @@
+"""Samples that end a decoder are found by `verify`, listed in a file, and left out by a loader."""
+
+import json
+from pathlib import Path
+
+import pytest
+from damaged import damage
+from images import encode, photo
+from loaders import load
+from reading import files_of
+from stand_ins import crashes_by_width
+
+import gpuload
+from gpuload.cli import main
+from gpuload.decode.single import find_dali_fault, find_native_fault
+from gpuload.packing.verify import verify
+
+BAD = (0, 15, 25, 96)
+
+
+@pytest.fixture(scope="module")
+def bad(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return damage(packed, tmp_path_factory.mktemp("bad") / "train", BAD)
+
+
+def test_a_sample_that_kills_its_decoder_is_blamed_and_no_other(tmp_path: Path) -> None:
+    """Two that crash are in one shard, beside sound ones."""
+    source = tmp_path / "photos"
+    for number in range(20):
+        path = source / "ab"[number % 2] / f"{number:02d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(photo(number, 50 + number, 30)))
+    assert main(["pack", str(source), str(tmp_path / "out"), "--maxcount", "10", "--workers", "1"]) == 0
+    folder, listed = tmp_path / "out" / "train", tmp_path / "list.jsonl"
+    before = files_of(folder)
+    faults = verify(folder, 2, decode=crashes_by_width, quarantine=listed)
+    found = {line.split("sample ")[1].split(":")[0]: line.split(": its ")[-1] for line in faults if "is 65" in line}
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    reasons = {line["key"].rpartition("-")[2]: line["reason"] for line in lines}
+    assert reasons == {
+        "11": "kills its decoder (SIGSEGV)",
+        "12": "kills its decoder (SIGABRT)",
+        "13": "kills its decoder (SIGKILL)",
+        "14": "takes longer than 60 s to decode",
+        "15": "its image is 65 wide",
+    }
+    assert len(faults) == 5 and len(found) == 1 and files_of(folder) == before
+    with load(folder, exclude=listed, shuffle=False, drop_last=False, batch_size=4) as loader:
+        assert len(loader.dataset) == 15
+        assert sum(len(batch[0]) for batch in loader) == 15
+
+
+@pytest.mark.parametrize("decoder", [None, "native", "dali"])
+def test_the_list_holds_what_does_not_decode_and_the_loader_leaves_it_out(
+    packed: Path, bad: Path, tmp_path: Path, decoder: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "list.jsonl"
+    options = ["--decoder", decoder] if decoder else []
+    assert main(["verify", str(bad), "--workers", "1", "--quarantine", str(listed), *options]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == len(BAD) * 2 + 1  # as many shards as samples
+    keys = gpuload.Dataset(packed).keys(list(BAD))
+    assert [json.loads(line)["key"] for line in listed.read_text().splitlines()] == keys
+    with load(bad, exclude=listed, shuffle=False, drop_last=False) as loader:
+        seen = [n for batch in loader for n in batch[0].tolist()]
+    assert seen == [n for n in range(97) if n not in BAD]
+
+
+def test_an_intact_set_gives_an_empty_list_that_excludes_nothing(packed: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "list.jsonl"
+    assert verify(packed, 1, quarantine=listed) == [] and listed.read_bytes() == b""
+    with load(packed, exclude=listed) as loader:
+        assert loader.dataset.fingerprint == gpuload.Dataset(packed).fingerprint
+
+
+def test_a_list_that_cannot_be_written_is_refused_before_the_work(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(gpuload.OutputError, match=r"cannot be written \(.*\). Give another file to --quarantine"):
+        verify(packed, 1, quarantine=tmp_path / "no" / "list", watch=lambda *_: pytest.fail("it began"))
+
+
+def test_single_images_are_judged_as_by_the_loaders() -> None:
+    data = encode(photo(0, 48, 32))
+    for find in (find_dali_fault, find_native_fault):
+        assert find(data, 32, 48) is None
+        assert find(data, 48, 32) == "is not of the size that the index says"
+        assert "is not decoded by" in str(find(bytes(500) + data[500:], 32, 48))
+        assert "is not decoded by" in str(find(data[: len(data) // 2], 32, 48))
+        assert find(data, 32, 48) is None

@@ -1,0 +1,221 @@
+"""Shards that are truncated, deleted, replaced or overwritten while an epoch is read: correct samples or an error that
+names the shard, never the end of the process.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from loaders import drain, load
+
+import gpuload
+from gpuload.read import batches as batches_module
+from gpuload.read import reader
+from gpuload.sources.folder import FolderSource
+
+Row = tuple[int, bytes]
+WHOLE, PARTS = 20, 2  # windows: all shards are mapped from the start, or two and the next two
+
+
+@pytest.fixture(params=["native", "dali"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(packed: Path) -> dict[tuple[str, int], list[Row]]:
+    """The first epoch, by each decoder, with each window."""
+    options = [(decoder, window) for decoder in ("native", "dali") for window in (WHOLE, PARTS)]
+    return {(decoder, window): drain([load(packed, decoder=decoder, window=window)]) for decoder, window in options}
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed, tmp_path / "train"))
+
+
+def rows_of(batches: Iterator[tuple[object, ...]]) -> Iterator[list[Row]]:
+    for index, images, _ in batches:  # type: ignore[misc]
+        yield [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]  # type: ignore[call-overload]
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tar"))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 4096)
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\x55" * 700)
+
+
+def replace(path: Path) -> None:
+    other = path.with_suffix(".new")
+    shutil.copy(path, other)
+    overwrite(other)
+    other.replace(path)
+
+
+def renew(path: Path) -> None:
+    """The same content in another file, or in the same one with another time."""
+    other = path.with_suffix(".new")
+    shutil.copyfile(path, other)
+    if path.name.endswith("3.tar"):
+        os.utime(path)
+    else:
+        other.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "window", "message"),
+    [
+        (truncate, WHOLE, r"shard-00000\d.tar: (was truncated to 4,096 bytes while it was being read|is 4,096 bytes, )"),
+        (truncate, PARTS, r"shard-00000\d.tar: (was truncated to 4,096 bytes while it was being read|is 4,096 bytes, )"),
+        (overwrite, WHOLE, r"shard-00000\d.tar: was changed while it was being read: its SHA-256 is .*Copy it again"),
+        (overwrite, PARTS, r"shard-00000\d.tar: was (changed while it|replaced since)"),
+        (replace, PARTS, r"shard-00000\d.tar: was replaced since the data set was opened: its SHA-256 is"),
+        (Path.unlink, PARTS, r"shard-00000\d.tar: cannot be read \(No such file or directory\). Check the disk"),
+        (replace, WHOLE, None),
+        (Path.unlink, WHOLE, None),
+        (renew, WHOLE, None),
+        (renew, PARTS, None),
+    ],
+)  # fmt: skip
+def test_a_shard_changes_during_an_epoch(
+    copy: Path,
+    packed: Path,
+    decoder: str,
+    undisturbed: dict[tuple[str, int], list[Row]],
+    damage: Callable[[Path], None],
+    window: int,
+    message: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "_LOOK_S", 0)
+    monkeypatch.setattr(batches_module, "_READ_AT_ONCE", 1)
+    with load(copy, decoder=decoder, window=window, prefetch=1) as loader:
+        expected = undisturbed[decoder, window]
+        batches = rows_of(iter(loader))
+        found = next(batches) + next(batches)
+        for path in shards(copy):
+            damage(path)
+        if message is None:
+            assert found + [row for rows in batches for row in rows] == expected
+            return
+        with pytest.raises(gpuload.ShardError, match=message) as raised:
+            for rows in batches:
+                found += rows
+        assert "\n" not in str(raised.value)
+        state = loader.state_dict()
+        assert state["samples"] == len(found)
+        if damage is not overwrite:  # which shows before it is noticed
+            assert found == expected[: len(found)]
+        # Repaired, it goes on where it was.
+        for path in shards(packed):
+            shutil.copy(path, copy)
+        loader.load_state_dict(state)
+        rest = [row for rows in rows_of(iter(loader)) for row in rows]
+        assert rest == expected[len(found) :]
+
+
+def test_a_shard_that_changes_at_the_end_of_an_epoch_is_noticed(copy: Path, decoder: str) -> None:
+    """Batches are read ahead, so nothing reads the shards any more; a batch that was handed out may be wrong."""
+    with (
+        load(copy, decoder=decoder, prefetch=4, window=WHOLE) as loader,
+        pytest.raises(gpuload.ShardError, match="was changed while it was being read"),
+    ):
+        for number, _ in enumerate(loader):
+            if number == 10:
+                overwrite(shards(copy)[4])
+
+
+def test_zeros_in_place_of_raw_pixels_are_not_handed_out(photos: Path, tmp_path: Path, decoder: str) -> None:
+    """Pixels that are missing decode as well as any others."""
+    gpuload.pack(FolderSource(photos), tmp_path, encode="raw", size=(32, 32), maxcount=10, workers=1)
+    folder = tmp_path / "train"
+    with load(folder, decoder=decoder, window=WHOLE, prefetch=1) as loader:
+        expected = drain([loader])
+        loader.set_epoch(0)
+        batches, found = rows_of(iter(loader)), []
+        found += next(batches)
+        for path in shards(folder):
+            truncate(path)
+        with pytest.raises(gpuload.ShardError, match="was truncated to 4,096 bytes while it was being read"):
+            for rows in batches:
+                found += rows
+        assert found == expected[: len(found)]
+
+
+def test_a_truncated_index_is_named(copy: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "_READ_AT_ONCE", 1)
+    with load(copy, decoder=decoder, window=1, prefetch=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        os.truncate(copy / "index.arrow", 100)
+        message = "index.arrow: was truncated to 100 bytes while it was being read. .*, and open the data set again"
+        with pytest.raises(gpuload.ShardError, match=message):
+            list(batches)
+        with pytest.raises(gpuload.ShardError, match=message):
+            list(loader)
+
+
+SCRIPT = """
+import os, signal, sys, threading
+from pathlib import Path
+from gpuload.read import bus_errors
+from gpuload.read.mapped_file import MappedFile
+
+ours, other, end = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+assert bus_errors.install() and bus_errors.install()
+mine, yours = object(), object()
+mapped = [MappedFile(path, owner) for path, owner in ((ours, mine), (ours, yours), (other, yours))]
+assert not [name for name in os.listdir("/proc/self/fd") if "data" in os.path.realpath("/proc/self/fd/" + name)]
+assert all(file.data.sum() for file in mapped)
+os.truncate(ours, 5000)
+found = []
+threads = [threading.Thread(target=lambda: found.append(int(mapped[0].data[5000:].sum()))) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert found == [0] * 8 and mapped[2].data.sum() and not mapped[0].data.flags.writeable
+assert mapped[1].data[9000] == 0  # another mapping of the same file
+assert bus_errors.count() >= 2
+assert bus_errors.take_fault(mine) == (ours, 8192) and bus_errors.take_fault(mine) is None
+assert bus_errors.take_fault(yours)[0] == ours and bus_errors.take_fault(yours) is None
+free = len(bus_errors._table.free)
+del mapped, threads
+assert len(bus_errors._table.free) == free + 3 and "data" not in Path("/proc/self/maps").read_text()
+print("fine", flush=True)
+if end == "sent":
+    os.kill(os.getpid(), signal.SIGBUS)
+if end == "other":
+    import mmap
+    with other.open("rb") as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    os.truncate(other, 10)
+    print(whole[9000])
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sent", "other"])
+@pytest.mark.parametrize("options", [[], ["-X", "faulthandler"]])
+def test_a_fault_in_a_protected_file_is_noted_and_any_other_one_ends_the_process(
+    tmp_path: Path, end: str, options: list[str]
+) -> None:
+    for name in ("data0", "data1"):
+        (tmp_path / name).write_bytes(b"\1" * 100_000)
+    command = [sys.executable, *options, "-c", SCRIPT, str(tmp_path / "data0"), str(tmp_path / "data1"), end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "fine\n", done.stderr
+    assert done.returncode == (-7 if end else 0)
+    assert bool(re.search("Fatal Python error: Bus error", done.stderr)) == bool(end and options)

@@ -1,0 +1,286 @@
+"""Files made to harm: refused in words, before anything is allocated, followed or run."""
+
+import io
+import json
+import os
+import shutil
+import struct
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, photo
+from PIL import Image
+
+import gpuload
+from gpuload.decode.interface import Stored
+from gpuload.decode.native.images import DecodePlan, ImageDecoder
+from gpuload.disk import Manifest
+from gpuload.errors import DecodeError, FormatError, GpuloadError, ShardError, SourceError
+from gpuload.headers import npy
+from gpuload.headers.limits import MAX_PIXELS
+from gpuload.packing.image.check import prepare_image
+from gpuload.packing.run.prepare_source import prepare_source
+from gpuload.read.batch import EncodedBatch
+from gpuload.sources import open_source
+from gpuload.sources.listing import Listing, Source
+
+JPG = encode(photo())
+
+
+def huge_jpeg(side: int = 65_000) -> bytes:
+    data = bytearray(encode(photo(0, 40, 30)))
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+def huge_png(side: int = 100_000) -> bytes:
+    head = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rest = encode(Image.new("RGB", (4, 4)), "PNG")[33:]
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head)) + rest
+
+
+def huge_icon() -> bytes:
+    """An icon of 16×16 pixels by its directory, in which lies a PNG of another size."""
+    png = huge_png()
+    return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 24, len(png), 22) + png
+
+
+@pytest.mark.parametrize("data", [huge_jpeg(), huge_png()], ids=["jpeg", "png"])
+def test_the_packer_rejects_a_header_of_too_many_pixels(data: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"^\d+000 x \d+000 pixels, more than --max-pixels 178956970$"):
+        prepare_image(data)
+
+
+def test_an_icon_cannot_hold_a_larger_image_than_it_says() -> None:
+    with pytest.raises(DecodeError, match="^10000000000 pixels, more than --max-pixels 178956970$"):
+        prepare_image(huge_icon())
+
+
+@pytest.mark.parametrize("data", [huge_jpeg(), huge_png(), huge_icon()], ids=["jpeg", "png", "icon"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_native_decoder_allocates_nothing_for_a_header_of_too_many_pixels(
+    data: bytes, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", MAX_PIXELS)  # as Pillow has it
+    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("it decodes") if image.width > 99 else None)
+    file = np.frombuffer(data, np.uint8)
+    spans = np.array([[file.ctypes.data, len(file)]], np.int64)
+    sides = np.array([16], np.int64)
+    batch = EncodedBatch(sides, [file], spans, np.zeros(1, bool), sides, sides, {}, {})  # type: ignore[arg-type]
+    plan = DecodePlan(batch, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
+    _, broken = ImageDecoder(Stored(plain=plain)).decode(plan, slice(0, 1))
+    assert list(broken) == [0]
+
+
+def pack(folder: Path, images: list[Any]) -> Path:
+    gpuload.pack([{"image": image, "label": 0} for image in images], folder, workers=1, shuffle=False)
+    return folder / "train"
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, decoder: Any) -> None:
+    if decoder == "dali":
+        pytest.importorskip("nvidia.dali")
+    folder = pack(tmp_path, [JPG, encode(photo(1, 90, 20)), encode(photo(2, 20, 90))])
+
+    def read(**options: Any) -> int:
+        augment = gpuload.Augment(8)
+        with gpuload.DaliIterator(
+            folder, 2, augment=augment, decoder=decoder, device="cpu", shuffle=False, drop_last=False, **options
+        ) as loader:
+            return sum(len(labels) for _, labels in loader)
+
+    assert read() == read(max_pixels=1800) == 3
+    with pytest.raises(
+        ShardError, match=r"sample '00000001-00000001' has 90 × 20 pixels, more than max_pixels=1,799. Give the"
+    ):
+        read(max_pixels=1799)
+    with gpuload.DaliIterator(folder, 2, augment=gpuload.Augment(8), fields=("label",), max_pixels=1) as loader:
+        assert len(list(loader)) == 1  # nothing is decoded
+
+
+def npy_with(shape: str, dtype: str = "'|u1'", elements: int = 6) -> bytes:
+    header = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + bytes(elements)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy_with("(99999, 99999, 99999)"), r"takes 999,970,000,299,999 bytes, and there are 6"),
+        (npy_with("(4294967296, 4294967296)"), "takes 18,446,744,073,709,551,616 bytes"),
+        (npy_with("(-1, -6)"), r"its shape cannot be \(-1, -6\)"),
+        (npy_with("(6,)", "'|O'"), "Python objects, which are pickles and never opened"),
+        (npy_with("(1,)", "[('a', '|O')]"), "Python objects"),
+        (npy_with("(3,)", "('<u2', (1,))"), "cannot be"),
+        (npy_with("(" * 400), "its header cannot be read"),
+        (npy_with("(7,)"), "takes 7 bytes, and there are 6"),
+        (b"\x93NUMPY", "its header cannot be read"),
+    ],
+)
+def test_headers_of_arrays_that_no_file_can_hold(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        npy.read_array(data)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["u1", ">f4", "<c16", "U3", "?"])
+def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any) -> None:
+    for shape in [(), (0, 3), (4,), (2, 3, 4)]:
+        array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype), order=order)
+        file = io.BytesIO()
+        np.save(file, array)
+        found = npy.read_array(file.getvalue())
+        assert found.dtype == array.dtype and found.shape == shape
+        np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found["shards"][0].update(samples=10**9), "cannot hold 1,000,000,000 samples in"),
+        (lambda found: found["shards"][0].update(name="a\0b"), r"shards\[0\].name is"),
+        (lambda found: found["shards"][0].update(bytes=-1), r"shards\[0\].bytes is -1, expected a whole number"),
+        (lambda found: found["shards"][0].update(samples=True), r"shards\[0\].samples is True"),
+        (lambda found: found.update(shards={}), "shards is {}, expected a list"),
+        (lambda found: found.update(fields=[3]), r"fields\[0\] is 3"),
+        (lambda found: found.update(width=2**40), "width is 1099511627776"),
+        (lambda found: found.update(mean=[0.5, float("nan"), 0.5]), "mean is"),
+        (lambda found: found.update(classes=["a", "\ud800"]), "classes is"),
+        (lambda found: found.update(packing=None), "packing is None, expected an object"),
+        (lambda found: found["fields"][1].pop("member"), "unexpected: .*'member'"),
+        (lambda found: found["fields"][1].update(name="image"), "no two of one name; found 'image', 'image'"),
+        (lambda found: found["fields"][1].update(kind="raw"), "has one field 'image' of kind image or raw"),
+        (lambda found: found["fields"][1].update(kind="keypoints"), "its instances have no points"),
+        (lambda found: found["fields"][1].update(kind="array", dtype="|O"), "cannot be of dtype '|O'"),
+        (lambda found: found["fields"][1].update(kind="array", dtype="%"), "there is no dtype '%'"),
+    ],
+)
+def test_manifests_are_checked_value_by_value(tmp_path: Path, change: Any, message: str) -> None:
+    folder = pack(tmp_path, [JPG])
+    found = json.loads((folder / "manifest.json").read_text())
+    change(found)
+    (folder / "manifest.json").write_text(json.dumps(found))
+    with pytest.raises(FormatError, match=message):
+        Manifest.read(folder)
+
+
+def test_a_manifest_that_is_nested_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(FormatError, match="cannot be read .its lists or objects are nested too deeply"):
+        Manifest.read(tmp_path)
+
+
+def test_a_pipe_in_place_of_a_shard_is_not_opened(tmp_path: Path) -> None:
+    folder = pack(tmp_path, [JPG])
+    (shard,) = folder.glob("*.tar")
+    shard.unlink()
+    os.mkfifo(shard)
+    manifest = Manifest.read(folder)
+    replace(manifest, shards=(replace(manifest.shards[0], samples=0, bytes=0),)).write(folder)
+    with pytest.raises(ShardError, match=r"shard-000000.tar: is not a regular file. Copy"):
+        gpuload.Dataset(folder)
+
+
+def test_messages_quote_no_control_characters() -> None:
+    assert str(GpuloadError("a\x1b[31m\nü\ud800")) == r"a\x1b[31m\nü\ud800"
+
+
+def prepared(path: Path, scratch: Path, **options: Any) -> Listing:
+    scratch.mkdir(exist_ok=True)
+    source = open_source(path, **options)
+    source.prepare(scratch)
+    return source.list_samples()
+
+
+def test_hdf5_does_not_read_other_files(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["images"] = np.full((3, 4, 5, 3), 77, np.uint8)
+    (tmp_path / "raw").write_bytes(bytes(180))
+
+    def file_with(name: str) -> Any:
+        return h5py.File(tmp_path / f"{name}.h5", "w")
+
+    with file_with("virtual") as file:
+        layout = h5py.VirtualLayout((3, 4, 5, 3), np.uint8)
+        layout[:] = h5py.VirtualSource(str(secret), "images", (3, 4, 5, 3))
+        file.create_virtual_dataset("images", layout)
+    with file_with("external") as file:
+        file.create_dataset("images", (3, 4, 5, 3), np.uint8, external=[(str(tmp_path / "raw"), 0, 180)])
+    with file_with("link") as file:
+        file["images"] = h5py.ExternalLink(str(secret), "images")
+    with file_with("blank") as file:
+        file.create_dataset("images", (10**9, 64, 64, 3), np.uint8, chunks=(1, 64, 64, 3))
+    for name, message in (
+        ("virtual", "'images' takes its elements from other files"),
+        ("external", "'images' takes its elements from other files"),
+        ("link", "which array holds the images. It has none"),
+        ("blank", "'images' claims 12,288,000,000,000 bytes, of which the file stores 0"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            prepared(tmp_path / f"{name}.h5", tmp_path / f"scratch-{name}")
+
+
+@pytest.mark.parametrize("role", ["image", "mask"])
+def test_texts_in_files_of_samples_are_no_paths(tmp_path: Path, role: str) -> None:
+    lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(JPG)
+    with lmdb.open(str(tmp_path / "store.lmdb")) as store, store.begin(write=True) as transaction:
+        transaction.put(b"0", msgpack.packb({"image": JPG, "label": 1, role: str(secret)}))
+    with pytest.raises(SourceError, match=f"sample 0 has a text for its {role}, expected bytes or an array"):
+        prepared(tmp_path / "store.lmdb", tmp_path / "scratch")
+
+
+class CrashingSource(Source):
+    """Dies as a C library does."""
+
+    needs_process = True
+
+    def prepare(self, scratch: Path) -> None:
+        os.abort()
+
+    def list_samples(self) -> Listing:
+        raise AssertionError
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        raise AssertionError
+
+
+def test_a_source_that_crashes_its_library_does_not_end_the_packer(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"reading it ended the process that read it \(signal 6\). It is damaged"):
+        prepare_source(CrashingSource(), tmp_path)
+
+
+def overlapping_zip() -> bytes:
+    """Two entries of the directory for one member's data: each more entry unpacks all of it again."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("ant/1.jpg", JPG)
+        archive.writestr("ant/2.jpg", JPG)
+        archive.infolist()[1].header_offset = 5
+    return file.getvalue()
+
+
+def test_members_of_a_zip_that_overlap_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "bomb.zip").write_bytes(overlapping_zip())
+    listing = open_source(tmp_path / "bomb.zip", no_labels=True).list_samples()
+    assert len(listing) == 1
+    (rejection,) = listing.rejected
+    assert "begins within 'ant/1.jpg', as archives do that unpack to any size" in rejection.reason
+
+
+def test_an_npz_that_unpacks_to_more_than_the_disk_holds_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    np.savez_compressed(tmp_path / "images.npz", images=np.zeros((30, 64, 64, 3), np.uint8))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("gpuload.sources.arrays.shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(SourceError, match="its arrays take 368,768 bytes unpacked, and .* has 1,000 free"):
+        prepared(tmp_path / "images.npz", tmp_path / "scratch")

@@ -1,0 +1,155 @@
+"""Images in every format that people pack: headers, the packer's check of them, and the loader's other decoders."""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from fuzzing.mutate import mutate_bytes
+from fuzzing.pictures import JPEG_TOKENS, PNG_TOKENS, SIDE, encoded, picture, small_jpegs, small_pngs
+from fuzzing.target import Target
+from gpuload.decode.interface import Stored
+from gpuload.decode.masks import decode_mask
+from gpuload.decode.native.images import ImageDecoder, UndecodableError
+from gpuload.errors import DecodeError
+from gpuload.headers import exif, jpeg, png
+from gpuload.headers.limits import MAX_PIXELS
+from gpuload.packing.image.check import NotWantedError, prepare_image
+from gpuload.packing.options import Encoding
+
+
+def with_checksums(data: bytes) -> bytes:
+    """A PNG whose chunks have the right checksums, as far as their lengths can be followed."""
+    found, at = data[:8], 8
+    while at + 12 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        body = data[at + 4 : at + 8 + length]
+        if at + 12 + length > len(data):
+            break
+        found += data[at : at + 4] + body + struct.pack(">I", zlib.crc32(body))
+        at += 12 + length
+    return found + data[at:]
+
+
+def _mutate_image(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+    is_png = data.startswith(png.START)
+    found = mutate_bytes(rng, data, seeds, PNG_TOKENS if is_png else JPEG_TOKENS)
+    return with_checksums(found) if is_png and rng.random() < 0.7 else found
+
+
+class HeaderTarget(Target):
+    """The readers of JPEG, PNG and Exif headers, which are given any bytes that begin as these do."""
+
+    name = "headers"
+    seconds = 2
+    memory = 256 << 20
+
+    def seeds(self) -> list[bytes]:
+        return [*small_jpegs(), *small_pngs(), *(b"Exif\0\0" + data for data in _exifs())]
+
+    mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
+
+    def run(self, data: bytes) -> None:
+        if data.startswith(png.START):
+            header = png.read_header(data)
+            assert 0 <= header.width < 1 << 32 and 0 <= header.height < 1 << 32
+        elif data.startswith(jpeg.START):
+            found = jpeg.read_header(data)
+            assert 0 <= found.width < 1 << 16 and 0 <= found.height < 1 << 16 and 0 <= found.orientation <= 8
+        assert 0 <= exif.exif_orientation(data) <= 8
+
+
+def _exifs() -> list[bytes]:
+    found = []
+    for order in "<>":
+        entries = struct.pack(f"{order}HHIHHHHII", 0x0112, 3, 1, 6, 0, 0x0100, 4, 1, 40)
+        found.append((b"II" if order == "<" else b"MM") + struct.pack(f"{order}HIH", 42, 8, 2) + entries + bytes(4))
+    return found
+
+
+class PackedImageTarget(Target):
+    """The packer's check of an image, which keeps it, makes a JPEG or pixels of it, or rejects it."""
+
+    name = "packed-image"
+    refusals = (DecodeError, NotWantedError)
+    seconds = 20
+
+    def __init__(self) -> None:
+        self._encodings = [
+            Encoding(),
+            Encoding(check="header"),
+            Encoding(encode="jpeg", size=(16, 16), drop_gray=True, resizer="pillow"),
+            Encoding(encode="jpeg", size=(16, 16), resizer="torch"),
+            Encoding(encode="raw", min_size=4),
+        ]
+        from gpuload.packing.image.shrink import use_one_thread
+
+        use_one_thread()
+
+    def seeds(self) -> list[bytes]:
+        image = picture()
+        others = ["GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "ICO", "PCX", "JPEG2000", "SGI", "MPO", "DDS", "AVIF"]
+        files = [encoded(image, kind) for kind in others]
+        files += [encoded(image, "TIFF", compression=kind) for kind in ("tiff_lzw", "jpeg", "tiff_deflate")]
+        return [*small_jpegs(), *small_pngs(), *files]
+
+    mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
+
+    def run(self, data: bytes) -> None:
+        encoding = self._encodings[zlib.crc32(data) % len(self._encodings)]
+        stored = prepare_image(data, measured=len(data) % 5 == 0, encoding=encoding)
+        assert stored.width > 0 and stored.height > 0 and stored.data
+
+
+class LoadedImageTarget(PackedImageTarget):
+    """Stored images as the CPU decoder gets them: its own decoder, libjpeg-turbo and Pillow, one after the other."""
+
+    name = "loaded-image"
+    refusals = (UndecodableError,)
+
+    def __init__(self) -> None:
+        self._decoders = [ImageDecoder(Stored(plain=plain)) for plain in (True, False)]
+
+    def run(self, data: bytes) -> None:
+        from gpuload.decode.native.images import DecodePlan
+        from gpuload.read.batch import EncodedBatch
+
+        file = np.frombuffer(data, np.uint8)
+        height, width = _told_size(data)
+        heights, widths = np.array([height], np.int64), np.array([width], np.int64)
+        one = np.zeros(1, np.int64)
+        spans = np.array([[file.ctypes.data, len(file)]], np.int64)
+        batch = EncodedBatch(one, [file], spans, np.zeros(1, bool), widths, heights, {}, {})  # type: ignore[arg-type]
+        plan = DecodePlan(batch, np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
+        owners, broken = self._decoders[len(data) % 2].decode(plan, slice(0, 1))
+        if broken:
+            raise UndecodableError
+        address, rows, columns, stride, *_ = plan.pictures[0].tolist()
+        assert address and stride >= 3 * columns and rows * columns <= MAX_PIXELS and len(owners) <= 1
+
+
+def _told_size(data: bytes) -> tuple[int, int]:
+    """As an index may tell it: what the header says, where that is small."""
+    known = {png.START[:2]: png.read_header, jpeg.START: jpeg.read_header}
+    header = known[data[:2]](data) if data[:2] in known and len(data) > 32 else None
+    if header is None or not 0 < header.width * header.height < 100_000:
+        return SIDE, SIDE
+    return header.height, header.width
+
+
+class MaskTarget(Target):
+    """Stored masks, as the CPU decoder reads them."""
+
+    name = "mask"
+    refusals = (Exception,)  # Pillow's, whatever they are
+
+    def seeds(self) -> list[bytes]:
+        return small_pngs()
+
+    mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
+
+    def run(self, data: bytes) -> None:
+        mask = decode_mask(np.frombuffer(data, np.uint8), (SIDE, SIDE))
+        assert mask.shape == (SIDE, SIDE) and mask.dtype == np.uint8

@@ -1,0 +1,71 @@
+"""The compiled JPEG decoder, every buffer of which lies between guard pages."""
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from fuzzing.guarded import Guarded
+from fuzzing.mutate import mutate_bytes
+from fuzzing.pictures import JPEG_TOKENS, small_jpegs
+from fuzzing.target import Target
+from gpuload.decode.native import jpeg
+from gpuload.decode.native.jpeg.scratch import Addresses, Scratch
+from gpuload.headers.jpeg import read_header
+
+_MOST_PIXELS = 300_000
+
+
+class JpegRefusedError(Exception):
+    """The decoder leaves this file to others."""
+
+
+class JpegTarget(Target):
+    """Any part at any scale of any JPEG, whose size is what its header says, as an index would have it."""
+
+    name = "jpeg"
+    refusals = (JpegRefusedError,)
+    tokens = JPEG_TOKENS
+
+    def __init__(self) -> None:
+        self._file, self._pixels = Guarded(1 << 20), Guarded(8 << 20)
+        sizes = [array.nbytes for array in Scratch()._arrays]
+        self._tables = [Guarded(size) for size in sizes]
+        self._scratch = Scratch()
+        places = (table.place(size) & -8 for table, size in zip(self._tables, sizes, strict=True))
+        self._scratch.addresses = Addresses(*places)
+        jpeg.load_compiled()
+
+    def seeds(self) -> list[bytes]:
+        return small_jpegs()
+
+    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+        if rng.random() < 0.4:  # only what is coded, which most mutations of a small file would not reach
+            begin = data.index(b"\xff\xda") + 8
+            return data[:begin] + mutate_bytes(rng, data[begin:], seeds, JPEG_TOKENS)
+        return mutate_bytes(rng, data, seeds, JPEG_TOKENS)
+
+    def run(self, data: bytes) -> None:
+        rng = Random(len(data) * 1009 + sum(data[-9:]))
+        width, height = 40, 30
+        if data[:2] == b"\xff\xd8":
+            found = read_header(data)
+            if 0 < found.width * found.height <= _MOST_PIXELS:
+                width, height = found.width, found.height
+        sides = sorted(rng.choices(range(height + 1), k=2)), sorted(rng.choices(range(width + 1), k=2))
+        window = [0, 0, height, width] if rng.random() < 0.5 else [side[end] for end in (0, 1) for side in sides]
+        windows, factors = np.array([window], np.int64), np.array([rng.choice((1, 2, 4, 8))], np.int64)
+        rooms, spare_bytes = jpeg.room_for(windows, factors)
+        room = int(rooms.sum()) + spare_bytes
+        at_end = rng.random() < 0.7
+        address = self._file.put(data[: self._file.size], at_end)
+        spans = np.array([[address, min(len(data), self._file.size)]], np.int64)
+        pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
+        memory = self._pixels.place(room, at_end)
+        upright = rng.random() < 0.5
+        jpeg.decode(spans, windows, factors, upright, memory, rooms, self._scratch, pictures)
+        begin, rows, columns, stride, top, left, _ = pictures[0].tolist()
+        if begin == 0:
+            raise JpegRefusedError
+        assert begin == memory and rows > 0 and 3 * columns <= stride and rows * stride <= int(rooms[0])
+        assert 0 <= top <= height and 0 <= left <= width

@@ -1,0 +1,147 @@
+"""Sources of the packer: archives, tables, annotations and files that hold samples; everything up to the images."""
+
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from PIL import Image
+
+from fuzzing.members import mutate_npy, mutate_tar, small_tars
+from fuzzing.pictures import encoded
+from fuzzing.target import Target, scratch_folder
+from gpuload.sources import open_source
+from gpuload.sources.listing import NAME, WHERE, Source
+
+NAMES = [f"{name}.jpg" for name in ("a", "b", "sub/c")]
+NESTED = (b"[" * 5000, b'{"a":' * 5000)
+
+
+class SourceTarget(Target):
+    """A file that is packed, or that says what is packed; the images are read and not decoded.
+
+    file: its name. beside: whether it belongs to a folder of images, as `labels`.
+    """
+
+    file = ""
+    beside = False
+
+    def __init__(self) -> None:
+        self.folder = scratch_folder()
+        self.images = self.folder / "images"
+        for name in NAMES:
+            path = self.images / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(Image.new("RGB", (9, 8)), "JPEG"))
+        self.before = self._outside()
+
+    def open(self, path: Path) -> Source:
+        return open_source(self.images, path) if self.beside else open_source(path)
+
+    def run(self, data: bytes) -> None:
+        self.path = path = self.folder / self.file
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        scratch = self.folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a process that died
+        scratch.mkdir()
+        try:
+            self.use(self.open(path), scratch)
+        finally:
+            shutil.rmtree(scratch)
+            assert self._outside() == self.before, "it wrote outside of its folder"
+
+    def use(self, source: Source, scratch: Path) -> None:
+        source.prepare(scratch)
+        listing = source.list_samples()
+        table = listing.samples
+        for row in range(min(len(table), 20)):
+            where = table[WHERE][row].as_py() if WHERE in table.column_names else ""
+            with suppress(OSError):  # which the packer reports for the sample
+                source.read(row, table[NAME][row].as_py(), where)
+                for field in listing.fields:
+                    if field.kind in ("mask", "array"):
+                        source.read_field(field, row, table[field.name][row].as_py())
+
+    def _outside(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.folder.parent) if name in ("x", "passwd"))
+
+
+class ZipTarget(SourceTarget):
+    """`.zip` archives: the directory and its names, and each member."""
+
+    name = "zip"
+    file = "photos.zip"
+    tokens = (
+        *(signature.encode("latin-1") for signature in ("PK\3\4", "PK\1\2", "PK\5\6", "PK\6\6", "PK\6\7")),
+        *(name.encode() for name in ("../x", "/etc/passwd", "C:\\x", "..\\x", "\0", "a/" * 100, "x" * 300)),
+        b"\xff\xff\xff\xff",
+        b"\1\0\x08\0",
+    )
+
+    def seeds(self) -> list[bytes]:
+        jpg = encoded(Image.new("RGB", (9, 8)), "JPEG")
+        found = []
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            for names in (["ant/1.jpg", "bee/2.jpg"], ["top/ant/1.jpg", "top/ant/2.jpg", "top/bee/é.jpg"]):
+                file = io.BytesIO()
+                with zipfile.ZipFile(file, "w", method) as archive:
+                    for name in names:
+                        archive.writestr(name, jpg)
+                    archive.writestr("note.txt", b"text")
+                found.append(file.getvalue())
+        return found
+
+
+class TarSourceTarget(SourceTarget):
+    """Tars that are packed again."""
+
+    name = "tar-source"
+    file = "shard.tar"
+
+    def seeds(self) -> list[bytes]:
+        return list(small_tars())
+
+    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+        return mutate_tar(rng, data, seeds)
+
+
+class NpySourceTarget(SourceTarget):
+    """`.npy` files of images."""
+
+    name = "npy-source"
+    file = "images.npy"
+    memory = 512 << 20
+
+    def seeds(self) -> list[bytes]:
+        found = []
+        for array in (np.zeros((3, 5, 4, 3), np.uint8), np.zeros((3, 5, 4)), np.zeros((2, 3, 4, 5), np.float32)):
+            file = io.BytesIO()
+            np.save(file, array)
+            found.append(file.getvalue())
+        return found
+
+    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+        return mutate_npy(rng, data, seeds)
+
+
+class NpzTarget(SourceTarget):
+    """`.npz` archives of arrays."""
+
+    name = "npz"
+    file = "images.npz"
+    tokens = ZipTarget.tokens
+    memory = 512 << 20
+
+    def seeds(self) -> list[bytes]:
+        found = []
+        for save in (np.savez, np.savez_compressed):
+            file = io.BytesIO()
+            save(file, images=np.zeros((3, 5, 4, 3), np.uint8), labels=np.arange(3), names=np.array(["a", "b", "c"]))
+            found.append(file.getvalue())
+        return found

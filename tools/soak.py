@@ -1,0 +1,244 @@
+"""Loads many epochs and looks for what only shows after hours: growth, lost samples, pixels that change.
+
+    python tools/soak.py                                # 50 epochs, about a minute
+    python tools/soak.py --hours 1 --json tools/results/soak-2-cores.json
+
+Makes a small set of mixed sizes with labels, boxes, masks and captions in a temporary folder, and loads it in turn as
+several loops would: one view, two, resized and cropped images, pixels alone, fields alone, each decoder. Every few
+epochs a loader is closed in the middle of an epoch, and another one resumes from its state. After each epoch it notes
+resident memory, file handles and threads. What is asked of the whole run:
+
+- the keys of each epoch are those of the set, each once;
+- where nothing is random, the checksum of all pixels is the same in each epoch;
+- memory, handles and threads do not grow: their slope (Theil-Sen, over the epochs after the first two turns) times the
+  length of the run stays below 2 % and 8 MiB, and below one.
+
+Writes the figures as JSON, and a plot beside them where matplotlib is installed.
+
+Exit codes: 0 all is well; 1 something is not; 2 wrong arguments.
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import gpuload
+from gpuload import Augment
+from gpuload.packing.api import pack
+
+_EACH = 3  # epochs of one loader; in the last of them it is closed and resumed by another
+_MIB = 1 << 20
+_MOST_RECORDS = 1000  # in the JSON; the faults and slopes are those of all
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One way to load the set. fixed: nothing of it is random, so that its pixels are the same in each epoch."""
+
+    name: str
+    options: dict[str, Any]
+    fixed: bool = False
+
+
+def loops(decoders: list[str]) -> list[Loop]:
+    everything = ("key", "image", "label", "boxes", "mask", "caption")
+    center = {"augment": Augment(64, crop="center", flip=0, dtype="uint8"), "fields": ("key", "image", "mask")}
+    found = []
+    for decoder in decoders:
+        use = {"decoder": decoder}
+        found += [
+            Loop(f"{decoder}, center crops", {**use, **center, "batch_size": 32, "shuffle": False}, fixed=True),
+            Loop(f"{decoder}, all fields", {**use, "augment": Augment(64), "fields": everything, "batch_size": 24}),
+            Loop(f"{decoder}, whole images", {**use, **center, "batch_size": 7, "verify": "sha256"}, fixed=True),
+            Loop(
+                f"{decoder}, two views of growing size",
+                {
+                    **use,
+                    "augment": {0: [Augment(32), Augment(48)], 1: [Augment(64), Augment(80)]},
+                    "fields": ("key", "image"),
+                    "batch_size": 48,
+                },
+            ),
+        ]
+    return [*found, Loop("labels alone", {"augment": Augment(8), "fields": ("key", "label"), "batch_size": 64})]
+
+
+def samples(count: int) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        width, height = (int(side) for side in rng.integers(24, 200, 2))
+        coarse = rng.integers(0, 256, (4, 5, 3), np.uint8)
+        yield {
+            "image": np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)),
+            "name": f"{number:06d}",
+            "label": f"class {number % 7}",
+            "boxes": [[0, 0, width / 2, height]] * (number % 3),
+            "boxes_class": ["thing"] * (number % 3),
+            "mask": np.full((height, width), number % 5, np.uint8),
+            "caption": f"the image of number {number}",
+        }
+
+
+def epoch(loader: gpuload.DaliIterator, loop: Loop, stop: int | None = None) -> tuple[list[str], int]:
+    """The keys of an epoch, or of its first batches, and a checksum of its pixels in whatever order they come."""
+    names, keys, checksum = loop.options["fields"], [], 0
+    for number, batch in enumerate(loader):
+        fields = dict(zip(names, batch, strict=True))
+        keys += fields["key"]
+        if loop.fixed:
+            parts = [fields["image"].numpy(), fields["mask"].numpy()]
+            for row, key in enumerate(fields["key"]):
+                checksum += zlib.crc32(b"".join([key.encode(), *(part[row].tobytes() for part in parts)]))
+        if number + 1 == stop:
+            break
+    return keys, checksum
+
+
+def run_loop(folder: Path, loop: Loop, turn: int) -> Iterator[dict[str, Any]]:
+    """Some epochs, of which the last is interrupted and resumed; a record of each."""
+    options = {"device": "cpu", "num_threads": 2, "drop_last": False, "window": 2, "seed": turn, **loop.options}
+    loader = gpuload.DaliIterator(folder, **options)
+    for number in range(_EACH):
+        keys, checksum = epoch(loader, loop, stop=None if number < _EACH - 1 else max(1, len(loader) // 2))
+        if number == _EACH - 1:
+            state = json.loads(json.dumps(loader.state_dict()))
+            loader.close()
+            loader = gpuload.DaliIterator(folder, **{**options, "batch_size": options["batch_size"] + 1})
+            loader.load_state_dict(state)
+            rest, more = epoch(loader, loop)
+            keys, checksum = keys + rest, checksum + more
+        yield {"loop": loop.name, "keys": keys, "checksum": checksum if loop.fixed else None}
+    loader.close()
+
+
+def usage() -> dict[str, int]:
+    """Resident memory that is this process's own (not pages of mapped files), file handles, threads."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    resident = int(status.split("RssAnon:")[1].split()[0]) * 1024
+    return {
+        "memory": resident,
+        "handles": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def drift(values: list[int]) -> float:
+    """The median of the slopes between all pairs of values, times their number: what a run of this length adds."""
+    if len(values) < 3:
+        return 0.0
+    y = np.array(values, float)
+    if len(y) > 1500:  # pairs grow with the square
+        y = y[np.linspace(0, len(y) - 1, 1500).astype(int)]
+    first, second = np.triu_indices(len(y), 1)
+    return float(np.median((y[second] - y[first]) / (second - first)) * len(y))
+
+
+def soak(folder: Path, decoders: list[str], epochs: int, seconds: float, images: int) -> dict[str, Any]:
+    pack(samples(images), folder, workers=1, maxcount=max(1, images // 8), encode="jpeg", shuffle=False)
+    dataset = gpuload.Dataset(folder / "train")
+    expected = sorted(dataset.keys(range(len(dataset))))
+    ways, records, faults = loops(decoders), [], []
+    checksums: dict[str, int] = {}
+    begun, turn = time.monotonic(), 0
+    while len(records) < epochs or time.monotonic() - begun < seconds:
+        for loop in ways:
+            for record in run_loop(dataset.folder, loop, turn):
+                if sorted(record.pop("keys")) != expected:
+                    faults.append(f"epoch {len(records)} ({loop.name}): its keys are not those of the set")
+                checksum = record.pop("checksum")
+                if checksum is not None and checksums.setdefault(loop.name, checksum) != checksum:
+                    faults.append(f"epoch {len(records)} ({loop.name}): the checksum of its pixels is another one")
+                records.append({**record, "seconds": round(time.monotonic() - begun, 2), **usage()})
+        turn += 1
+        print(f"\r{len(records):,} epochs, {time.monotonic() - begun:,.0f} s", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    settled = records[2 * _EACH * len(ways) :]
+    drifts = {name: drift([record[name] for record in settled]) for name in ("memory", "handles", "threads")}
+    last = records[-1]["memory"]
+    limits = {"memory": max(8 * _MIB, 0.02 * last), "handles": 1, "threads": 1}
+    faults += [
+        f"{name}: grew by {found:,.1f} over the run, expected at most {limits[name]:,.0f}"
+        for name, found in drifts.items()
+        if found > limits[name]
+    ]
+    return {
+        "epochs": len(records),
+        "turns": turn,
+        "seconds": round(time.monotonic() - begun, 1),
+        "images": images,
+        "loops": [loop.name for loop in ways],
+        "resumed": turn * len(ways),
+        "checksums": checksums,
+        "drift": {name: round(value, 3) for name, value in drifts.items()},
+        "limits": limits,
+        "faults": faults,
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "records": records[:: 1 + len(records) // _MOST_RECORDS],
+    }
+
+
+def plot(result: dict[str, Any], path: Path) -> bool:
+    """Writes a PNG of memory, handles and threads over time; False without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    records = result["records"]
+    hours = [record["seconds"] / 3600 for record in records]
+    figure, axes = pyplot.subplots(3, 1, figsize=(9, 6), sharex=True, layout="constrained")
+    for axis, name in zip(axes, ("memory", "handles", "threads"), strict=True):
+        scale = _MIB if name == "memory" else 1
+        axis.plot(hours, [record[name] / scale for record in records], ".", markersize=2)
+        axis.set_ylabel("memory, MiB" if name == "memory" else name)
+        axis.set_ylim(bottom=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_title(f"{result['epochs']:,} epochs, {result['resumed']:,} of them resumed", fontsize=9)
+    axes[-1].set_xlabel("hours")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return True
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=50, help="at least so many (default 50)")
+    parser.add_argument("--hours", type=float, default=0, help="at least so long")
+    parser.add_argument("--images", type=int, default=300, help="in the set (default 300)")
+    parser.add_argument("--decoder", choices=("native", "dali", "both"), default="both")
+    parser.add_argument("--json", type=Path, help="where to write the figures; a plot (.png) goes beside it")
+    args = parser.parse_args(argv)
+    if args.epochs < 1 or args.hours < 0 or args.images < 60:
+        parser.error("expected --epochs of at least 1, --hours of at least 0 and --images of at least 60")
+    decoders = ["native", "dali"] if args.decoder == "both" else [args.decoder]
+    with tempfile.TemporaryDirectory() as folder:
+        result = soak(Path(folder), decoders, args.epochs, args.hours * 3600, args.images)
+    for fault in result["faults"]:
+        print(fault)
+    drifts = ", ".join(f"{name} {value:+,.1f}" for name, value in result["drift"].items())
+    print(f"{result['epochs']:,} epochs in {result['seconds']:,.0f} s, {len(result['faults'])} faults; drift: {drifts}")
+    if args.json:
+        args.json.write_text(json.dumps(result) + "\n")
+        plot(result, args.json.with_suffix(".png"))
+    return 1 if result["faults"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
