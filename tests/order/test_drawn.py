@@ -186,6 +186,7 @@ def test_every_pass_draws_otherwise() -> None:
 def test_units_sum_to_the_draws(total: int, count: int) -> None:
     weights = np.geomspace(1e-12, 1, count)
     assert int(weighted_stratum(weights, total).units.sum()) == total * UNITS
+    assert total * UNITS < 1 << 63 and UNITS == 1 << 32  # another number here gives other orders
 
 
 @pytest.mark.parametrize("kind", ["weighted", "balanced", "chosen"])

@@ -77,6 +77,24 @@ def test_samples_land_anywhere_in_the_epoch() -> None:
     assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
 
 
+def test_two_windows_are_kept() -> None:
+    """A batch may extend from one into the next, and neither is computed again; more would be memory."""
+    order = make(np.full(9, 10), window=3)
+    computed: list[int] = []
+    compute = order._compute_window
+
+    def counting(window: int) -> np.ndarray:
+        computed.append(window)
+        return compute(window)
+
+    order._compute_window = counting  # type: ignore[method-assign]
+    for start in range(0, 80, 8):
+        assert len(order[start : start + 8]) == 8
+        order[max(0, start - 8) : start]
+        assert len(order._computed) <= 2
+    assert computed == [0, 1, 2]
+
+
 def test_an_order_is_freed_at_once() -> None:
     """Without waiting for the garbage collector, so that memory does not grow from epoch to epoch."""
     order = make(np.full(6, 10))

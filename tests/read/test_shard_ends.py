@@ -6,7 +6,7 @@ from pathlib import Path
 import packed_fields
 import pyarrow as pa
 import pytest
-from fuzz_index import write_value
+from fuzzing.loader import write_value
 
 import gpuload
 from gpuload.order.epoch import EpochOrder

@@ -31,7 +31,10 @@ STAGES = {
         ("packing/run/test_plan.py", "packing/run/test_packer.py", "packing/run/test_golden_shard.py"),
     ),
     "read": Stage(
-        tuple(f"read/{name}.py" for name in ("reader", "batches", "batch", "shards", "index_check", "members")),
+        tuple(
+            f"read/{name}.py"
+            for name in ("reader", "batches", "batch", "shards", "mapped_file", "index_check", "members")
+        ),
         ("read", "fields/test_follow.py", "iterator/test_iterator.py"),
     ),
     "iterator": Stage(
