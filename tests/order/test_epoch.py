@@ -58,6 +58,12 @@ def test_a_window_holds_whole_shards_and_no_others(sizes: np.ndarray, seed: int,
     assert order.window_shards(len(order.window_starts) - 1).tolist() == []
 
 
+def test_shards_without_samples_have_no_order() -> None:
+    order = make(np.zeros(3, np.int64))
+    assert len(order) == 0 and order[:].tolist() == [] and order.window_shards(0).tolist() == []
+    assert make(np.array([0, 2, 0, 3, 0]), window=1).window_starts.tolist() in ([0, 2, 5], [0, 3, 5])
+
+
 def test_windows_are_cut_evenly() -> None:
     # 9 shards, windows of 8: 4 + 5, and not 8 + 1, whose last samples would hardly be mixed.
     order = make(np.full(9, 10), window=8)

@@ -1,7 +1,7 @@
 """Batches of an epoch and the parts of the ranks: nothing twice, nothing missing, as even as can be."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuload.order.global_batches import Epochs, count_batches, rank_part
@@ -33,6 +33,7 @@ def test_count_batches(samples: int, batch: int, drop_last: bool, expected: int)
 @given(
     st.integers(1, 300), st.integers(1, 20), st.integers(1, 9), st.booleans(), st.integers(0, 1000), st.integers(0, 300)
 )
+@example(12, 2, 2, False, 5, 19)
 def test_ranks_keep_step_from_any_position(
     samples: int, batch: int, world: int, drop_last: bool, begin: int, done: int
 ) -> None:

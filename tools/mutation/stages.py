@@ -35,7 +35,7 @@ STAGES = {
             f"read/{name}.py"
             for name in ("reader", "batches", "batch", "shards", "mapped_file", "index_check", "members")
         ),
-        ("read", "fields/test_follow.py", "iterator/test_iterator.py"),
+        ("read",),
     ),
     "iterator": Stage(
         ("iterator.py",),
