@@ -22,7 +22,7 @@ def test_blocks_know_what_was_drawn_before(start: int) -> None:
     order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
     before = np.bincount(order.sources(0, start), minlength=3) if start else np.zeros(3)
     assert order.drawn(start).tolist() == before.tolist()
-    whole = order.sources(0, 4 * BLOCK).tolist()
+    whole = order.sources(0, 5 * BLOCK).tolist()
     assert order.sources(start, start + BLOCK).tolist() == whole[start : start + BLOCK]
     assert whole[:BLOCK] != whole[BLOCK : 2 * BLOCK]
 
