@@ -107,6 +107,7 @@ def survey(files: Sequence[str], modules: Sequence[str], made: Path) -> dict[str
 
     coverage = Coverage(data_file=None, include=[str(ROOT / module) for module in modules], config_file=False)
     coverage.start()
+    made.unlink(missing_ok=True)
     quick = Quick(None, made, coverage=coverage)
     base = made.with_suffix(".sets")
     shutil.rmtree(base, ignore_errors=True)
@@ -128,4 +129,4 @@ def _pytest(files: Sequence[str], quick: Quick, *options: str) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     without = [f"no:{name}" for name in ("cacheprovider", "unraisableexception", "threadexception", "faulthandler")]
     plugins = [word for name in ("pytest_timeout", *without) for word in ("-p", name)]
-    pytest.main(["-q", *plugins, "--no-header", "--tb=no", "--assert=plain", *options, *paths], plugins=[quick])
+    pytest.main(["-q", *plugins, "--no-header", "--tb=line", "--assert=plain", *options, *paths], plugins=[quick])

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 EXAMPLES = 100
 TOO_SLOW = 124
-MADE_BEFOREHAND = ("photos", "packed")  # fixtures of tests/conftest.py; nothing under test makes them
+# Fixtures, and where they are defined: packed sets for tests of loading. A survey makes them once for all runs.
+MADE_BEFOREHAND = {"photos": "tests", "packed": "tests", "sorted_set": "tests/order/test_mixedness.py"}
 
 
 class Quick:
@@ -70,7 +71,7 @@ class Quick:
 
     def _made(self, fixturedef: Any) -> Any:
         name = fixturedef.argname
-        if name not in MADE_BEFOREHAND or fixturedef.baseid != "tests":
+        if MADE_BEFOREHAND.get(name) != fixturedef.baseid:
             return (yield)
         if name in self.paths:
             made = Path(self.paths[name])
