@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from images import encode, photo
 
@@ -115,6 +116,18 @@ def test_the_first_window_tells_whether_shards_are_sorted(sorted_set: Path, pack
     part = dataset.subset(range(40))  # two shards hold samples: a window of both is everything
     assert is_sorted_by_class(part, 1) and not is_sorted_by_class(part, 2)
     dataset.manifest = replace(dataset.manifest, classes=None)
+    assert not is_sorted_by_class(dataset, 1)
+
+
+@pytest.mark.parametrize(("labels", "is_sorted"), [([0, 1, 2, 2], False), ([0, 1, 1, 1], False), ([0] * 4, True)])
+def test_few_samples_hold_few_classes(labels: list[int], is_sorted: bool) -> None:
+    """Four samples of a shuffled set are expected to be of 3.5 classes: below 1.8 is sorted."""
+    batch = pa.record_batch({"label": labels})
+    dataset: Any = SimpleNamespace(
+        fields={"label": None}, classes=("c",) * 12, shard_sizes=np.full(6, 4), rows=lambda shard: batch
+    )
+    assert is_sorted_by_class(dataset, 1) is is_sorted
+    dataset.fields = {}
     assert not is_sorted_by_class(dataset, 1)
 
 

@@ -1,6 +1,8 @@
 """What a reader gives: the stored bytes of each sample, whichever shards, passes and data sets a batch comes from."""
 
 import ctypes
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from gpuload.order.mixture import interleave, open_data
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Stream
 from gpuload.read import batches as batches_module
+from gpuload.read import reader as reader_module
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader
 from gpuload.read.reader import Reader
@@ -166,12 +169,42 @@ def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
         assert batch.samples.tolist() == order[first:last].tolist()
         assert batch.columns["key"].to_pylist() == dataset.keys(batch.samples)
         found = reader._window.shards
-        assert sorted(found) == sorted(expected)
+        assert sorted(found) == sorted(expected) and list(reader.ahead._jobs) == expected  # read in this order
         assert all(found[number] is mapped[number] for number in found.keys() & mapped.keys())  # mapped once
         mapped = dict(found)
     assert len(reader.read(order, 97, 97)) == 0
     reader.close()
     assert reader._window.shards == {} and len(reader.read(order, 0, 3)) == 3
+    reader.close()
+
+
+@pytest.mark.parametrize("notice", ["read", "check"])
+def test_after_an_error_every_shard_is_mapped_again(
+    packed: Path, tmp_path: Path, notice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next loop: what is mapped of a shard that could not be read may hold zeros."""
+    monkeypatch.setattr(reader_module, "_LOOK_S", -1)
+    dataset = gpuload.Dataset(shutil.copytree(packed, tmp_path / "train"))
+    order = EpochOrder(dataset.shard_sizes, seed=1, epoch=0, window=5)
+    reader = Reader(dataset)
+    expected = [image.tobytes() for image in reader.read(order, 0, 5).images]
+    mapped = dict(reader._window.shards)
+    reader.begin()
+    assert len(reader.read(order, 0, 5)) == 5 and reader._window.shards == mapped
+    shard = dataset.shard_paths[order.window_shards(1)[0]]
+    whole = shard.read_bytes()
+    os.truncate(shard, 4096)
+    for _ in range(2):
+        with pytest.raises(gpuload.ShardError, match="is 4,096 bytes, manifest.json says"):
+            reader.read(order, 0, 5) if notice == "read" else reader.check(look=True)
+    shard.write_bytes(whole)
+    reader.begin()
+    assert [image.tobytes() for image in reader.read(order, 0, 5).images] == expected
+    assert all(one is not mapped[number] for number, one in reader._window.shards.items())
+    mapped = dict(reader._window.shards)
+    reader.begin()
+    reader.read(order, 0, 5)
+    assert reader._window.shards == mapped
     reader.close()
 
 
