@@ -20,7 +20,7 @@ from gpuload.order.stream import Stream
 from gpuload.read import batches as batches_module
 from gpuload.read import reader as reader_module
 from gpuload.read.batch import Batch
-from gpuload.read.batches import BatchReader
+from gpuload.read.batches import BatchReader, read_alone
 from gpuload.read.reader import Reader
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
@@ -126,6 +126,25 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
             assert rows_of(batch) == rows[first:last] and batch.read_s == batches[0].read_s > 0
         again.close()
     reader.close()
+    assert reader.disk_s() > 0
+    assert reader.disk_s() > 0
+
+
+def test_one_sample_is_read_alone(source: Any) -> None:
+    """By a reader of its own, which is closed again."""
+    opened: list[BatchReader] = []
+
+    def open_another() -> BatchReader:
+        opened.append(make(*source)[0])
+        return opened[-1]
+
+    reader, _ = make(*source)
+    for position in (0, 7, 30):
+        batch = read_alone(open_another, AUGMENTS, position)
+        assert rows_of(batch) == rows_of(reader.read([(position, position + 1, 0)], AUGMENTS)[0])
+        assert len(batch) == 1 and batch.stop == position
+    assert all(one._readers[0].ahead._thread is None for one in opened) and len(opened) == 3
+    reader.close()
 
 
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +155,14 @@ def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: 
     def parts() -> Any:
         for first in range(0, 50, 4):
             asked.append(first)
-            yield first, min(first + 4, 50), first + 4
+            yield first, min(first + 4, 50), first + 8  # another rank has as many
 
     batches = reader.batches(parts(), AUGMENTS)
     assert asked == []
     first = next(batches)
-    assert asked == [0, 4, 8] and len(first) == 4 and first.stop == 4
-    assert [batch.stop for batch in (next(batches), next(batches))] == [8, 12] and len(asked) == 3
-    assert next(batches).stop == 16 and len(asked) == 6
+    assert asked == [0, 4, 8] and len(first) == 4 and first.stop == 8
+    assert [batch.stop for batch in (next(batches), next(batches))] == [12, 16] and len(asked) == 3
+    assert next(batches).stop == 20 and len(asked) == 6
     assert [len(batch) for batch in batches] == [4] * 8 + [2]
     assert list(reader.batches(iter([]), AUGMENTS)) == []
     reader.close()
