@@ -97,6 +97,7 @@ def torchvisions_window(
 def test_random_crops_are_torchvisions(
     size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], seed: int
 ) -> None:
+    assert RANDOM_CROP_DRAWS == 2 + 2 * 10  # a position, and ten attempts
     drawn = np.random.default_rng(seed).random((RANDOM_CROP_DRAWS, 6))
     width, height = (np.full(6, float(side)) for side in size)
     crops = random_crops(drawn[:4], lambda missed: drawn[4:, missed], width, height, scale, ratio)

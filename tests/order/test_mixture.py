@@ -1,5 +1,7 @@
 """What a mixture is: its shares, length and fingerprint, and which way of dividing positions it asks for."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,10 @@ def test_a_fingerprint_is_of_sets_shares_and_batches(halves: Any) -> None:
     found = [kind.fingerprint for kind in kinds]
     assert len(set(found)) == len(found) and all(len(one) == 16 for one in found)
     assert gpuload.mix([(first, 5), (second, 5)]).fingerprint == found[0]
+    # States of runs hold it: [fingerprints, shares], and `batches` where it is not "shuffled".
+    for mixture, more in ((kinds[0], []), (kinds[-1], ["stratified"])):
+        content = json.dumps([[first.fingerprint, second.fingerprint], [0.5, 0.5], *more])
+        assert mixture.fingerprint == hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def test_positions_are_divided_as_asked(halves: Any) -> None:
@@ -50,6 +56,17 @@ def test_data_of_any_form_is_opened(halves: Any, packed: Path) -> None:
         data, alone = open_data(given)
         assert isinstance(data, gpuload.Dataset) and len(data) == 97
         assert alone.datasets == (data,) and alone.shares == (1.0,)
+        assert alone.classes == ("ant", "bee", "cat") and alone.folder == str(packed)
+
+
+def test_samples_are_left_out_of_any_form(halves: Any, packed: Path) -> None:
+    keys = gpuload.Dataset(packed).keys(np.array([3, 50, 51]))
+    data, alone = open_data(packed, keys)
+    assert len(data) == len(alone) == 94 and alone.datasets == (data,)
+    mixture = gpuload.mix([(halves[0], 3), (halves[1], 1)])
+    both, same = open_data(mixture, keys)
+    assert both == same and isinstance(both, Mixture) and both.shares == (0.75, 0.25)
+    assert [len(one) for one in both.datasets] == [39, 55]
 
 
 @pytest.mark.parametrize(

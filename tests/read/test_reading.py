@@ -127,7 +127,6 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
         again.close()
     reader.close()
     assert reader.disk_s() > 0
-    assert reader.disk_s() > 0
 
 
 def test_one_sample_is_read_alone(source: Any) -> None:
