@@ -21,6 +21,7 @@ from gpuload.read import batches as batches_module
 from gpuload.read import reader as reader_module
 from gpuload.read.batch import Batch
 from gpuload.read.batches import BatchReader, read_alone
+from gpuload.read.members import MemberViews
 from gpuload.read.reader import Reader
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
@@ -147,8 +148,9 @@ def test_one_sample_is_read_alone(source: Any) -> None:
 
 
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "_READ_AT_ONCE", 10)
     reader, _ = make(dataset)
+    (alone,) = reader.read([(0, 4, 4)], AUGMENTS)
+    assert isinstance(alone.encoded.images, MemberViews)  # out of one pass, so that nothing is copied
     asked: list[int] = []
 
     def parts() -> Any:
@@ -156,6 +158,10 @@ def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: 
             asked.append(first)
             yield first, min(first + 4, 50), first + 8  # another rank has as many
 
+    for enough in (9, 12):
+        monkeypatch.setattr(batches_module, "_READ_AT_ONCE", enough)
+        assert next(reader.batches(parts(), AUGMENTS)).stop == 8 and asked == [0, 4, 8]
+        asked.clear()
     batches = reader.batches(parts(), AUGMENTS)
     assert asked == []
     first = next(batches)

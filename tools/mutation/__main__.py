@@ -124,10 +124,15 @@ def reasons() -> dict[tuple[str, str], str]:
 def summary(session: Session, folder: Path, stages: list[str]) -> dict[str, Any]:
     """Counts of each module, and the survivors."""
     known = reasons()
-    modules, survivors = {}, []
+    modules: dict[str, Any] = {}
+    survivors: list[dict[str, Any]] = []
+    not_run: list[str] = []
     for name in stages:
         for path in STAGES[name].paths():
             source = (ROOT / path).read_text()
+            if not any(one.startswith(f"{path} ") for one in session.results):
+                not_run.append(path)
+                continue
             all_of_it = [f"{path} {mutant.rank(source)}" for mutant in mutants_of(path, folder)]
             tried = [session.results[one] for one in all_of_it if one in session.results]
             counts = {kind: sum(one["outcome"] == kind for one in tried) for kind in ("killed", "timeout", "survived")}
@@ -146,7 +151,7 @@ def summary(session: Session, folder: Path, stages: list[str]) -> dict[str, Any]
                 "share_found": round((counts["killed"] + counts["timeout"]) / changing, 3) if changing else None,
                 "tests": [f"tests/{path}" for path in STAGES[name].tests],
             }
-    return {"modules": modules, "survivors": survivors}
+    return {"modules": modules, "modules_not_run": not_run, "survivors": survivors}
 
 
 def main() -> None:
@@ -157,6 +162,7 @@ def main() -> None:
         "--most", type=int, metavar="N", help="at most N mutants of each module: always the same sample"
     )
     parser.add_argument("--modules", nargs="+", default=[], help="parts of paths: only these modules of the stages")
+    parser.add_argument("--summary", action="store_true", help="try nothing; write the summary of what is known")
     parser.add_argument("--again", action="store_true", help="try survivors again, after tests were added")
     parser.add_argument("--test-seconds", type=float, default=4, help="leave slower tests out (default: 4)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the summary goes")
@@ -169,8 +175,9 @@ def main() -> None:
     sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("examples", "tools", "tests"))]
     os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     stages = options.stages or list(STAGES)
-    import_outside()
-    for name in stages:
+    if not options.summary:
+        import_outside()
+    for name in () if options.summary else stages:
         run = Run(name, STAGES[name], options)
         for path in STAGES[name].paths():
             if not options.modules or any(part in path for part in options.modules):
@@ -181,7 +188,6 @@ def main() -> None:
         "commit": commit.stdout.strip(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("cosmic-ray", "coverage", "pytest", "hypothesis")},
-        "largest_number_of_mutants_of_a_module": options.most,
         "slowest_test_s": options.test_seconds,
     }
     options.json.write_text(json.dumps({"about": about, **found}, indent=1, ensure_ascii=False) + "\n")

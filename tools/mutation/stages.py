@@ -23,7 +23,7 @@ STAGES = {
     "draws": Stage(
         ("draws.py",), ("test_draws.py", "order/test_epoch.py", "order/test_drawn.py", "augment/test_crops.py")
     ),
-    "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py", "iterator/test_iterator.py")),
+    "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py")),
     "crops": Stage(("augment/crops.py",), ("augment/test_crops.py", "augment/test_augment.py")),
     "fields": Stage(("fields/*.py",), ("fields",)),
     "plan": Stage(
