@@ -130,11 +130,12 @@ def summary(session: Session, folder: Path, stages: list[str]) -> dict[str, Any]
     for name in stages:
         for path in STAGES[name].paths():
             source = (ROOT / path).read_text()
-            if not any(one.startswith(f"{path} ") for one in session.results):
+            results = session.results if any(one.startswith(f"{path} ") for one in session.results) else {}
+            mutants = [f"{path} {mutant.rank(source)}" for mutant in mutants_of(path, folder)] if results else []
+            tried = [results[one] for one in mutants if one in results]
+            if not tried:
                 not_run.append(path)
                 continue
-            all_of_it = [f"{path} {mutant.rank(source)}" for mutant in mutants_of(path, folder)]
-            tried = [session.results[one] for one in all_of_it if one in session.results]
             counts = {kind: sum(one["outcome"] == kind for one in tried) for kind in ("killed", "timeout", "survived")}
             equivalent = 0
             for one in sorted(tried, key=lambda one: int(one["place"].rpartition(":")[2])):
@@ -144,7 +145,7 @@ def summary(session: Session, folder: Path, stages: list[str]) -> dict[str, Any]
                     survivors.append({k: one[k] for k in ("place", "operator", "before", "after")} | {"reason": reason})
             changing = len(tried) - equivalent
             modules[path] = {
-                "mutants": len(all_of_it),
+                "mutants": len(mutants),
                 "tried": len(tried),
                 **counts,
                 "survived_without_changing_behaviour": equivalent,
