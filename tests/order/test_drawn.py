@@ -112,16 +112,19 @@ def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: 
     assert order.repeats(0, total) is None
 
 
-@given(weighted(), st.integers(1, 40), seeds, windows)
-def test_without_replacement_those_with_the_smallest_waits_are_chosen(
-    data: Any, total: int, seed: int, window: int
-) -> None:
-    sizes, weights = data
-    total = min(total, np.count_nonzero(weights))
-    order = ChosenOrder(sizes, None, weights, total, seed=seed, epoch=3, window=window)
-    with np.errstate(divide="ignore"):
-        waits = -np.log1p(-uniform(make_key(seed, 3, DRAWN, 2), np.arange(len(weights)))) / weights
-    assert sorted(order[:].tolist()) == sorted(np.argsort(waits)[:total].tolist())
+@pytest.mark.parametrize("total", [1, 2, 7, 30, 58, 59])
+def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
+    sizes, weights = np.full(6, 10), np.arange(60.0)
+    waits = -np.log1p(-uniform(make_key(4, 3, DRAWN, 2), np.arange(1, 60))) / weights[1:]
+    order = ChosenOrder(sizes, None, weights, total, seed=4, epoch=3, window=2)
+    assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
+
+
+def test_windows_without_draws_are_kept() -> None:
+    sizes = np.full(4, 3)
+    first = make_weighted((sizes, np.ones(12)), 12, window=1).window_shards(0)[0]
+    order = make_weighted((sizes, (np.arange(12) // 3 == first).astype(float)), 9, window=1)
+    assert order.window_starts.tolist() == [0, 9, 9, 9, 9]
 
 
 def test_repeats_are_kept_for_as_long_as_their_windows() -> None:

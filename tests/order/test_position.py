@@ -91,6 +91,8 @@ def test_a_state_belongs_to_its_sampling() -> None:
 def test_an_entry_that_is_missing_is_named(name: str) -> None:
     with pytest.raises(StateError, match=f"^state_dict: has no entry '{name}'. Was it made by another loader, or edit"):
         identity().load({key: value for key, value in STATE.items() if key != name})
+    with pytest.raises(StateError, match="has no entry 'begin'"):  # the first of several
+        identity().load({"version": 1, "window": 8})
 
 
 @pytest.mark.parametrize(
