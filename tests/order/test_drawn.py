@@ -112,10 +112,10 @@ def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: 
     assert order.repeats(0, total) is None
 
 
-@pytest.mark.parametrize("total", [1, 2, 7, 30, 58, 59])
+@pytest.mark.parametrize("total", [1, 2, 70, 300, 598, 599])
 def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
-    sizes, weights = np.full(6, 10), np.arange(60.0)
-    waits = -np.log1p(-uniform(make_key(4, 3, DRAWN, 2), np.arange(1, 60))) / weights[1:]
+    sizes, weights = np.full(6, 100), np.arange(600.0)
+    waits = -np.log1p(-uniform(make_key(4, 3, DRAWN, 2), np.arange(1, 600))) / weights[1:]
     order = ChosenOrder(sizes, None, weights, total, seed=4, epoch=3, window=2)
     assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
 
