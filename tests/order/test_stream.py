@@ -69,6 +69,12 @@ def test_every_data_set_is_gone_through_pass_after_pass(parts: Any, seed: int) -
             assert sorted(whole) == [(epoch, sample) for sample in range(total)]
 
 
+def test_one_data_set_is_number_0() -> None:
+    stream = make([([3, 4], 1.0)])
+    assert {(source, epoch) for source, epoch, _ in seen(stream, 0, 14)} == {(0, 0), (0, 1)}
+    assert [(part.source, part.start, part.stop) for part in stream.slices(5, 5)] == [(0, 5, 5)]
+
+
 def test_shares_are_exact_in_every_block() -> None:
     stream = make([([5], 0.7), ([7], 0.25), ([3], 0.05)])
     expected = round_shares((0.7, 0.25, 0.05), BLOCK).tolist()
