@@ -14,7 +14,7 @@
 #
 # The changes are those of cosmic-ray; its own test runner, which starts pytest for each mutant, took 4 s where the forks
 # of tools/mutation/forked.py take 0.2 to 1 s. A test runs only for the lines that it runs (coverage tells), tests above
-# four seconds of processor time are left out, and Hypothesis draws at most 100 examples, always the same ones.
+# four seconds are left out, and Hypothesis draws at most 100 examples, always the same ones.
 # COSMIC_RAY names another folder to find cosmic-ray in, and PYTHON another Python than that of .venv.
 
 set -euo pipefail
