@@ -2,7 +2,7 @@
 # Mutation testing: changes one place of the source at a time, and sees whether the fast tests of its stage notice.
 #
 #   python -m pip install --target build/cosmic-ray cosmic-ray coverage    once; not into .venv, which it would change
-#   bash tools/mutate.sh                        all stages: about an hour of processor time, of an idle core
+#   bash tools/mutate.sh                        all stages: hours
 #   bash tools/mutate.sh order read             some stages; tools/mutation/stages.py lists them and their tests
 #   bash tools/mutate.sh --most 40              at most 40 mutants of each module, always the same ones
 #   bash tools/mutate.sh order --again          after tests were added: only what survived before
@@ -12,9 +12,9 @@
 # tools/results/mutation.json; a survivor that changes no behaviour is entered, with the reason, into
 # tools/results/mutation-survivors.md, and no longer counts.
 #
-# The changes are those of cosmic-ray; its own test runner, which starts pytest for each mutant, took 4 s where the forks
-# of tools/mutation/forked.py take 0.2 to 1 s. A test runs only for the lines that it runs (coverage tells), tests above
-# four seconds are left out, and Hypothesis draws at most 100 examples, always the same ones.
+# The changes are those of cosmic-ray; its own runner starts pytest for each of them, tools/mutation/forked.py forks. A
+# test runs only for the lines that it runs (coverage tells), tests that take more than four seconds are left out, and
+# Hypothesis draws at most 100 examples, always the same ones.
 # COSMIC_RAY names another folder to find cosmic-ray in, and PYTHON another Python than that of .venv.
 
 set -euo pipefail
