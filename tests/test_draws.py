@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuload import draws
 from gpuload.augment.crops import RANDOM_CROP_DRAWS
-from gpuload.draws import DrawRange, make_key, permutation, random_bits, uniform
+from gpuload.draws import DrawRange, each_key, make_key, permutation, random_bits, uniform
 from gpuload.errors import ArgumentError
 
 
@@ -23,6 +23,14 @@ def test_keys_of_swapped_and_summed_words_differ() -> None:
     # `seed + epoch`, which several loaders use, makes (1, 0) and (0, 1) the same epoch.
     keys = {make_key(*words) for words in [(0, 1), (1, 0), (0, 1, 0), (0, 0, 1), (1,), (0,), (-1,), (2**40, 0)]}
     assert len(keys) == 8
+
+
+def test_each_repeat_of_a_sample_has_a_key_of_its_own() -> None:
+    key = make_key(3, 4)
+    assert each_key(key, None) == each_key(key, np.zeros(3, np.int64)) == key
+    keys = np.asarray(each_key(key, np.array([0, 1, 2, 0, 1]))).tolist()
+    others = random_bits(make_key(key, draws.REPEAT), np.array([1, 2])).tolist()
+    assert keys == [key, *others, key, others[0]]
 
 
 def test_uniform_fills_its_interval_evenly() -> None:
@@ -49,6 +57,7 @@ def test_the_table_is_as_it_always_was() -> None:
     """Another number here gives other batches for the same seed: it belongs in the changelog."""
     loading = (draws.SHARDS, draws.SAMPLES, draws.AUGMENT, draws.MIXTURE, draws.TRANSFORM, draws.BATCH)
     assert loading == (0, 1, 2, 3, 4, 5)
+    assert (draws.DRAWN, draws.REPEAT) == (6, 7)
     assert (draws.SHUFFLE, draws.SPLIT, draws.MEASURE) == (1, 2, 3)
     samples = np.array([0, 5])
     transform = draws.BATCH_TRANSFORM_DRAWS.part("", 3 * draws.EACH_BATCH_TRANSFORM, draws.EACH_BATCH_TRANSFORM)
@@ -57,6 +66,10 @@ def test_the_table_is_as_it_always_was() -> None:
     assert draws.BATCH_DRAWS.counters(samples, view.number(15)).tolist() == [8239, 5 * 16384 + 8239]
     assert draws.TRANSFORM_DRAWS.counters(samples, 6).tolist() == [6, 5 * 4096 + 6]
     assert (draws.CROP_DRAWS.count, draws.EACH_CHOICE) == (64, 8)
+    ranges = (draws.CROP_DRAWS, draws.TRANSFORM_DRAWS, draws.BATCH_DRAWS, draws.BATCH_TRANSFORM_DRAWS)
+    assert [one.first for one in (*ranges, draws.CHOICE_DRAWS)] == [0] * 5
+    counts = (draws.BATCH_TRANSFORM_DRAWS.count, draws.GRAPH_DRAWS.count, draws.CHOICE_DRAWS.count)
+    assert counts == (8192, 8192, 256)
 
 
 def test_the_parts_of_the_table_fit_and_do_not_overlap() -> None:
@@ -65,6 +78,14 @@ def test_the_parts_of_the_table_fit_and_do_not_overlap() -> None:
     assert not any(set(one) & set(other) for one, other in itertools.combinations(owned, 2))
     assert all(part.start >= 0 and part.stop <= draws.BATCH_DRAWS.count for part in owned)
     assert draws.CROP_DRAWS.count >= 2 + RANDOM_CROP_DRAWS  # of Augment.draw: a flip, the crop, the other flip
+
+
+def test_a_range_begins_at_0() -> None:
+    whole = DrawRange("all", 5, 10)
+    with pytest.raises(ArgumentError, match=r"mine: needs draw numbers up to 3, expected 0..9 of all"):
+        whole.part("mine", -1, 5)
+    with pytest.raises(ArgumentError, match=r"all: asks for draw number -1, expected 0..9. Use fewer"):
+        whole.number(-1)
 
 
 @given(st.integers(0, 100), st.integers(1, 100), st.integers(0, 120), st.integers(1, 120), st.integers(-3, 130))

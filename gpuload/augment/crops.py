@@ -79,9 +79,7 @@ def _windows(
 def _central_window(width: F64, height: F64, ratio: tuple[float, float]) -> list[F64]:
     """Height and width of the largest window whose ratio is in range."""
     clipped = np.clip(width / height, *ratio)
-    most_width = np.where(width / height < ratio[0], width, np.minimum(width, np.rint(height * clipped)))
-    most_height = np.where(width / height > ratio[1], height, np.minimum(height, np.rint(width / clipped)))
-    return [most_height, most_width]
+    return [np.minimum(height, np.rint(width / clipped)), np.minimum(width, np.rint(height * clipped))]
 
 
 def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int], reach: int) -> Crops:

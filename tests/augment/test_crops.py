@@ -1,5 +1,6 @@
 """Which part of an image is shown: against TensorFlow's formulas written out in NumPy, and what views have in common."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from made_batches import make_batch
 from PIL import Image
 
 from gpuload.augment import Augment, View
-from gpuload.augment.crops import Crops
+from gpuload.augment.crops import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
 from gpuload.decode.dali.decoder import DaliDecoder
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.decoder import NativeDecoder
@@ -66,6 +67,70 @@ def test_a_central_fraction_is_tensorflows(width: int, height: int, fraction: fl
         start = int((length - length * fraction) / 2)
         assert (crops.start[0, axis], crops.shape[0, axis]) == (start, length - 2 * start)
         assert (crops.roi_start[0, axis], crops.roi_end[0, axis]) == (0, crops.shape[0, axis])
+
+
+def torchvisions_window(
+    drawn: np.ndarray, width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """RandomResizedCrop.get_params with given random numbers: top, left, height, width."""
+    for area_drawn, ratio_drawn in drawn[2:].reshape(-1, 2):
+        area = width * height * (scale[0] + area_drawn * (scale[1] - scale[0]))
+        aspect = math.exp(math.log(ratio[0]) + ratio_drawn * (math.log(ratio[1]) - math.log(ratio[0])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(drawn[0] * (height - h + 1)), int(drawn[1] * (width - w + 1)), h, w
+    if width / height < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.sampled_from([(0.08, 1.0), (0.9, 1.0), (0.001, 0.01)]),
+    st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.2, 0.3), (2.0, 5.0)]),
+    st.integers(0, 2**32),
+)
+def test_random_crops_are_torchvisions(
+    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], seed: int
+) -> None:
+    assert RANDOM_CROP_DRAWS == 2 + 2 * 10  # a position, and ten attempts
+    drawn = np.random.default_rng(seed).random((RANDOM_CROP_DRAWS, 6))
+    width, height = (np.full(6, float(side)) for side in size)
+    crops = random_crops(drawn[:4], lambda missed: drawn[4:, missed], width, height, scale, ratio)
+    found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
+    assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
+    assert all(part.flags.c_contiguous for part in crops)
+
+
+@pytest.mark.parametrize(
+    ("image", "resize_px", "size", "reach", "window", "region"),
+    [
+        # 100 × 50 to 50 × 25; of that 20 × 20 from (2, 15): source pixels (4, 30) to (44, 70), and 2 around for the filter
+        ((100, 50), 25, (20, 20), 1, ((2, 28), (46, 72)), ((4, 30), (44, 70))),
+        ((100, 50), 25, (20, 20), 2, ((0, 26), (48, 74)), ((4, 30), (44, 70))),
+        # 40 × 80 to 10 × 20; of that 8 high, 6 wide from (6, 2)
+        ((40, 80), 10, (8, 6), 1, ((20, 4), (60, 36)), ((24, 8), (56, 32))),
+        # enlarged from 30 × 20 to 60 × 40: the filter reaches one source pixel, or two, whatever the enlargement
+        ((30, 20), 40, (20, 20), 1, ((4, 9), (16, 21)), ((5, 10), (15, 20))),
+        ((30, 20), 40, (20, 20), 2, ((3, 8), (17, 22)), ((5, 10), (15, 20))),
+        # 33 × 20 to 16 × 10: sides are cut off, not rounded, and half pixels go to the even one
+        ((33, 20), 10, (5, 5), 1, ((2, 10), (16, 25)), ((4, 12.375), (14, 22.6875))),
+    ],
+)
+def test_center_crops(
+    image: tuple[int, int], resize_px: int, size: tuple[int, int], reach: int, window: Any, region: Any
+) -> None:
+    """Worked out by hand. Two images, so that nothing of one is computed from the other."""
+    width, height = np.array([image, (7, 5000)], np.float64).T
+    crops = center_crops(width, height, resize_px, size, reach)
+    assert (crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()) == tuple(map(list, window))
+    np.testing.assert_allclose(crops.start[0] + crops.roi_start[0], region[0], atol=1e-5)
+    np.testing.assert_allclose(crops.start[0] + crops.roi_end[0], region[1], atol=1e-5)
+    assert not crops.mirror.any() and not crops.mirror_y.any()
 
 
 @pytest.mark.parametrize("which", ["dali", "native"])

@@ -47,6 +47,7 @@ RULES = {
     "python -m gpuload doctor shards/train": ("parse", "takes 10 s; see tests/commands/test_doctor.py"),
     "python -m gpuload verify shards --decoder dali --quarantine bad.jsonl": ("run", ""),
     "python tools/fuzz.py --count 1000": ("parse", "takes minutes; see tests/test_fuzz.py"),
+    "bash tools/mutate.sh": ("shell", "takes hours; its record is in tools/results"),
     "python tools/soak.py --hours 1": ("parse", "takes an hour; see tests/examples/test_soak.py"),
     "python -m gpuload tune shards/train --device cuda": ("parse", "needs a GPU; see tests/commands/test_tune.py"),
     "python -m gpuload warm-up": ("parse", "compiles; see tests/decode/native"),

@@ -1,5 +1,6 @@
 """Sampling by weights and classes, and stratified mixtures, as a loader gives them."""
 
+import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from loaders import drain, load, world
 import gpuload
 from gpuload import transforms
 from gpuload.cli import main
+from gpuload.order.drawn import MOST_DRAWS
+from gpuload.order.sampling import find_samplings
 
 WEIGHTS = np.arange(97) % 5 / 4.0
 WAYS: dict[str, dict[str, Any]] = {
@@ -194,3 +197,22 @@ def test_a_mixture_takes_no_number_of_samples(packed: Path) -> None:
     mixture = gpuload.mix([(packed, 1), (packed, 1)])
     with pytest.raises(gpuload.ArgumentError, match="are for a single data set, expected neither with a mixture"):
         load(mixture, 8, balance="label", num_samples=10)
+    with pytest.raises(gpuload.ArgumentError, match="are for a single data set, expected neither with a mixture"):
+        load(mixture, 8, balance="label", replacement=False)
+
+
+def test_a_pass_has_less_than_2_to_the_31_draws(packed: Path) -> None:
+    options: Any = {"balance": "label", "weights": None, "replacement": True, "shuffle": True}
+    (sampling,) = find_samplings((gpuload.Dataset(packed),), num_samples=MOST_DRAWS, **options) or ()
+    assert sampling.draws == MOST_DRAWS
+    with pytest.raises(gpuload.ArgumentError, match="2,147,483,648 draws in a pass, expected at most 2,147,483,647"):
+        find_samplings((gpuload.Dataset(packed),), num_samples=MOST_DRAWS + 1, **options)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_the_fingerprint_of_weights(packed: Path, replacement: bool) -> None:
+    """States of runs hold it."""
+    options: Any = {"balance": None, "weights": WEIGHTS, "replacement": replacement, "shuffle": True}
+    (sampling,) = find_samplings((gpuload.Dataset(packed),), num_samples=50, **options) or ()
+    content = repr((50, "<f8", not replacement)).encode() + WEIGHTS.tobytes()
+    assert sampling.fingerprint == hashlib.sha256(content).hexdigest()[:16]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import WeightedRandomSampler
 
+from gpuload.draws import DRAWN, make_key, uniform
 from gpuload.order.drawn import UNITS, ChosenOrder, DrawnOrder, divide_draws, equal_strata, weighted_stratum
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -93,6 +94,7 @@ def test_repeats_tell_the_draws_of_a_sample_apart(data: Any, total: int, window:
 def test_samples_come_from_the_shards_of_their_window(data: Any, total: int, window: int) -> None:
     order = make_weighted(data, total, window=window)
     bounds = np.concatenate([[0], np.cumsum(data[0])])
+    assert len(order.window_starts) == -(-np.count_nonzero(data[0]) // window) + 1
     for number, (start, stop) in enumerate(zip(order.window_starts[:-1], order.window_starts[1:], strict=True)):
         found = np.searchsorted(bounds, order[start:stop], side="right") - 1
         assert set(found.tolist()) <= set(order.window_shards(number).tolist())
@@ -108,6 +110,28 @@ def test_without_replacement_no_sample_comes_twice(data: Any, total: int, seed: 
     of_class = np.bincount(numbers[found], minlength=numbers.max() + 1)
     assert of_class.max() - of_class.min() <= 1
     assert order.repeats(0, total) is None
+
+
+@pytest.mark.parametrize("total", [1, 2, 70, 300, 598, 599])
+def test_without_replacement_those_with_the_smallest_waits_are_chosen(total: int) -> None:
+    sizes, weights = np.full(6, 100), np.arange(600.0)
+    waits = -np.log1p(-uniform(make_key(4, 3, DRAWN, 2), np.arange(1, 600))) / weights[1:]
+    order = ChosenOrder(sizes, None, weights, total, seed=4, epoch=3, window=2)
+    assert sorted(order[:].tolist()) == sorted((1 + np.argsort(waits)[:total]).tolist())
+
+
+def test_windows_without_draws_are_kept() -> None:
+    sizes = np.full(4, 3)
+    first = make_weighted((sizes, np.ones(12)), 12, window=1).window_shards(0)[0]
+    order = make_weighted((sizes, (np.arange(12) // 3 == first).astype(float)), 9, window=1)
+    assert order.window_starts.tolist() == [0, 9, 9, 9, 9]
+
+
+def test_repeats_are_kept_for_as_long_as_their_windows() -> None:
+    order = make_weighted((np.full(20, 3), np.ones(60)), 90, window=2)
+    for start in range(0, 90, 5):
+        assert len(order.repeats(start, start + 5)) == len(order[start : start + 5]) == 5
+        assert len(order._repeats) <= 3
 
 
 @given(st.integers(1, 10**9), st.integers(1, 50), seeds)
@@ -165,6 +189,7 @@ def test_every_pass_draws_otherwise() -> None:
 def test_units_sum_to_the_draws(total: int, count: int) -> None:
     weights = np.geomspace(1e-12, 1, count)
     assert int(weighted_stratum(weights, total).units.sum()) == total * UNITS
+    assert total * UNITS < 1 << 63 and UNITS == 1 << 32  # another number here gives other orders
 
 
 @pytest.mark.parametrize("kind", ["weighted", "balanced", "chosen"])

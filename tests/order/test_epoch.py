@@ -58,6 +58,12 @@ def test_a_window_holds_whole_shards_and_no_others(sizes: np.ndarray, seed: int,
     assert order.window_shards(len(order.window_starts) - 1).tolist() == []
 
 
+def test_shards_without_samples_have_no_order() -> None:
+    order = make(np.zeros(3, np.int64))
+    assert len(order) == 0 and order[:].tolist() == [] and order.window_shards(0).tolist() == []
+    assert make(np.array([0, 2, 0, 3, 0]), window=1).window_starts.tolist() in ([0, 2, 5], [0, 3, 5])
+
+
 def test_windows_are_cut_evenly() -> None:
     # 9 shards, windows of 8: 4 + 5, and not 8 + 1, whose last samples would hardly be mixed.
     order = make(np.full(9, 10), window=8)
@@ -75,6 +81,24 @@ def test_samples_land_anywhere_in_the_epoch() -> None:
         places[epoch, make(np.full(6, 10), 7, epoch, window=2)[:]] = np.arange(60)
     # The mean of 400 places spread over 0..59 is 29.5 with a standard error of 0.87; 60 samples, so allow 4.5 of them.
     assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
+
+
+def test_two_windows_are_kept() -> None:
+    """A batch may extend from one into the next, and neither is computed again; more would be memory."""
+    order = make(np.full(9, 10), window=3)
+    computed: list[int] = []
+    compute = order._compute_window
+
+    def counting(window: int) -> np.ndarray:
+        computed.append(window)
+        return compute(window)
+
+    order._compute_window = counting  # type: ignore[method-assign]
+    for start in range(0, 80, 8):
+        assert len(order[start : start + 8]) == 8
+        order[max(0, start - 8) : start]
+        assert len(order._computed) <= 2
+    assert computed == [0, 1, 2]
 
 
 def test_an_order_is_freed_at_once() -> None:

@@ -8,13 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.order.interleaving import Stratified
+from gpuload.order.interleaving import BLOCK, ShuffledBlocks, Stratified
 
 weights = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 
 def make(parts: list[int]) -> Stratified:
     return Stratified(tuple(part / sum(parts) for part in parts))
+
+
+@pytest.mark.parametrize("start", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
+def test_blocks_know_what_was_drawn_before(start: int) -> None:
+    order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
+    before = np.bincount(order.sources(0, start), minlength=3) if start else np.zeros(3)
+    assert order.drawn(start).tolist() == before.tolist()
+    whole = order.sources(0, 5 * BLOCK).tolist()
+    assert order.sources(start, start + BLOCK).tolist() == whole[start : start + BLOCK]
+    assert whole[:BLOCK] != whole[BLOCK : 2 * BLOCK]
+
+
+def test_golden_blocks() -> None:
+    """A change here breaks every state_dict of a mixture that people have saved."""
+    order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
+    assert order.sources(4090, 4106).tolist() == [2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 2, 0]
+    assert (order.drawn(4100).tolist(), BLOCK) == ([2052, 1229, 819], 4096)
+    assert Stratified((0.5, 0.3, 0.2)).sources(95, 110).tolist() == [1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
 
 
 @given(weights, st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 300))
@@ -59,3 +77,15 @@ def test_any_batch_holds_the_shares(parts: list[int], start: int, batch: int) ->
 def test_shares_that_cannot_be_stratified_are_refused(shares: Any, message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
         Stratified(shares)
+
+
+def test_shares_have_a_common_denominator_up_to_2_to_the_31() -> None:
+    assert Stratified((1 / 119, 1 / 2001, 1 - 1 / 119 - 1 / 2001)).drawn(2001 * 119)[:2].tolist() == [2001, 119]
+    with pytest.raises(gpuload.ArgumentError, match="have no common denominator below 2.31"):
+        Stratified((1 / 2032, 1 / 485, 1 - 1 / 2032 - 1 / 485))
+    Stratified((1 - 1 / 10_000, 1 / 10_000))
+    ShuffledBlocks((1 - 1 / BLOCK, 1 / BLOCK), 0)
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"mix: shares .*, expected each at least 1/4096. Raise the smallest"
+    ):
+        ShuffledBlocks((1 - 0.4 / BLOCK, 0.4 / BLOCK), 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, member_span
 from gpuload.draws import make_key
-from gpuload.fields.field import LABEL
+from gpuload.fields.field import LABEL, Field
 from gpuload.packing.run.plan import (
     choose_measured,
     choose_splits,
@@ -76,6 +76,45 @@ def test_val_takes_from_each_class_its_share(labels: list[int], share: float, se
 
 def test_val_is_the_share_of_the_whole() -> None:
     assert choose_val(np.repeat(np.arange(100), 15), 0.1, make_key(3)).sum() == 150  # 1.5 of each class
+
+
+@pytest.mark.parametrize(
+    ("labels", "share", "chosen"),
+    [
+        ([0, 0], 0.4, [1]),  # 0.8 of them
+        ([0, 1, 2, 3, 4, 4, 4, 4], 0.5, [0, 0, 0, 0, 2]),  # a class of one stays in train, and no other gives more
+        ([0] * 7 + [1] * 3, 0.2, [1, 1]),
+    ],
+)
+def test_val_of_small_classes(labels: list[int], share: float, chosen: list[int]) -> None:
+    array = np.array(labels)
+    assert np.bincount(array[choose_val(array, share, make_key(1))], minlength=len(chosen)).tolist() == chosen
+
+
+def test_each_split_is_its_share_of_the_whole() -> None:
+    labels = np.arange(2000) % 2
+    split_of = choose_splits(labels, (0.4, 0.3, 0.2, 0.1), 6)
+    assert [np.bincount(labels[split_of == split]).tolist() for split in range(4)] == [
+        [n, n] for n in (400, 300, 200, 100)
+    ]
+
+
+@pytest.mark.parametrize("field", [None, Field("label", "target", "label.json")])
+def test_without_class_numbers_samples_are_of_one_class(field: Field | None) -> None:
+    """Each value of a target would else be a class of its own, of which none can leave train."""
+    fields = () if field is None else (field,)
+    columns = [[f"{n}.jpg" for n in range(10)], [100] * 10, *([[n / 8 for n in range(10)]] if fields else [])]
+    source = Listing(pa.table(columns, schema=listing_schema(fields)), fields)
+    splits = make_plan(source, shares=shares(0.3), shuffle=True, seed=2, maxcount=9, maxsize=None, measure=8)
+    assert [len(split.rows) for split in splits] == [7, 3]
+
+
+def test_skipped_samples_are_in_no_split() -> None:
+    source, skipped = listing([100] * 50, [n % 2 for n in range(50)]), np.arange(50) % 5 == 3
+    splits = make_plan(
+        source, shares=shares(0.2), shuffle=True, seed=2, maxcount=9, maxsize=None, measure=8, skipped=skipped
+    )
+    assert sorted(row for split in splits for row in split.rows.tolist()) == np.flatnonzero(~skipped).tolist()
 
 
 @pytest.mark.parametrize(

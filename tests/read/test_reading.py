@@ -1,0 +1,250 @@
+"""What a reader gives: the stored bytes of each sample, whichever shards, passes and data sets a batch comes from."""
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packed_fields
+import pytest
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.draws import BATCH, each_key, make_key
+from gpuload.order.epoch import EpochOrder
+from gpuload.order.mixture import interleave, open_data
+from gpuload.order.sampling import find_samplings
+from gpuload.order.stream import Stream
+from gpuload.read import batches as batches_module
+from gpuload.read import reader as reader_module
+from gpuload.read.batch import Batch
+from gpuload.read.batches import BatchReader, read_alone
+from gpuload.read.members import MemberViews
+from gpuload.read.reader import Reader
+
+AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
+    """Every kind of field, in shards of 4, 4 and 3 samples."""
+    samples = [packed_fields.sample(number) for number in range(packed_fields.COUNT)]
+    return packed_fields.pack(tmp_path_factory.mktemp("set"), samples)
+
+
+def make(data: Any, weights: Any = None, seed: int = 5, **limits: Any) -> tuple[BatchReader, Stream]:
+    mixture = open_data(data)[1]
+    options: Any = {"balance": None, "replacement": True, "num_samples": None, "shuffle": True}
+    samplings = find_samplings(mixture.datasets, weights=weights, **options)
+    stream = Stream(mixture.datasets, interleave(mixture, seed), samplings, seed=seed, window=2, shuffle=True)
+    return BatchReader(mixture.datasets, stream, ("label", "key", "boxes"), ("features",), ("mask",), **limits), stream
+
+
+def rows_of(batch: Batch) -> list[Any]:
+    """All that is told of each sample."""
+    encoded = batch.encoded
+    assert len(batch) == len(encoded) == len(batch.sources) == len(batch.keys) == len(encoded.spans)
+    images = [image.tobytes() for image in encoded.images]
+    assert [encoded.images[row].tobytes() for row in range(len(batch))] == images
+    assert [ctypes.string_at(*span) for span in encoded.spans.tolist()] == images
+    assert batch.image_bytes == sum(map(len, images)) and not encoded.raw.any()
+    crops = [[[part[row].tolist() for part in view.crops] for view in batch.views] for row in range(len(batch))]
+    columns = zip(*(encoded.columns[name].tolist() for name in ("label", "key", "boxes")), strict=True)
+    members = zip(encoded.members["features"], batch.masks[0], strict=True)
+    return [
+        (sample, images[row], size, *column, *(member.tobytes() for member in some), source, key, crops[row])
+        for row, (sample, *size, column, some, source, key) in enumerate(
+            zip(
+                encoded.samples.tolist(),
+                encoded.widths.tolist(),
+                encoded.heights.tolist(),
+                columns,
+                members,
+                batch.sources.tolist(),
+                batch.keys.tolist(),
+                strict=True,
+            )
+        )
+    ]
+
+
+@pytest.fixture(params=["one", "mixed", "weighted"])
+def source(request: pytest.FixtureRequest, dataset: gpuload.Dataset) -> tuple[Any, Any]:
+    """Data and weights: one set, two that are mixed, and one whose samples come more than once in a pass."""
+    halves = [(dataset.subset(range(6)), 2), (dataset.subset(range(4, 11)), 1)]
+    found = {"one": (dataset, None), "mixed": (gpuload.mix(halves), None), "weighted": (dataset, np.arange(11.0))}
+    return found[request.param]
+
+
+def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> None:
+    """Over the ends of three passes, sample by sample: against the disk, and against the order."""
+    reader, stream = make(*source)
+    rows = [
+        row for (batch,) in (reader.read([(at, at + 1, 99)], AUGMENTS) for at in range(40)) for row in rows_of(batch)
+    ]
+    stored = [row for shard in range(3) for row in dataset.rows(shard).to_pylist()]
+    for at, (sample, image, (width, height), label, key, boxes, features, mask, number, random, crops) in enumerate(
+        rows
+    ):
+        (part,) = stream.slices(at, at + 1)
+        expected = open_data(source[0])[1].datasets[part.source].stored_samples(part.order[part.start : part.stop])
+        assert (sample, number) == (int(expected[0]), part.source)
+        row, shard = stored[sample], dataset.shard_paths[sample // 4].read_bytes()
+        assert (width, height, label, key, boxes) == tuple(
+            row[name] for name in ("width", "height", "label", "key", "boxes")
+        )
+        for name, found in (("image", image), ("features", features), ("mask", mask)):
+            assert found == shard[row[f"{name}_offset"] : row[f"{name}_offset"] + row[f"{name}_bytes"]]
+        repeats = part.order.repeats(part.start, part.stop)
+        assert random == int(np.ravel(each_key(make_key(part.seed, part.epoch, BATCH), repeats))[0])
+        sizes = np.array([[width], [height]], np.int32)
+        for view, augment in enumerate(AUGMENTS):
+            drawn = augment.draw(part.seed, part.epoch, expected, *sizes, view, repeats).crops
+            assert crops[view] == [one[0].tolist() for one in drawn]
+    if source[1] is not None:
+        assert len({row[0] for row in rows[:11]}) < 11  # some came more than once
+    reader.close()
+
+
+def test_batches_are_parts_of_the_stream(source: Any) -> None:
+    """Read together or apart, adjoining or not, over the ends of windows, passes and shards."""
+    reader, _ = make(*source)
+    rows = [
+        row for (batch,) in (reader.read([(at, at + 1, 0)], AUGMENTS) for at in range(60)) for row in rows_of(batch)
+    ]
+    for parts in (
+        [(0, 60, 60)],
+        [(0, 7, 7), (7, 19, 19), (19, 20, 21)],
+        [(3, 5, 8), (8, 20, 20), (20, 31, 32), (40, 41, 50), (41, 60, 60)],
+        [(12, 12, 13), (12, 30, 30)],
+    ):
+        again, _ = make(*source)
+        batches = again.read(parts, AUGMENTS)
+        assert [batch.stop for batch in batches] == [stop for _, _, stop in parts]
+        for batch, (first, last, _) in zip(batches, parts, strict=True):
+            assert rows_of(batch) == rows[first:last] and batch.read_s == batches[0].read_s > 0
+        again.close()
+    reader.close()
+    assert reader.disk_s() > 0
+
+
+def test_one_sample_is_read_alone(source: Any) -> None:
+    """By a reader of its own, which is closed again."""
+    opened: list[BatchReader] = []
+
+    def open_another() -> BatchReader:
+        opened.append(make(*source)[0])
+        return opened[-1]
+
+    reader, _ = make(*source)
+    for position in (0, 7, 30):
+        batch = read_alone(open_another, AUGMENTS, position)
+        assert rows_of(batch) == rows_of(reader.read([(position, position + 1, 0)], AUGMENTS)[0])
+        assert len(batch) == 1 and batch.stop == position
+    assert all(one._readers[0].ahead._thread is None for one in opened) and len(opened) == 3
+    reader.close()
+
+
+def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, _ = make(dataset)
+    (alone,) = reader.read([(0, 4, 4)], AUGMENTS)
+    assert isinstance(alone.encoded.images, MemberViews)  # out of one pass, so that nothing is copied
+    asked: list[int] = []
+
+    def parts() -> Any:
+        for first in range(0, 50, 4):
+            asked.append(first)
+            yield first, min(first + 4, 50), first + 8  # another rank has as many
+
+    for enough in (9, 12):
+        monkeypatch.setattr(batches_module, "_READ_AT_ONCE", enough)
+        assert next(reader.batches(parts(), AUGMENTS)).stop == 8 and asked == [0, 4, 8]
+        asked.clear()
+    batches = reader.batches(parts(), AUGMENTS)
+    assert asked == []
+    first = next(batches)
+    assert asked == [0, 4, 8] and len(first) == 4 and first.stop == 8
+    assert [batch.stop for batch in (next(batches), next(batches))] == [12, 16] and len(asked) == 3
+    assert next(batches).stop == 20 and len(asked) == 6
+    assert [len(batch) for batch in batches] == [4] * 8 + [2]
+    assert list(reader.batches(iter([]), AUGMENTS)) == []
+    reader.close()
+
+
+def test_shards_of_two_windows_are_mapped(packed: Path) -> None:
+    """Those that are read, and those of the next window, which are read ahead; in whichever window a batch begins."""
+    dataset = gpuload.Dataset(packed)
+    order = EpochOrder(dataset.shard_sizes, seed=1, epoch=0, window=2)
+    starts = order.window_starts.tolist()
+    windows = [order.window_shards(number).tolist() for number in range(5)]
+    reader = Reader(dataset, ("key",))
+    mapped: dict[int, Any] = {}
+    for first, last, expected in (
+        (0, 5, windows[0] + windows[1]),
+        (starts[1] - 1, starts[1], windows[0] + windows[1]),
+        (starts[1] - 1, starts[1] + 1, windows[0] + windows[1] + windows[2]),
+        (starts[1] + 1, starts[2], windows[1] + windows[2]),
+        (starts[3], starts[3], windows[3] + windows[4]),
+        (starts[4], starts[5], windows[4]),
+    ):
+        batch = reader.read(order, first, last)
+        assert batch.samples.tolist() == order[first:last].tolist()
+        assert batch.columns["key"].to_pylist() == dataset.keys(batch.samples)
+        found = reader._window.shards
+        assert sorted(found) == sorted(expected) and list(reader.ahead._jobs) == expected  # read in this order
+        assert all(found[number] is mapped[number] for number in found.keys() & mapped.keys())  # mapped once
+        mapped = dict(found)
+    assert len(reader.read(order, 97, 97)) == 0
+    reader.close()
+    assert reader._window.shards == {} and len(reader.read(order, 0, 3)) == 3
+    reader.close()
+
+
+@pytest.mark.parametrize("notice", ["read", "check"])
+def test_after_an_error_every_shard_is_mapped_again(
+    packed: Path, tmp_path: Path, notice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next loop: what is mapped of a shard that could not be read may hold zeros."""
+    monkeypatch.setattr(reader_module, "_LOOK_S", -1)
+    dataset = gpuload.Dataset(shutil.copytree(packed, tmp_path / "train"))
+    order = EpochOrder(dataset.shard_sizes, seed=1, epoch=0, window=5)
+    reader = Reader(dataset)
+    expected = [image.tobytes() for image in reader.read(order, 0, 5).images]
+    mapped = dict(reader._window.shards)
+    reader.begin()
+    assert len(reader.read(order, 0, 5)) == 5 and reader._window.shards == mapped
+    shard = dataset.shard_paths[order.window_shards(1)[0]]
+    whole = shard.read_bytes()
+    os.truncate(shard, 4096)
+    for _ in range(2):
+        with pytest.raises(gpuload.ShardError, match="is 4,096 bytes, manifest.json says"):
+            reader.read(order, 0, 5) if notice == "read" else reader.check(look=True)
+    shard.write_bytes(whole)
+    reader.begin()
+    assert [image.tobytes() for image in reader.read(order, 0, 5).images] == expected
+    assert all(one is not mapped[number] for number, one in reader._window.shards.items())
+    mapped = dict(reader._window.shards)
+    reader.begin()
+    reader.read(order, 0, 5)
+    assert reader._window.shards == mapped
+    reader.close()
+
+
+def test_images_with_more_pixels_than_allowed_are_refused(dataset: gpuload.Dataset) -> None:
+    """The largest of the samples has 34 × 21 pixels; sample 8 has 32 × 22, which are as many as any."""
+    most = max(row["width"] * row["height"] for shard in range(3) for row in dataset.rows(shard).to_pylist())
+    for allowed in (None, most, dataset.manifest.width * dataset.manifest.height):
+        reader, _ = make(dataset, max_pixels=allowed)
+        assert len(reader.read([(0, 11, 11)], AUGMENTS)[0]) == 11
+        reader.close()
+    reader, _ = make(dataset, max_pixels=most - 1)
+    with pytest.raises(
+        gpuload.ShardError,
+        match=r"shard-00000\d.tar: sample '\d+' has \d\d × \d\d pixels, more than max_pixels=\d+. Give the loader a larger",
+    ) as raised:
+        reader.read([(0, 11, 11)], AUGMENTS)
+    [worst] = [n for n in range(11) if (24 + n) * (20 + n % 3) == most]
+    assert dataset.keys([worst])[0] in str(raised.value) and f"shard-00000{worst // 4}.tar" in str(raised.value)
+    reader.close()

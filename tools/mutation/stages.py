@@ -1,0 +1,49 @@
+"""Which tests are to find the changes in which modules."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Modules, by patterns below gpuload/, and the test files of their stage, below tests/."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def paths(self) -> list[str]:
+        """The modules' paths from the top of the repository."""
+        found = [path for pattern in self.modules for path in sorted((ROOT / "gpuload").glob(pattern))]
+        return [str(path.relative_to(ROOT)) for path in found if path.read_text()]
+
+
+STAGES = {
+    "draws": Stage(
+        ("draws.py",), ("test_draws.py", "order/test_epoch.py", "order/test_drawn.py", "augment/test_crops.py")
+    ),
+    "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py")),
+    "crops": Stage(("augment/crops.py",), ("augment/test_crops.py", "augment/test_augment.py")),
+    "fields": Stage(("fields/*.py",), ("fields",)),
+    "plan": Stage(
+        ("packing/run/plan.py", "packing/run/state.py"),
+        ("packing/run/test_plan.py", "packing/run/test_packer.py", "packing/run/test_golden_shard.py"),
+    ),
+    "read": Stage(
+        tuple(
+            f"read/{name}.py"
+            for name in ("reader", "batches", "batch", "shards", "mapped_file", "index_check", "members")
+        ),
+        ("read",),
+    ),
+    "iterator": Stage(
+        ("iterator.py",),
+        (
+            "iterator/test_iterator.py",
+            "iterator/test_misuse.py",
+            "iterator/test_contract.py",
+            "iterator/test_sampling.py",
+        ),
+    ),
+}
