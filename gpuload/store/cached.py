@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from typing import NamedTuple
 
 from gpuload.errors import GpuloadError, RemoteError
 from gpuload.store.background import background
@@ -29,6 +30,14 @@ _NEVER = float("inf")
 _stores: "weakref.WeakSet[CachedStore]" = weakref.WeakSet()  # of this process: what they need is not deleted
 
 
+class _Failure(NamedTuple):
+    """Why a download failed, when it began, and when it ended."""
+
+    error: Exception
+    begun: float
+    ended: float
+
+
 class CachedStore:
     """One set's shards for one reader.
 
@@ -42,7 +51,8 @@ class CachedStore:
         self._order: list[int] = []
         self._ranks: dict[str, int] = {}
         self._ahead: dict[int, Lease] = {}
-        self._failed: dict[int, tuple[float, Exception]] = {}
+        self._failed: dict[int, _Failure] = {}
+        self._begun = 0.0
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
@@ -53,7 +63,7 @@ class CachedStore:
         _stores.add(self)
 
     def begin(self) -> None:
-        self._interrupted = False
+        self._interrupted, self._begun = False, time.monotonic()
 
     def interrupt(self) -> None:
         self._interrupted = True
@@ -106,12 +116,7 @@ class CachedStore:
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
-            failed = self._failed.get(number)
-            if (
-                self._shards[number].sha256 in here
-                or number in self._running
-                or (failed is not None and time.monotonic() - failed[0] < _FRESH_S)
-            ):
+            if self._shards[number].sha256 in here or number in self._running or self._is_fresh(number):
                 continue
             if (part := self._cache.begin(self._shards[number])) is None:
                 continue  # another process downloads it
@@ -128,12 +133,13 @@ class CachedStore:
         while True:
             if (lease := self._cache.lease(shard)) is not None:
                 return lease
-            failed = self._failed.pop(number, None)
-            if failed is not None and time.monotonic() - failed[0] < _FRESH_S:
+            if self._is_fresh(number):
+                error = self._failed[number].error
                 for running in self._running.values():
                     running.cancel()  # the next loop tries everything again
                 self._failed.clear()
-                raise failed[1]
+                raise error
+            self._failed.pop(number, None)
             task = self._running.get(number)
             if task is None and (part := self._cache.begin(shard)) is not None:
                 task = self._start(number, part, -1)
@@ -151,6 +157,11 @@ class CachedStore:
                 raise RemoteError(f"{where}: is not in the cache {self._cache.folder} after {give_up_s:.0f} s: {why}")
             await asyncio.sleep(_POLL_S)
 
+    def _is_fresh(self, number: int) -> bool:
+        """Whether a shard failed lately, in a download that this loop began: others are tried again."""
+        failed = self._failed.get(number)
+        return failed is not None and failed.begun > self._begun and time.monotonic() - failed.ended < _FRESH_S
+
     def _start(self, number: int, part: Part, needed: float) -> "asyncio.Task[bool]":
         """Begins to download a shard, which is needed at this place of the plan."""
         task = self._running[number] = asyncio.create_task(self._download(number, part, needed))
@@ -160,7 +171,8 @@ class CachedStore:
 
     async def _download(self, number: int, part: Part, needed: float) -> bool:
         """Whether there was room for it. What went wrong with it otherwise is in `_failed`."""
-        shard = self._shards[number]
+        shard, begun = self._shards[number], time.monotonic()
+        failure: Exception | None = None
         try:
             if not await asyncio.to_thread(self._cache.make_room, part, shard.bytes, _order_after(needed)):
                 return False
@@ -168,14 +180,15 @@ class CachedStore:
             await asyncio.to_thread(part.finish)
             self._failed.pop(number, None)
         except GpuloadError as error:
-            self._failed[number] = time.monotonic(), error
+            failure = error
         except OSError as error:
-            self._failed[number] = (
-                time.monotonic(),
-                RemoteError(f"cache {self._cache.folder}: cannot be written ({error.strerror}). Free some of its disk"),
+            failure = RemoteError(
+                f"cache {self._cache.folder}: cannot be written ({error.strerror}). Free some of its disk"
             )
         except RuntimeError as error:  # `to_thread`, after the interpreter has begun to end
-            self._failed[number] = time.monotonic(), error
+            failure = error
+        if failure is not None:
+            self._failed[number] = _Failure(failure, begun, time.monotonic())
         return True
 
     def _progress(self, shard: Wanted) -> float:
