@@ -151,12 +151,13 @@ class Meter:
         if (then := self._slow.look(self._totals)) is not None:
             found = _difference(then, self._totals, 0, 0)
             self._slow = None
-            # Named is the user's loop: this is called by `hand_over`, that by the loader's generator, that by the loop.
+            # Named is the user's loop: this is called by `hand_over`, that by two generators of the loader, and those
+            # by the loop.
             warnings.warn(
                 f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
                 f"the last {found.steps:,} steps, and what limits is {found.binds.replace('_', '-')}. "
                 f"{advice(found.binds, self._setup)}. loader.metrics() tells more",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

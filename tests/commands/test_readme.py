@@ -200,7 +200,7 @@ PROGRAMS = (
 )
 
 
-WATCHES = re.compile(r"\.(metrics|prometheus)\(")  # those are run by tests/monitor/test_readme.py
+WATCHES = re.compile(r"\.(metrics|prometheus)\(")  # those are run by tests/monitor/test_readme_snippets.py
 
 
 def test_every_program(here: Path) -> None:
