@@ -58,6 +58,7 @@ class Reader:
 
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
+        bus_errors.install()  # where another handler took its place since the last loop
         self._store.begin()
         self.ahead.forget_errors()
         if self._has_failed:

@@ -207,6 +207,42 @@ if end == "other":
 """
 
 
+REPLACED = """
+import faulthandler, os, sys
+import gpuload
+from gpuload.read import bus_errors
+folder, order = sys.argv[1:]
+loader = gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), device="cpu", num_threads=1, prefetch=1)
+faulthandler.enable()  # as `ray.init` does, it takes the place of the handler
+batches = iter(loader)
+next(batches)
+for shard in os.scandir(folder):
+    if shard.name.endswith(".tar"):
+        os.truncate(shard.path, 4096)
+try:
+    for _ in batches:
+        pass
+except gpuload.ShardError:
+    print("fine", flush=True)
+if order == "other":
+    import mmap
+    with open(folder + "/index.arrow", "rb") as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    bus_errors._table.numbers[1:] = 0  # nothing is protected any more
+    os.truncate(folder + "/index.arrow", 10)
+    print(whole[5000])
+"""
+
+
+@pytest.mark.parametrize("order", ["", "other"])
+def test_a_handler_that_was_installed_later_does_not_end_the_process(copy: Path, order: str) -> None:
+    command = [sys.executable, "-c", REPLACED, str(copy), order]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "fine\n", done.stderr
+    assert done.returncode == (-7 if order else 0)
+    assert done.stderr.count("Fatal Python error: Bus error") == bool(order)
+
+
 @pytest.mark.parametrize("end", ["", "sent", "other"])
 @pytest.mark.parametrize("options", [[], ["-X", "faulthandler"]])
 def test_a_fault_in_a_protected_file_is_noted_and_any_other_one_ends_the_process(
