@@ -90,7 +90,7 @@ esac
 
 
 def test_all_scripts_parse() -> None:
-    assert [script.name for script in SCRIPTS] == ["demo.sh", "setup.sh", "test.sh"]
+    assert [script.name for script in SCRIPTS] == ["demo.sh", "mutate.sh", "setup.sh", "test.sh"]
     for script in [*SCRIPTS, ROOT / ".ci" / "run"]:
         assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True).stderr == ""
 
