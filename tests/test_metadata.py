@@ -15,13 +15,13 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """hatch_build.py, which imports hatchling; pip installs that only while it builds."""
+    """tools/hatch_build.py, which imports hatchling; pip installs that only while it builds."""
     interface = ModuleType("hatchling.metadata.plugin.interface")
     interface.MetadataHookInterface = object  # type: ignore[attr-defined]
     for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "tools" / "hatch_build.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

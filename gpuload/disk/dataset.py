@@ -6,18 +6,19 @@ import shutil
 import stat
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, optional, unknown_attribute, whole
+from gpuload.checks import PATH, Rule, as_text, checked, optional, whole
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.errors import ArgumentError, CallError, FormatError, ShardError, StateError
+from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, NotSupported
+from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
 from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
 from gpuload.store.interface import FolderStore, Store
@@ -28,50 +29,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
 
-def _as_array(value: Any) -> npt.NDArray[Any]:
-    """bool or integers (n,)."""
-    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
-        raise TypeError
-    try:
-        found = np.asarray(value)
-    except Exception:  # lists of unequal length, tensors on a GPU
-        raise TypeError from None
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
-        raise TypeError
-    return found if found.dtype == bool else found.astype(np.int64)
-
-
-def _as_expression(value: Any) -> Any:
-    import pyarrow.compute as pc
-
-    if not isinstance(value, pc.Expression):
-        raise TypeError
-    return value
-
-
-_SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
-_NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
-_NO_IMAGES = (
-    "does not exist, since it decodes nothing. Use gpuload.DaliIterator(dataset, ...) for images; "
-    "dataset.subset([...]) chooses samples, dataset.rows(shard) is their index"
-)
-# Attributes of torchvision's ImageFolder and of Hugging Face's data sets.
-_ATTRIBUTES = {
-    "class_to_idx": "Use {name: number for number, name in enumerate(dataset.classes)}",
-    "targets": "Use dataset.labels, the class number of every sample",
-    "samples": "Use dataset.rows(shard), whose column source holds the names of the files",
-    "imgs": "Use dataset.rows(shard), whose column source holds the names of the files",
-    "transform": "Use DaliIterator(augment=gpuload.Augment(...))",
-    "select": "Use dataset.subset([...])",
-    "shuffle": "Use DaliIterator(shuffle=True), which shuffles anew in each epoch",
-    "map": "Use DaliIterator(batch_transforms=[...])",
-    "features": "Use dataset.fields",
-    "column_names": "Use dataset.schema.names",
-}
-_EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
-
-
-class Dataset:
+class Dataset(NotSupported):
     """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
@@ -147,25 +105,6 @@ class Dataset:
         """Number of samples; of a subset, the number of selected ones."""
         return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
 
-    def __getitem__(self, index: object) -> NoReturn:
-        raise CallError(f"Dataset: dataset[...] {_NO_IMAGES}")
-
-    def __iter__(self) -> NoReturn:  # else Python would loop by __getitem__
-        raise CallError(f"Dataset: a loop over a dataset {_NO_IMAGES}")
-
-    def __contains__(self, sample: object) -> NoReturn:
-        raise CallError(f"Dataset: `in` {_NO_IMAGES}")
-
-    def __add__(self, other: object) -> NoReturn:
-        raise CallError(
-            "Dataset: data sets are not added. Use gpuload.mix([(one, 0.5), (other, 0.5)]), or pack both into one set"
-        )
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name):  # called for what is not there
-            raise AttributeError(unknown_attribute("Dataset", name, _ATTRIBUTES), name=name, obj=self)
-
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
         samples = total if self._selected is None else f"{len(self):,} of {total}"
@@ -188,7 +127,7 @@ class Dataset:
             return self.manifest.fingerprint
         return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
 
-    @checked("Dataset.subset", samples=_SAMPLES)
+    @checked("Dataset.subset", samples=SAMPLES)
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
         """A data set of only these samples, in stored order.
 
@@ -224,7 +163,7 @@ class Dataset:
         part.shard_sizes = np.diff(np.searchsorted(part._selected, self.first_samples))
         return part
 
-    @checked("Dataset.filter", expression=_EXPRESSION)
+    @checked("Dataset.filter", expression=EXPRESSION)
     def filter(self, expression: "pc.Expression") -> "Dataset":
         """The samples for which an Arrow expression over the index columns is true.
 
@@ -298,7 +237,7 @@ class Dataset:
         shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
         return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
 
-    @checked("Dataset.keys", samples=_NUMBERS)
+    @checked("Dataset.keys", samples=NUMBERS)
     def keys(self, samples: npt.ArrayLike) -> list[str]:
         """The keys of samples, given by their numbers in the stored order of the whole set (the field "index").
 

@@ -83,14 +83,16 @@ class Batch:
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all that was drawn for them, in this order; a row may come several times."""
+        encoded = self.encoded.take(rows)
         return Batch(
-            self.encoded.take(rows),
+            encoded,
             tuple(_take(masks, rows) for masks in self.masks),
             tuple(view.select(rows) for view in self.views),
             self.sources[rows],
             self.keys[rows],
             self.stop,
             self.read_s,
+            int(encoded.spans[:, 1].sum()),
         )
 
     def draws(self, number: int) -> F64:

@@ -50,6 +50,7 @@ def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: 
         clean = epoch(loader)
     with skipping(bad, decoder, shuffle=False) as loader:
         found = epoch(loader)
+        counted = loader.metrics().bytes
     order = list(range(97))
     order[0], order[15], order[25], order[26], order[40:48], order[96] = 1, 8, 27, 27, [48] * 8, 1
     assert [n for batch in found for n in batch[0].tolist()] == order
@@ -61,6 +62,8 @@ def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: 
     assert torch.equal(torch.cat([batch[1] for batch in found])[:96], images[order][:96])
     assert torch.equal(torch.cat([batch[2] for batch in found]), labels[order])
     assert [key for batch in found for key in batch[3]] == [keys[n] for n in order]
+    stored = np.concatenate([gpuload.Dataset(bad).rows(shard).column("image_bytes") for shard in range(10)])
+    assert counted == stored[order].sum()
 
 
 def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder: str) -> None:
