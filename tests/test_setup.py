@@ -176,7 +176,7 @@ def test_the_tests_add_to_what_the_demo_uses(repository: Path) -> None:
     (machine.venv / "rest").touch()
     done = machine.set_up("test")
     assert "Making" not in done.stdout and (machine.venv / "rest").exists()
-    assert "Installing what the tests need into .venv: 0.9 GB to download" in done.stdout and "; 3.0 GB" in done.stdout
+    assert "Installing what the tests need into .venv: 0.9 GB to download" in done.stdout and "; 3.1 GB" in done.stdout
     assert machine.installs() == ["--editable .[cpu,demo]", f"--editable .[cpu,dali,{TEST_EXTRAS}]"]
     for level in ("demo", "test", "demo"):
         assert machine.set_up(level).stdout == "ready\n"
@@ -306,7 +306,7 @@ def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> N
     code, said, wrong = run_setup(repository)
     assert (code, wrong) == (0, "") and not machine.venv.exists()
     assert "demo   for tools/demo.sh and examples/train.py: 0.4 GB to download, 1.6 GB on disk\n" in said
-    assert "test   for tools/test.sh, all examples and all tools: 0.9 GB to download, 3.0 GB on disk\n" in said
+    assert "test   for tools/test.sh, all examples and all tools: 0.9 GB to download, 3.1 GB on disk\n" in said
     assert "There is no NVIDIA driver" in said and str(machine.venv) in said
     for arguments in (["both"], ["demo", "test"]):
         assert run_setup(repository, *arguments) == (2, "", said)

@@ -57,7 +57,7 @@ fi
 images=$(sed -n 's/^ "samples": \([0-9]*\),$/\1/p' "$demo/shards/train/manifest.json")
 batch=$((images >= 640 ? 64 : images >= 10 ? images / 10 : 1))
 if [ -z "$(find gpuload/decode/native -name '*.nbi' -print -quit)" ]; then
-  printf '\nThe first run on a machine compiles the CPU decoder while it trains, so its first epoch takes some 10 s longer.\n'
+  printf '\nThe first run on a machine compiles the CPU decoder while it trains, so its first epoch takes some 5 s longer.\n'
 fi
 run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt"
 run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}

@@ -131,7 +131,7 @@ find_size() {
     demo-cpu-cuda) download=2.9 disk=5.6 ;;
     demo-cuda13-*) download=3.3 disk=6.5 ;;
     demo-cuda12-*) download=3.6 disk=6.9 ;;
-    test-cpu-cpu) download=0.9 disk=3.0 ;;
+    test-cpu-cpu) download=0.9 disk=3.1 ;;
     test-cpu-cuda) download=3.4 disk=7.0 ;;
     test-cuda13-*) download=3.5 disk=7.2 ;;
     test-cuda12-*) download=3.8 disk=7.7 ;;
