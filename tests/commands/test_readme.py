@@ -92,8 +92,9 @@ def lines(text: str) -> list[str]:
 
 
 def inline(text: str) -> list[str]:
-    """The commands within the sentences and tables of a text."""
-    return re.findall(rf"`({_COMMAND}[^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    """The commands within the sentences and tables of a text; one that is wrapped at a line's end is on one line."""
+    commands = re.findall(rf"`({_COMMAND}[^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [re.sub(r"\s+", " ", command) for command in commands]
 
 
 @pytest.fixture
