@@ -68,6 +68,7 @@ def start(folder: Path, options: list[str]) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
+        process.communicate()
         raise ChildProcessError(f"the loader of {folder.name} ended; its error is above")
     return process
 
@@ -95,7 +96,7 @@ def compare(commits: list[str], options: list[str], turns: int) -> dict[str, Any
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.communicate()
     first, second = found
     return {
         "commits": commits,
