@@ -13,7 +13,7 @@ import gpuload
 from gpuload import transforms
 from gpuload.cli import main
 from gpuload.order.drawn import MOST_DRAWS
-from gpuload.order.sampling import find_samplings
+from gpuload.order.sampling import find_samplings, fingerprint_of
 
 WEIGHTS = np.arange(97) % 5 / 4.0
 WAYS: dict[str, dict[str, Any]] = {
@@ -51,6 +51,15 @@ def test_classes_come_equally_often(packed: Path) -> None:
     for _ in range(3):
         counts = Counter(dataset.labels[[sample for sample, _ in drain([loader])]].tolist())
         assert sum(counts.values()) == 97 and max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_the_poorest_class_may_be_drawn_whole(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    poorest = int(min(np.unique(dataset.labels, return_counts=True)[1]))
+    rows = drain([load(dataset, 6, balance="label", replacement=False, num_samples=3 * poorest, drop_last=False)])
+    labels = Counter(int(dataset.labels[sample]) for sample, _ in rows)
+    assert list(labels.values()) == [poorest] * 3
+    assert len({sample for sample, _ in rows}) == 3 * poorest
 
 
 def test_an_epoch_has_as_many_samples_as_asked_for(packed: Path) -> None:
@@ -157,13 +166,16 @@ def test_weights_of_a_packed_column(tmp_path: Path, photos: Path) -> None:
     rows = drain([load(dataset, 6, weights="target", num_samples=180)])
     counts = Counter(dataset.keys([sample])[0] for sample, _ in rows)
     assert sorted(counts.values()) == [5, 15, 25, 35, 45, 55]
+    with pytest.raises(gpuload.ArgumentError, match="balance='target'.*holds numbers with fractions there"):
+        load(dataset, 6, balance="target")
 
 
 BAD = [
     ({"balance": "label", "weights": WEIGHTS}, r"DaliIterator\(balance, weights\): both say how often"),
     ({"num_samples": 5}, r"DaliIterator\(num_samples=5\): is for samples drawn by balance= or weights="),
     ({"replacement": False}, r"DaliIterator\(replacement=False\): is for samples drawn by balance= or weights="),
-    ({"balance": "label", "shuffle": False}, r"shuffle=False\): samples are drawn at random. Use shuffle=True"),
+    ({"balance": "label", "shuffle": False}, r"\(balance, shuffle=False\): samples are drawn at random. Use shuf"),
+    ({"weights": WEIGHTS, "shuffle": False}, r"\(weights, shuffle=False\): samples are drawn at random. Use shuf"),
     ({"weights": WEIGHTS, "replacement": False}, "replacement=False.*expected num_samples"),
     ({"weights": WEIGHTS[1:]}, r"one number for each of 97 samples, found an array of float64, shape \(96,\)"),
     ({"weights": [[1], [1, 2]]}, "one number for each of 97 samples, found"),
@@ -216,3 +228,4 @@ def test_the_fingerprint_of_weights(packed: Path, replacement: bool) -> None:
     (sampling,) = find_samplings((gpuload.Dataset(packed),), num_samples=50, **options) or ()
     content = repr((50, "<f8", not replacement)).encode() + WEIGHTS.tobytes()
     assert sampling.fingerprint == hashlib.sha256(content).hexdigest()[:16]
+    assert fingerprint_of((sampling,)) == hashlib.sha256(sampling.fingerprint.encode()).hexdigest()[:16]

@@ -101,6 +101,7 @@ def test_an_entry_that_is_missing_is_named(name: str) -> None:
         ({}, r"\(it is empty\). Was it made by a model"),
         ({"weight": 1, "bias": 2}, r"\(its entries are \['weight', 'bias'\]\)"),
         ({"model": {"version": 1}, "loader": STATE}, "is a checkpoint that holds one.* Give its entry 'loader'"),
+        ({"loader": dict.fromkeys(["version", *Position._fields], 1)}, "is a checkpoint that holds one"),
         ({"model": {"version": 1, "epoch": 3}}, "is not what state_dict"),
     ],
 )
