@@ -101,6 +101,8 @@ def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]
         shard_bytes = os.path.getsize(path)
         with tarfile.open(path, "r:") as archive:
             for info in archive:
+                if info.size < 0:  # the next header would be sought before this one, maybe without an end
+                    raise tarfile.ReadError("a negative size")
                 if links is not None and (info.islnk() or info.issym()):
                     links.append(info.name)
                 if not info.isreg() or info.issparse():

@@ -202,6 +202,19 @@ def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], messa
     assert list(tmp_path.iterdir()) == [shard]
 
 
+@pytest.mark.parametrize("size", [-1, -512, -2048])
+def test_a_member_of_negative_size(tmp_path: Path, size: int) -> None:
+    """Python's tarfile takes it, and seeks the next header at this one, or before it."""
+    data = bytearray(write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes())
+    at = data.rindex(b"b.jpg")
+    data[at + 124 : at + 136] = size.to_bytes(12, "big", signed=True)
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    (tmp_path / "t.tar").write_bytes(data)
+    with pytest.raises(ShardError, match=r"t.tar: not a complete, uncompressed tar archive \(a negative size\)"):
+        index_shards([str(tmp_path / "t.tar")])
+
+
 def test_shards_that_are_none(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"5"})
     (tmp_path / "short.tar").write_bytes(shard.read_bytes()[:700])
