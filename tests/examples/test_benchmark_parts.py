@@ -1,6 +1,7 @@
 """Clocks, page cache, summary, and how a contender's process fails."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +70,34 @@ def test_a_contender_that_fails_says_why(tmp_path: Path) -> None:
 def test_a_process_that_vanishes_is_named(tmp_path: Path) -> None:
     with pytest.raises(ContenderError, match=r"torch: its process ended with exit code 1"):
         ContenderProcess("torch", Work(tmp_path, 8, 32, 1, 8), python="/bin/false")
+
+
+def test_a_process_ends_with_the_benchmark(tmp_path: Path) -> None:
+    """Even where that is killed, which leaves it no time to say so."""
+    code = """
+import subprocess, sys
+from pathlib import Path
+from benchmark.process import ContenderProcess
+from benchmark.work import Work
+process = ContenderProcess("webdataset", Work(Path(sys.argv[1]), 8, 32, 1, 8))
+# Holds the pipe of its orders open, as if it were busy with a turn and did not look whether they end.
+holder = subprocess.Popen(["sleep", "300"], pass_fds=[process._process.stdin.fileno()], stdout=subprocess.DEVNULL)
+print(process.pid, holder.pid, flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    folders = os.pathsep.join(sys.path)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folders}
+    ) as benchmark:
+        assert benchmark.stdout is not None
+        child, holder = map(int, benchmark.stdout.readline().split())
+        benchmark.kill()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{child}/status").exists() and "State:\tZ" not in Path(f"/proc/{child}/status").read_text():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.05)
+    os.kill(holder, signal.SIGKILL)
 
 
 def test_peers_get_the_stored_bytes_and_labels(packed: Path) -> None:

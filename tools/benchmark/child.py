@@ -7,12 +7,14 @@ have its own Python environment: nothing imported here needs gpuload. Answers go
 may print to standard output.
 """
 
+import ctypes
 import gc
 import importlib
 import importlib.metadata
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -26,6 +28,8 @@ from benchmark.work import Batches, Contender, Work
 
 # A loader fills its queues during the others' turns; these batches empty them before the clock starts.
 WARM_UP_BATCHES = 8
+
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def serve(name: str, orders: Any, answers: Any) -> None:
@@ -199,6 +203,15 @@ def _settle() -> None:
             return
 
 
+def _end_with_parent() -> None:
+    """Has Linux end this process when the benchmark ends, also by SIGTERM or SIGKILL; a turn may take minutes."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before
+        sys.exit(1)
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     with open(int(sys.argv[2]), "w") as answer_file:
         serve(sys.argv[1], sys.stdin, answer_file)
