@@ -1,5 +1,6 @@
 """Tar archives as WebDataset uses them: a sample's members are adjacent and distinguished by their extensions."""
 
+import io
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -99,7 +100,7 @@ def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]
     """
     try:
         shard_bytes = os.path.getsize(path)
-        with tarfile.open(path, "r:") as archive:
+        with _WithinFile(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for info in archive:
                 if info.size < 0:  # the next header would be sought before this one, maybe without an end
                     raise tarfile.ReadError("a negative size")
@@ -117,6 +118,21 @@ def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+class _WithinFile(io.BufferedReader):
+    """A file from which no more is read than it has.
+
+    tarfile reads long names and extended headers at once, and Python allocates beforehand as much as is asked for:
+    gigabytes, where a damaged header says so.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self._bytes = os.path.getsize(path)
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(self._bytes if size is None else min(size, self._bytes))
 
 
 def group_members(members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:

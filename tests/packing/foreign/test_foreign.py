@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -213,6 +214,25 @@ def test_a_member_of_negative_size(tmp_path: Path, size: int) -> None:
     (tmp_path / "t.tar").write_bytes(data)
     with pytest.raises(ShardError, match=r"t.tar: not a complete, uncompressed tar archive \(a negative size\)"):
         index_shards([str(tmp_path / "t.tar")])
+
+
+@pytest.mark.parametrize("kind", [b"L", b"x"], ids=["long-name", "extended-header"])
+def test_a_header_that_claims_gigabytes(tmp_path: Path, kind: bytes) -> None:
+    """No memory is allocated for what the file does not have."""
+    data = bytearray(write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes())
+    at = data.rindex(b"b.jpg")
+    data[at + 124 : at + 136] = b"77777777777\0"
+    data[at + 156 : at + 157] = kind
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    (tmp_path / "t.tar").write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ShardError, match="t.tar: not a complete, uncompressed tar archive"):
+            index_shards([str(tmp_path / "t.tar")])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_shards_that_are_none(tmp_path: Path) -> None:
