@@ -190,8 +190,8 @@ class NativeDecoder:
             except Exception as error:  # Pillow's decoders raise many kinds
                 flight.broken.setdefault(row, Fault(reason_of(error), number))
                 continue
-            for view, masks in zip(flight.views, flight.masks, strict=True):
-                masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
+            for form, view, masks in zip(self._forms, flight.views, flight.masks, strict=True):
+                masks[number][row] = crop_and_resize_mask(mask, view, row, fill, form.padding_mode)
                 if view.steps is not None:
                     moved = torch.from_numpy(masks[number][row : row + 1])
                     moved.copy_(warp_masks(moved, view.steps.select(slice(row, row + 1)), fill))
