@@ -29,6 +29,7 @@ from gpuload.decode.native.values import (
     output_of,
     row_of,
     store_row,
+    word_at,
 )
 from gpuload.types import F32, F64, I64, U8, U64, Bools
 
@@ -123,18 +124,10 @@ def _weigh(
 
 
 @inlined
-def _word(pixels: Any, at: int) -> Any:
-    """uint64: the pixel at this byte. pixels: an array of uint8 or a pointer to them."""
-    at = np.uint64(at)
-    g, b = np.uint64(pixels[at + np.uint64(1)]), np.uint64(pixels[at + np.uint64(2)])
-    return np.uint64(pixels[at]) | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
-
-
-@inlined
 def _pack(pixels: U8, begin: int, number: int, words: U64, row: int) -> None:
     """`number` pixels, the first at byte `begin`, to a row of words."""
     for x in range(number):
-        words[row, x] = _word(pixels, begin + 3 * x)
+        words[row, x] = word_at(pixels, begin + 3 * x)
 
 
 @inlined
@@ -330,7 +323,7 @@ def _crop_or_pad(
     words, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
     words_at, spare_at = np.int64(words.ctypes.data), np.int64(spare.ctypes.data)
     means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
-    outside = _word(fills, 0) << np.uint64(LINEAR_BITS)
+    outside = word_at(fills, 0) << np.uint64(LINEAR_BITS)
     places = np.empty(width, np.int64)
     for image in range(len(pictures)):
         address, rows, columns, stride, y, x, _ = pictures[image]
@@ -345,7 +338,7 @@ def _crop_or_pad(
             pixels = bytes_at(address + max(line, 0) * stride)
             for column in range(width):
                 if line >= 0 and places[column] >= 0:
-                    words[column] = _word(pixels, 3 * places[column]) << np.uint64(LINEAR_BITS)
+                    words[column] = word_at(pixels, 3 * places[column]) << np.uint64(LINEAR_BITS)
                 else:
                     words[column] = outside
             store_row(words_at, False, means, factors, output, row_of(output, image, row), spare_at)
