@@ -44,7 +44,8 @@ class Augment:
         (TensorFlow's resize_with_crop_or_pad).
         A `RandomCrop`: nothing is scaled; the image may be padded, and is cropped at a random position.
     scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
-    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with random crops of either kind, else 0) and a vertical one.
+    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
+        vertical one.
     resize: shorter side, in pixels, to which "center" resizes; by default size * 256 / 224.
     interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it.
     transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image;

@@ -104,7 +104,8 @@ def source_of(at: I64, size: I64 | int, mode: PaddingMode) -> I64:
         return np.clip(at, 0, np.asarray(size) - 1)
     period = 2 * np.asarray(size) - (2 if mode == "reflect" else 0)
     within = at % np.maximum(period, 1)
-    return np.where(within < size, within, period - within - (0 if mode == "reflect" else 1))
+    mirrored: I64 = np.where(within < size, within, period - within - (0 if mode == "reflect" else 1))
+    return mirrored
 
 
 def source_range(start: I64, stop: I64, size: I64, mode: PaddingMode) -> tuple[I64, I64]:

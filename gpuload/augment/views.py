@@ -45,9 +45,9 @@ class View(NamedTuple):
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
-    fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may extend beyond the image. flips_vertically,
-    transforms: whether there may be any; pixel transforms and erasing count as transforms. padding_mode: of `RandomCrop`.
-    The others are arguments of `Augment`.
+    fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may extend beyond the image.
+    flips_vertically, transforms: whether there may be any; pixel transforms and erasing count as transforms.
+    padding_mode: of `RandomCrop`. The others are arguments of `Augment`.
     """
 
     dtype: DType

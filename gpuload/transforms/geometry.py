@@ -1,9 +1,9 @@
 """Shears, translations and rotations as one kind of step, and how geometric steps move a point.
 
-A step `Op.AFFINE` holds the matrix (2, 3) from output to input that torchvision's `affine` and `rotate` build, row by row; its
-coordinates are pixels from the centre of the image, x to the right and y down. Each output pixel takes the input pixel
-nearest to the point that its own centre comes from, or the fill. The steps of `gpuload.transforms.warps` hold a matrix
-(3, 3) of the same kind.
+A step `Op.AFFINE` holds the matrix (2, 3) from output to input that torchvision's `affine` and `rotate` build, row by
+row; its coordinates are pixels from the centre of the image, x to the right and y down. Each output pixel takes the
+input pixel nearest to the point that its own centre comes from, or the fill. The steps of `gpuload.transforms.warps`
+hold a matrix (3, 3) of the same kind.
 """
 
 import numpy as np

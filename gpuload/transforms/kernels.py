@@ -172,10 +172,11 @@ def affine(images: Tensor, args: Tensor) -> Tensor:
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :6].reshape(n, 6, 1, 1)
-    rows = []
-    for first, size in ((0, width), (3, height)):
-        rows.append(x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2))
-    return _nearest(images, *rows, args[:, 6 : 6 + channels])
+    x_at, y_at = (
+        x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
+        for first, size in ((0, width), (3, height))
+    )
+    return _nearest(images, x_at, y_at, args[:, 6 : 6 + channels])
 
 
 def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
@@ -203,10 +204,11 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool) -> Tensor:
         rows = [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
     else:
         rows = [row.div_(matrix[:, 8]) for row in rows]
+    x_at, y_at = rows
     fill = args[:, MAP_ARGS : MAP_ARGS + channels]
     if not bilinear:
-        return _nearest(images, rows[0].add_((width - 1) / 2), rows[1].add_((height - 1) / 2), fill)
-    grid = torch.stack([rows[0].mul_(2 / width), rows[1].mul_(2 / height)], dim=-1)
+        return _nearest(images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill)
+    grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)
     fills = bool(numbers[:, MAP_ARGS:].any())
     # The last channel is the share of each pixel that is not the fill, where there is one.
     pixels = functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0) if fills else images.float()

@@ -88,9 +88,9 @@ def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws]
     if not transforms:
         return no_steps(len(draws_of(0)(0)))
     steps = join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
-    warps = (steps.ops >= Op.WARP_NEAREST).any(axis=0)
-    for at in range(len(warps) - 1, 0, -1):
-        if warps[at] and warps[at - 1]:
+    warps = np.flatnonzero((steps.ops >= Op.WARP_NEAREST).any(axis=0)).tolist()
+    for at in reversed(warps):
+        if at - 1 in warps:
             steps = _merge_warps(steps, at)
     return steps
 

@@ -264,16 +264,15 @@ def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
     forth[:, 1, 1] = -forth[:, 1, 0] * np.tan(along_x) + np.cos(turn)
     forth[:, :2, :2] *= scale[:, None, None]
     forth[:, 0, 2], forth[:, 1, 2], forth[:, 2, 2] = shift[0], shift[1], 1
-    back: F64 = np.linalg.inv(forth)
-    return back
+    return np.asarray(np.linalg.inv(forth), np.float64)
 
 
 def _is_convex(corners: F64) -> npt.NDArray[np.bool_]:
     """bool (N,): whether quadrilaterals (N, 4, 2), given clockwise, turn right at each corner."""
-    after = np.roll(corners, -1, axis=1) - corners
-    before = np.roll(after, 1, axis=1)
-    turns: npt.NDArray[np.bool_] = (before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0] > 0).all(axis=1)
-    return turns
+    after = corners[:, [1, 2, 3, 0]] - corners
+    before = after[:, [3, 0, 1, 2]]
+    turns: F64 = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    return np.asarray((turns > 0).all(axis=1))
 
 
 def _projections(points: F64, targets: F64) -> F64:

@@ -25,7 +25,8 @@ from gpuload.collector import paused_collector
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Allocate, Buffers
-from gpuload.decode.native.cuts import Cuts, Warps, leading_warps, load_compiled
+from gpuload.decode.native.cuts import Cuts, load_compiled
+from gpuload.decode.native.first_warps import FirstWarps, first_warps
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
@@ -136,7 +137,7 @@ class NativeDecoder:
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-            warps.append(leading_warps(view))
+            warps.append(first_warps(view))
         flight = _BatchInFlight(batch, views, images, masks, cuts, warps)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
@@ -204,8 +205,9 @@ class NativeDecoder:
 class _BatchInFlight:
     """A batch that the threads are decoding.
 
-    views: what is done here. images, masks: for each view, what they fill. cuts, warps: of each view. block: images that a thread takes at a time.
-    blocks: where each of them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
+    views: what is done here. images, masks: for each view, what they fill. cuts, warps: of each view.
+    block: images that a thread takes at a time. blocks: where each of them begins; its `next` is atomic.
+    broken: by row, what of a sample does not decode, and why.
     work_s: of each thread that has done its share.
     """
 
@@ -214,7 +216,7 @@ class _BatchInFlight:
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
-    warps: list[Warps | None]
+    warps: list[FirstWarps | None]
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
@@ -238,7 +240,7 @@ def _crop_and_resize(
     form: Form,
     view: View,
     cuts: Cuts,
-    warps: Warps | None,
+    warps: FirstWarps | None,
     postprocess: Postprocess,
     images: npt.NDArray[Any],
 ) -> None:
@@ -257,7 +259,12 @@ def _crop_and_resize(
 
 
 def _cut_and_warp(
-    pictures: I64, rows: slice, cuts: Cuts, warps: Warps | None, out: npt.NDArray[Any], *constants: npt.NDArray[Any]
+    pictures: I64,
+    rows: slice,
+    cuts: Cuts,
+    warps: FirstWarps | None,
+    out: npt.NDArray[Any],
+    *constants: npt.NDArray[Any],
 ) -> None:
     """Crops and resizes the pictures, then moves those that are to be moved. constants: mean and factor."""
     if warps is None:

@@ -10,7 +10,8 @@ from gpuload.augment.views import Crop
 from gpuload.collector import paused_collector
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
-from gpuload.decode.native.cuts import load_compiled, load_warp
+from gpuload.decode.native.cuts import load_compiled
+from gpuload.decode.native.first_warps import load_warp
 
 
 @dataclass(frozen=True)
