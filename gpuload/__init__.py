@@ -30,7 +30,7 @@ from gpuload.errors import (
 
 if TYPE_CHECKING:
     from gpuload import batchwise, monitor, transforms
-    from gpuload.augment import Augment
+    from gpuload.augment import Augment, RandomCrop
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
     from gpuload.fields.boxes import Boxes
@@ -62,6 +62,7 @@ __all__ = [
     "MultiHot",
     "OneHot",
     "OutputError",
+    "RandomCrop",
     "RemoteError",
     "ShardError",
     "SourceError",
@@ -86,6 +87,7 @@ _LAZY = {
     "Mixture": "order.mixture",
     "MultiHot": "fields.labels",
     "OneHot": "fields.class_numbers",
+    "RandomCrop": "augment",
     "Target": "fields.targets",
     "Tokens": "fields.arrays",
     "mix": "order.mixture",

@@ -69,7 +69,7 @@ class Moves:
 
     def draw(self, draws: Any, height: int, width: int) -> Steps:
         steps = self.transform.draw(draws, height, width)
-        return steps._replace(ops=np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING)))
+        return steps._replace(ops=np.where(steps.ops >= Op.AFFINE, steps.ops, np.int8(Op.NOTHING)))
 
 
 def classes_of(images: torch.Tensor) -> npt.NDArray[np.int64]:

@@ -33,6 +33,7 @@ OWNERS = {
         "output/arrays.py",
         "decode/postprocess.py",
         "decode/both.py",
+        "decode/dali/padding.py",
         "decode/upload.py",
         f"{_NATIVE}/decoder.py",
         "packing/image/shrink.py",

@@ -1,7 +1,8 @@
 """What is done to each image: crops, flips and transforms, drawn as numbers before images are decoded."""
 
 from gpuload.augment.augment import Augment
+from gpuload.augment.padding import RandomCrop
 from gpuload.augment.schedule import Schedule
 from gpuload.augment.views import Form, View
 
-__all__ = ["Augment", "Form", "Schedule", "View"]
+__all__ = ["Augment", "Form", "RandomCrop", "Schedule", "View"]

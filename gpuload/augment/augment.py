@@ -14,9 +14,11 @@ from gpuload.augment.crops import (
     central_fractions,
     pad_or_crop,
     random_crops,
+    unscaled,
     whole_images,
 )
 from gpuload.augment.from_torchvision import arguments_of
+from gpuload.augment.padding import RandomCrop
 from gpuload.augment.views import Crop, DType, Form, Interpolation, Layout, Normalize, View
 from gpuload.checks import FLAG, check, function
 from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, each_key, make_key, uniform
@@ -40,8 +42,10 @@ class Augment:
         "none": the whole image, stretched to size.
         "pad_or_crop": nothing is scaled; a large image is cropped to its centre, a small one padded with `fill`
         (TensorFlow's resize_with_crop_or_pad).
+        A `RandomCrop`: nothing is scaled; the image may be padded, and is cropped at a random position.
     scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
-    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with random crops, else 0) and a vertical one.
+    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
+        vertical one.
     resize: shorter side, in pixels, to which "center" resizes; by default size * 256 / 224.
     interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it.
     transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image;
@@ -58,7 +62,7 @@ class Augment:
     """
 
     size: int | tuple[int, int]
-    crop: Crop = "random"
+    crop: Crop | RandomCrop = "random"
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float | None = None
@@ -124,7 +128,7 @@ class Augment:
     def flip_probability(self) -> float:
         """Probability of a horizontal flip."""
         if self.flip is None:
-            return 0.5 if self.crop == "random" else 0.0
+            return 0.5 if self.crop == "random" or isinstance(self.crop, RandomCrop) else 0.0
         return self.flip
 
     @property
@@ -143,6 +147,7 @@ class Augment:
     @property
     def form(self) -> Form:
         """What is the same for all its batches."""
+        own = self.crop if isinstance(self.crop, RandomCrop) else None
         return Form(
             self.dtype,
             self.layout,
@@ -150,10 +155,11 @@ class Augment:
             self.normalize,
             self.mean,
             self.std,
-            self.fill,
-            pads=self.crop == "pad_or_crop",
+            self.fill if own is None else own.fill,
+            pads=self.crop == "pad_or_crop" or own is not None,
             flips_vertically=self.vertical_flip > 0,
             transforms=bool(self.transforms),
+            padding_mode="constant" if own is None else own.padding_mode,
         )
 
     def draw(
@@ -177,7 +183,8 @@ class Augment:
         # Number 0: flip; then those of a random crop; last the vertical flip. Drawn at once, since every NumPy call has
         # a cost of its own.
         last = 1 + RANDOM_CROP_DRAWS
-        numbers = np.array([0, 1, 2, 3, 4, last] if self.crop == "random" else [0, last])
+        own = [1, 2, 3, 4] if self.crop == "random" else [1, 2] if isinstance(self.crop, RandomCrop) else []
+        numbers = np.array([0, *own, last])
         drawn = uniform(key, samples * CROP_DRAWS.count + numbers[:, None])
 
         def draw_more(rows: I64) -> F64:
@@ -189,7 +196,11 @@ class Augment:
         def draws_of(transform: int) -> Any:
             return sample_draws(each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats), samples)
 
-        crops = self._crops(drawn[1:-1], draw_more, widths.astype(np.float64), heights.astype(np.float64))
+        sizes = widths.astype(np.float64), heights.astype(np.float64)
+        if isinstance(self.crop, RandomCrop):
+            crops = unscaled(self.crop.starts(drawn[1:-1], samples, *sizes, self.output_size), self.output_size)
+        else:
+            crops = self._crops(drawn[1:-1], draw_more, *sizes)
         crops = crops._replace(
             mirror=(drawn[0] < self.flip_probability).astype(np.int32),
             mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),

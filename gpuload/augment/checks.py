@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from gpuload.augment.padding import RandomCrop
 from gpuload.augment.views import Crop, DType, Interpolation, Layout, Normalize
 from gpuload.checks import (
     LARGEST,
@@ -14,6 +15,8 @@ from gpuload.checks import (
     ascending,
     check_fields,
     choice,
+    either,
+    instance,
     member,
     number,
     optional,
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 def _as_transforms(value: Any) -> tuple[Any, ...]:
     transforms = as_items(value)
     for transform in transforms:
+        if isinstance(transform, RandomCrop):
+            raise ArgumentError("Augment(transforms): RandomCrop is a crop. Give it as Augment(crop=RandomCrop(...))")
         if not hasattr(transform, "draw") or isinstance(transform, type):
             raise ArgumentError(
                 f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Augment.torchvision(...) "
@@ -41,7 +46,11 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 
 _RULES: dict[str, Rule[Any]] = {
     "size": SIDES,
-    "crop": choice(*get_args(Crop)),
+    "crop": either(
+        f"one of {', '.join(map(repr, get_args(Crop)))}, or a RandomCrop",
+        instance("", RandomCrop),
+        choice(*get_args(Crop)),
+    ),
     "scale": ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area"),
     "ratio": ascending(1 / LARGEST, LARGEST, "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height"),
     "flip": optional(PROBABILITY),
@@ -67,6 +76,8 @@ def check_arguments(augment: "Augment") -> None:
     """
     check_fields(augment, **_RULES)
     _check_center(augment)
+    if augment.fill and isinstance(augment.crop, RandomCrop):
+        raise ArgumentError(f"Augment(fill={augment.fill!r}): is for crop='pad_or_crop'. Use RandomCrop(fill=...)")
     if sum(isinstance(transform, RandomErasing) for transform in augment.transforms) > 1:
         raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
     if augment.dtype == "uint8" and augment.normalize == "image":

@@ -15,7 +15,7 @@ class Crops(NamedTuple):
     """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
     start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of `pad_or_crop`, which may
-        extend beyond the image on all sides; what is outside is padding.
+        extend beyond the image on all sides, as may that of `RandomCrop`; what is outside is padding.
     roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
         window is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
@@ -122,7 +122,12 @@ def pad_or_crop(width: F64, height: F64, size: tuple[int, int]) -> Crops:
     source = np.stack([height, width], axis=1)
     surplus = source - np.array(size, np.float64)
     start = np.sign(surplus) * np.floor(np.abs(surplus) / 2)
-    return _whole(start, np.broadcast_to(np.array(size, np.float64), source.shape))
+    return unscaled(start, size)
+
+
+def unscaled(start: F64, size: tuple[int, int]) -> Crops:
+    """Windows as large as the output, float64 (N, 2) `start` their upper left corners."""
+    return _whole(start, np.broadcast_to(np.array(size, np.float64), start.shape))
 
 
 def _whole(start: F64, shape: F64) -> Crops:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuload import transforms
+from gpuload.augment.padding import RandomCrop
 from gpuload.errors import ArgumentError
 
 # These change the type of an image, not its content.
@@ -18,12 +19,18 @@ _SAME_NAME = {
     "RandomAdjustSharpness": ("sharpness_factor", "p"),
     "RandomAutocontrast": ("p",),
     "RandomEqualize": ("p",),
+    "RandomRotation": ("degrees", "interpolation", "expand", "center", "fill"),
+    "RandomAffine": ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+    "RandomPerspective": ("distortion_scale", "p", "interpolation", "fill"),
     "RandomErasing": ("p", "scale", "ratio", "value"),
     "RandAugment": ("num_ops", "magnitude", "num_magnitude_bins", "fill"),
     "TrivialAugmentWide": ("num_magnitude_bins", "fill"),
     "AutoAugment": ("policy", "fill"),
 }
-# The order in `Augment`. Flips and conversions may be anywhere: they do not affect what the others do.
+# The order in `Augment`. Conversions may be anywhere. So may flips, where what comes before them does the same to a
+# flipped image (`_check_flip`).
+_FLIPS = ("RandomHorizontalFlip", "RandomVerticalFlip")
+_TOGETHER = (("Resize", "CenterCrop"), ("Pad", "RandomCrop"))
 _STAGES = ("crop and resize", "transforms of pixels", "Normalize", "RandomErasing")
 
 
@@ -55,8 +62,10 @@ def arguments_of(transform: Any) -> dict[str, Any]:
         read = _READERS.get(name)
         pixels = None if read is not None else _pixels(step, unit)  # unknown names are refused before a wrong order
         _check_order(name, names)
+        if name in _FLIPS:
+            _check_flip(name, found["transforms"])
         if read is not None:
-            found.update(read(step, found))
+            found.update(read(step, found, unit))
         else:
             found["transforms"].append(pixels)
         names.append(name)
@@ -65,6 +74,8 @@ def arguments_of(transform: Any) -> dict[str, Any]:
             f"Augment.torchvision: Resize({found['resize']}) without a CenterCrop gives images of different sizes, "
             "which make no batch. Use Resize((height, width))"
         )
+    if found.pop("pad", None) is not None:
+        raise ArgumentError("Augment.torchvision: Pad without a RandomCrop after it. Use Augment(crop='pad_or_crop')")
     if "size" not in found:
         raise ArgumentError(f"Augment.torchvision: {_name(transform)} holds no crop or resize, which gives the size")
     return {**found, "transforms": tuple(found["transforms"])}
@@ -80,7 +91,7 @@ def _check_order(name: str, before: Sequence[str]) -> None:
             raise ArgumentError(
                 f"Augment.torchvision: {name} comes after {other}; the order here is {', '.join(_STAGES)}"
             )
-        if stage == 0 and _stage(other) == 0 and (other, name) != ("Resize", "CenterCrop"):
+        if stage == 0 and _stage(other) == 0 and (other, name) not in _TOGETHER:
             raise ArgumentError(f"Augment.torchvision: {other} and {name} both crop or resize; here one of them can")
     if stage and stage != 2 and not any(_stage(other) == 0 for other in before):
         raise ArgumentError(f"Augment.torchvision: {name} comes before crop and resize; here pixels change after them")
@@ -89,8 +100,23 @@ def _check_order(name: str, before: Sequence[str]) -> None:
 def _stage(name: str) -> int | None:
     """Its index in `_STAGES`; None: it may be anywhere."""
     if name in _READERS:
-        return {"Normalize": 2, "RandomHorizontalFlip": None, "RandomVerticalFlip": None}.get(name, 0)
+        return None if name in _FLIPS else 2 if name == "Normalize" else 0
     return 3 if name == "RandomErasing" else 1
+
+
+def _check_flip(name: str, before: Sequence[Any]) -> None:
+    """Raises ArgumentError where a flip would change what comes before it: flips are first here."""
+    for transform in before:
+        if isinstance(transform, transforms.RandomApply):
+            _check_flip(name, transform.transforms)
+        elif isinstance(transform, transforms.RandomRotation | transforms.RandomAffine):
+            shear: Any = getattr(transform, "shear", None) or ()
+            ranges: Any = [transform.degrees, shear[:2], shear[2:]]
+            if transform.center is not None or any(limits and limits[0] != -limits[1] for limits in ranges):
+                raise ArgumentError(
+                    f"Augment.torchvision: {name} comes after a {_name(transform)} that turns images to one side more "
+                    "than to the other; here flips come first. Put it before"
+                )
 
 
 def _unit(step: Any, before: int) -> int:
@@ -111,7 +137,36 @@ def _flatten(transform: Any) -> Iterator[Any]:
         yield transform
 
 
-def _random_resized_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _pad(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    return {"pad": _random_crop_of(step, unit, _sides(step))}
+
+
+def _random_crop(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    crop, before = _random_crop_of(step, unit, _sides(step), bool(step.pad_if_needed)), found.get("pad")
+    if before is not None and crop != RandomCrop():
+        raise ArgumentError("Augment.torchvision: Pad comes before a RandomCrop that pads, too; here one of them can")
+    return {"size": _size(step.size), "crop": before or crop, "pad": None}
+
+
+def _random_crop_of(step: Any, unit: int, padding: Any, pad_if_needed: bool = False) -> RandomCrop:
+    fill, mode = _levels(_plain(step.fill), unit) or 0, step.padding_mode
+    whole = tuple(map(round, fill)) if isinstance(fill, tuple) else round(fill)
+    # Without padding, and in another mode, it has no effect.
+    used = mode == "constant" and (padding is not None or pad_if_needed)
+    return RandomCrop(padding, pad_if_needed, whole if used else 0, mode if padding or pad_if_needed else "constant")
+
+
+def _sides(step: Any) -> Any:
+    """As given, or (left, top, right, bottom), where v2's RandomCrop stores (left, right, top, bottom)."""
+    padding = _plain(step.padding) if step.padding is not None else None
+    is_v2 = ".v2." in type(step).__module__
+    if isinstance(padding, tuple) and is_v2 and _name(step) == "RandomCrop":
+        left, right, top, bottom = padding
+        padding = (left, top, right, bottom)
+    return padding if not isinstance(padding, tuple) or len(set(padding)) > 1 else padding[0]
+
+
+def _random_resized_crop(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
     return {
         "size": _size(step.size),
         "crop": "random",
@@ -121,7 +176,7 @@ def _random_resized_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _resize(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
     if step.max_size is not None:
         raise ArgumentError(f"Augment.torchvision: Resize(max_size={step.max_size!r}) has no counterpart")
     if isinstance(step.size, int) or len(step.size) == 1:
@@ -129,7 +184,7 @@ def _resize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": _size(step.size), "crop": "none", "interpolation": _interpolation(step)}
 
 
-def _center_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _center_crop(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
     if "resize" not in found:
         raise ArgumentError(
             "Augment.torchvision: CenterCrop without a Resize(side) before it. Use Augment(crop='pad_or_crop')"
@@ -137,18 +192,21 @@ def _center_crop(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": _size(step.size), "crop": "center"}
 
 
-def _normalize(step: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _normalize(step: Any, found: Mapping[str, Any], unit: int) -> dict[str, Any]:
     """One number stands for all three channels, as in torchvision."""
     mean, std = tuple(step.mean), tuple(step.std)
     return {"mean": mean * 3 if len(mean) == 1 else mean, "std": std * 3 if len(std) == 1 else std}
 
 
-_READERS: dict[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
+# A reader is given the transform, what was found before it, and the unit of levels.
+_READERS: dict[str, Callable[[Any, Mapping[str, Any], int], dict[str, Any]]] = {
+    "Pad": _pad,
+    "RandomCrop": _random_crop,
     "RandomResizedCrop": _random_resized_crop,
     "Resize": _resize,
     "CenterCrop": _center_crop,
-    "RandomHorizontalFlip": lambda step, found: {"flip": float(step.p)},
-    "RandomVerticalFlip": lambda step, found: {"vertical_flip": float(step.p)},
+    "RandomHorizontalFlip": lambda step, found, unit: {"flip": float(step.p)},
+    "RandomVerticalFlip": lambda step, found, unit: {"vertical_flip": float(step.p)},
     "Normalize": _normalize,
 }
 
@@ -160,13 +218,14 @@ def _pixels(step: Any, unit: int) -> Any:
         return transforms.RandomApply(tuple(_pixels(inner, unit) for inner in step.transforms), p=float(step.p))
     if name not in _SAME_NAME:
         raise ArgumentError(
-            f"Augment.torchvision: {name} has no counterpart. Known: RandomResizedCrop, Resize, CenterCrop, flips, "
-            f"Normalize, RandomApply, {', '.join(_SAME_NAME)}. Others can be given to DaliIterator as batch_transforms"
+            f"Augment.torchvision: {name} has no counterpart. Known: RandomResizedCrop, Resize, CenterCrop, "
+            f"RandomCrop, Pad, flips, Normalize, RandomApply, {', '.join(_SAME_NAME)}. Others can be given to "
+            "DaliIterator as batch_transforms"
         )
     arguments = {key: _plain(getattr(step, key)) for key in _SAME_NAME[name]}
     if "fill" in arguments:
         mode = getattr(step.interpolation, "value", step.interpolation)
-        if mode != "nearest":
+        if "interpolation" not in arguments and mode != "nearest":
             raise ArgumentError(f"Augment.torchvision: {name}(interpolation={mode!r}); expected nearest, its default")
         arguments["fill"] = _levels(arguments["fill"], unit)
     elif name == "RandomSolarize":

@@ -81,7 +81,7 @@ def _views(augment: Augments) -> tuple[Augment, ...]:
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
     for name in Form._fields:
         if name not in free and getattr(one, name) != getattr(other, name):
-            what = "crop='pad_or_crop'" if name == "pads" else name
+            what = "crop='pad_or_crop' or RandomCrop" if name == "pads" else name
             raise ArgumentError(
                 f"augment: {which} differ in {what} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
                 "epochs sizes, other crops, flips and transforms may change. Or construct another DaliIterator"

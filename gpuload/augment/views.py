@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 from gpuload.augment.crops import Crops
+from gpuload.augment.padding import Levels, PaddingMode
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
 from gpuload.types import I64
@@ -44,9 +45,9 @@ class View(NamedTuple):
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
-    fill: level 0..255 of what is padded. pads: whether a crop may extend beyond the image. flips_vertically,
-    transforms: whether there may be any; pixel transforms and erasing count as transforms. The others are arguments of
-    `Augment`.
+    fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may extend beyond the image.
+    flips_vertically, transforms: whether there may be any; pixel transforms and erasing count as transforms.
+    padding_mode: of `RandomCrop`. The others are arguments of `Augment`.
     """
 
     dtype: DType
@@ -55,15 +56,22 @@ class Form(NamedTuple):
     normalize: Normalize
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    fill: int
+    fill: Levels
     pads: bool
     flips_vertically: bool
     transforms: bool
+    padding_mode: PaddingMode = "constant"
+
+    @property
+    def fills(self) -> tuple[int, ...]:
+        """The fill of each channel."""
+        return (self.fill,) * 3 if isinstance(self.fill, int) else self.fill
 
     @property
     def is_plain(self) -> bool:
-        """Whether pixels are only cropped, resized, flipped and normalised by constants."""
-        return not self.transforms and (self.normalize == "constants" or self.dtype == "uint8")
+        """Whether pixels are only cropped, resized, flipped, padded with a colour and normalised by constants."""
+        constant = self.normalize == "constants" or self.dtype == "uint8"
+        return constant and not self.transforms and self.padding_mode == "constant"
 
     @property
     def levels(self) -> "Form":

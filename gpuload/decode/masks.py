@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from gpuload.augment import View
+from gpuload.augment.padding import PaddingMode, source_of
 from gpuload.headers import png, sound_png
 from gpuload.types import U8, HeightWidth
 
@@ -50,11 +51,11 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
     return mask
 
 
-def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int) -> U8:
+def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, mode: PaddingMode = "constant") -> U8:
     """uint8 (height, width) of the output: cropped, resized to the nearest pixel and flipped as image `row` is.
 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
-    do. fill: the class outside of the image.
+    do. fill: the class outside of the image. mode: what is there, in the words of `RandomCrop`.
     """
     crops = view.crops
     source = []
@@ -63,12 +64,11 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int) -> U8:
         region = float(crops.roi_end[row, axis]) - low
         # Multiplied first: where a centre lies between two pixels, a rounded step would choose either.
         at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
-        source.append(start + np.clip(at, 0, crops.shape[row, axis] - 1))
+        source.append(source_of(start + np.clip(at, 0, crops.shape[row, axis] - 1), mask.shape[axis], mode))
     y, x = source
-    height, width = mask.shape
-    result: U8 = mask[np.clip(y, 0, height - 1)[:, None], np.clip(x, 0, width - 1)]
-    result[(y < 0) | (y >= height)] = fill
-    result[:, (x < 0) | (x >= width)] = fill
+    result: U8 = mask[y[:, None], x]
+    result[y < 0] = fill
+    result[:, x < 0] = fill
     if crops.mirror[row]:
         result = result[:, ::-1]
     if crops.mirror_y[row]:

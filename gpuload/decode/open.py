@@ -78,6 +78,12 @@ def open_decoder(
     """
     if graph is not None and name != "dali":
         raise ArgumentError("graph: DALI operators need decoder='dali'")
+    modes = {form.padding_mode for form in schedule.forms} - {"constant"}
+    if graph is not None and modes:
+        raise ArgumentError(
+            f"graph: DALI operators come before the padding of RandomCrop(padding_mode={modes.pop()!r}). Use "
+            "padding_mode='constant', or transforms"
+        )
     if mask_fills is None:
         return Guard(NoDecoder())
     manifests = [dataset.manifest for dataset in datasets]
@@ -125,15 +131,18 @@ def _open_dali(
     """The decoder, and what finds the samples that it must not be given."""
     is_plain = all(form.is_plain for form in forms)
     if not is_plain:
-        require("decoder='dali': transforms, normalize='image' and erasing need torch", "torch")
+        require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
     from gpuload.decode.dali.decoder import DaliDecoder
 
     dali = DaliDecoder(forms, stored, device_id=device_id, **options)
     if is_plain:
         return dali, dali.find_faults
+    from gpuload.decode.dali.padding import PaddingDecoder
     from gpuload.decode.postprocess import PostprocessingDecoder
 
-    return PostprocessingDecoder(dali, forms, stored.mask_fills, device_id), dali.find_faults
+    pads = any(form.padding_mode != "constant" for form in forms)
+    decoder = PaddingDecoder(dali, forms) if pads else dali
+    return PostprocessingDecoder(decoder, forms, stored.mask_fills, device_id), dali.find_faults
 
 
 def _is_raw(dataset: Dataset) -> bool:

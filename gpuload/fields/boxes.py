@@ -244,7 +244,7 @@ def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F
     """Moves a batch's boxes to its output images and clips them.
 
     boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: int64 (T,), the row in the batch of
-    each box's image. size: (height, width) of the output. affine: float64 (N, 2, 3) as in `Rows`.
+    each box's image. size: (height, width) of the output. affine: float64 (N, 2, 3) or (N, 3, 3) as in `Rows`.
 
     Returns the boxes, float64 (T, 4) in pixels of the output images, and the visible fraction of each box's area,
     float64 (T,), which is 0 for an empty box. A rotated box becomes the smallest upright box around it, as in
@@ -258,7 +258,7 @@ def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F
     moved = (clipped - low) * (extent / (high - low))
     moved = np.where(flips(view, images)[:, None], extent - moved[:, ::-1], moved)
     if affine is not None:
-        moved = _bounding_boxes(moved, affine[images])
+        moved = (_bounding_boxes if affine.shape[1] == 2 else _bounding_boxes_in_perspective)(moved, affine[images])
         visible *= _fraction(_areas(np.clip(moved, 0, extent)), _areas(moved))
     # Needed without an affine too: rounding may have moved a side outside by less than a thousandth of a pixel.
     return np.clip(moved, 0, extent).reshape(-1, 4), visible
@@ -278,6 +278,15 @@ def _bounding_boxes(corners: F64, affines: F64) -> F64:
     centers = np.einsum("tij,tj->ti", matrices, corners.mean(axis=1)) + shifts
     half_sizes = np.einsum("tij,tj->ti", np.abs(matrices), (corners[:, 1] - corners[:, 0]) / 2)
     return np.stack([centers - half_sizes, centers + half_sizes], axis=1)
+
+
+def _bounding_boxes_in_perspective(corners: F64, maps: F64) -> F64:
+    """The same for `maps` (T, 3, 3), of all four corners."""
+    four = corners[:, [0, 0, 1, 1], [0, 0, 0, 0]], corners[:, [0, 1, 0, 1], [1, 1, 1, 1]]
+    points = np.stack([*four, np.ones(four[0].shape)], axis=2)
+    moved = np.einsum("tij,tpj->tpi", maps, points)
+    moved = moved[..., :2] / moved[..., 2:]
+    return np.stack([moved.min(axis=1), moved.max(axis=1)], axis=1)
 
 
 def _areas(corners: F64) -> F64:

@@ -34,6 +34,6 @@ def crop_and_flip(points: F64, images: I64, view: View, size: HeightWidth) -> F6
 
 
 def apply_affine(points: F64, images: I64, affine: F64) -> F64:
-    """float64 (T, 2): points of the cropped images after the affine map (N, 2, 3) of each image, see `Rows.affines`."""
+    """float64 (T, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
     moved: F64 = np.einsum("tij,tj->ti", affine[images, :, :2], points) + affine[images, :, 2]
-    return moved
+    return moved if affine.shape[1] == 2 else moved[:, :2] / moved[:, 2:]

@@ -61,8 +61,9 @@ class Rows:
     members: for fields that stay in the shard, the bytes of their elements: N views, uint8 (bytes,).
     views: the crop and flips of each view of the samples, at least one. sizes: (height, width) of each view's output.
     affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
-        in the final one, or None if no transform moves pixels. Both are measured from the upper left corner of the
-        image, so pixel 0 lies between 0 and 1.
+        in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are
+        divided by; or None if no transform moves pixels. Both are measured from the upper left corner of the image, so
+        pixel 0 lies between 0 and 1.
     """
 
     columns: Mapping[str, Any]

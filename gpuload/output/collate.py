@@ -13,7 +13,10 @@ from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.boxes import BoundBoxes
 from gpuload.fields.integers import BoundIntegers
+from gpuload.fields.keypoints import BoundKeypoints
+from gpuload.fields.rows import BoundField
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.index_check import check_first_rows
@@ -55,6 +58,7 @@ class Collate:
             check_first_rows(dataset)
         bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in added]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
+        _check_padding(self._bound, schedule)
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]
         self.has_images = any(isinstance(field, PixelField) and field.kind == "image" for field in bound)
         self.masks, self.mask_fills = tuple(m.name for m in masks), tuple(m.fill for m in masks)
@@ -131,6 +135,17 @@ class Collate:
         """Images, and added fields of that shape, get the batch's dtype; all else stays as it is."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
+    """Refuses boxes and keypoints of images that show parts of themselves again, of which those would lack theirs."""
+    modes = {form.padding_mode for form in schedule.forms} - {"constant"}
+    for field in bound:
+        if modes and isinstance(field, BoundBoxes | BoundKeypoints):
+            raise ArgumentError(
+                f"fields: {field.name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
+                "shows parts of the image again. Use padding_mode='constant'"
+            )
 
 
 def _clear(pixels: Any, rows: list[int], level: int) -> None:

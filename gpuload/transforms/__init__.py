@@ -4,10 +4,11 @@ They are specifications, which draw the steps of each image as numbers; nothing 
 steps, and needs it. Each module lists in `__all__` what users use.
 """
 
-from gpuload.transforms import auto, color, compose, erasing
+from gpuload.transforms import auto, color, compose, erasing, warps
 from gpuload.transforms.auto import *
 from gpuload.transforms.color import *
 from gpuload.transforms.compose import *
 from gpuload.transforms.erasing import *
+from gpuload.transforms.warps import *
 
-__all__ = sorted([*auto.__all__, *color.__all__, *compose.__all__, *erasing.__all__])
+__all__ = sorted([*auto.__all__, *color.__all__, *compose.__all__, *erasing.__all__, *warps.__all__])

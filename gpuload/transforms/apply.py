@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from gpuload.transforms.erasing import ErasedRegions
-from gpuload.transforms.kernels import KERNELS, gaussian_blur
+from gpuload.transforms.kernels import KERNELS, gaussian_blur, warp
 from gpuload.transforms.noise import normal_noise, on_device
-from gpuload.transforms.steps import Op, Steps
+from gpuload.transforms.steps import MAP_ARGS, Op, Steps
 from gpuload.types import F32, I8, I64
 
 Tensor = torch.Tensor
@@ -33,8 +33,11 @@ def apply_steps(images: Tensor, steps: Steps) -> Tensor:
 @torch.no_grad()
 def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
     """Masks uint8 (n, h, w) after the geometric steps of their images, by nearest pixel; `fill` from outside."""
-    geometric = Steps(np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING)), steps.args.copy())
-    geometric.args[:, :, 6] = fill
+    ops = np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING))
+    ops[steps.ops >= Op.WARP_NEAREST] = Op.WARP_NEAREST
+    geometric = Steps(ops, steps.args.copy())
+    geometric.args[:, :, 6][ops == Op.AFFINE] = fill
+    geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill
     return apply_steps(masks.unsqueeze(1), geometric).squeeze(1)
 
 
@@ -136,4 +139,6 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
+    if code >= Op.WARP_NEAREST:
+        return warp(images, args, numbers, code == Op.WARP_BILINEAR)
     return KERNELS[Op(code)](images, args)

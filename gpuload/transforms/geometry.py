@@ -1,14 +1,15 @@
-"""Shears, translations and rotations as one kind of step, and how they move a point.
+"""Shears, translations and rotations as one kind of step, and how geometric steps move a point.
 
-A step holds the matrix (2, 3) from output to input that torchvision's `affine` and `rotate` build, row by row; its
-coordinates are pixels from the centre of the image, x to the right and y down. Each output pixel takes the input pixel
-nearest to the point that its own centre comes from, or the fill.
+A step `Op.AFFINE` holds the matrix (2, 3) from output to input that torchvision's `affine` and `rotate` build, row by
+row; its coordinates are pixels from the centre of the image, x to the right and y down. Each output pixel takes the
+input pixel nearest to the point that its own centre comes from, or the fill. The steps of `gpuload.transforms.warps`
+hold a matrix (3, 3) of the same kind.
 """
 
 import numpy as np
 
 from gpuload.checks import either, number, optional, several
-from gpuload.transforms.steps import Op, Steps, one_step
+from gpuload.transforms.steps import MAP_ARGS, Op, Steps, one_step
 from gpuload.types import F64
 
 Fill = float | tuple[float, float, float] | None  # level where there is no pixel of the image; None is black
@@ -59,20 +60,25 @@ def _affine(
 
 
 def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
-    """How the geometric steps of each image move a point: float64 (N, 2, 3), or None if there are none.
+    """How the geometric steps of each image move a point: float64 (N, 2, 3), or (N, 3, 3) if there is a perspective
+    among them, or None if there are none.
 
     Points are (x, y) in pixels from the top left corner, (0, 0), as for boxes; a pixel's centre is at .5. A point of
-    the image before the steps moves to `matrix[:, :2] @ point + matrix[:, 2]`.
+    the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
+    `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = steps.ops == Op.AFFINE
+    geometric = steps.ops >= Op.AFFINE
     if not geometric.any():
         return None
-    whole = np.tile(np.eye(3), (len(steps.ops), 1, 1))
+    whole, has_perspective = np.tile(np.eye(3), (len(steps.ops), 1, 1)), False
     for step in np.flatnonzero(geometric.any(axis=0)):
         chosen = geometric[:, step]
         back = np.tile(np.eye(3), (int(chosen.sum()), 1, 1))
-        back[:, :2] = steps.args[chosen, step, :6].reshape(-1, 2, 3)
+        args, is_warp = steps.args[chosen, step], steps.ops[chosen, step] != Op.AFFINE
+        back[~is_warp, :2] = args[~is_warp, :6].reshape(-1, 2, 3)
+        back[is_warp] = args[is_warp, :MAP_ARGS].reshape(-1, 3, 3)
+        has_perspective |= bool(args[is_warp, 6:8].any())
         whole[chosen] = np.linalg.inv(back) @ whole[chosen]
     to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
     moved: F64 = np.linalg.inv(to_centre) @ whole @ to_centre
-    return moved[:, :2]
+    return moved if has_perspective else moved[:, :2] / moved[:, 2:, 2:]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gpuload.transforms.steps import Op
+from gpuload.transforms.steps import MAP_ARGS, Op
 from gpuload.types import F32
 
 Tensor = torch.Tensor
@@ -172,14 +172,51 @@ def affine(images: Tensor, args: Tensor) -> Tensor:
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
     matrix = args[:, :6].reshape(n, 6, 1, 1)
-    rows = []
-    for first, size in ((0, width), (3, height)):
-        source = x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
-        rows.append(source.round_().clamp_(-1, size).int())  # -1 and size: the frame
-    framed = args[:, 6 : 6 + channels].to(torch.uint8).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
+    x_at, y_at = (
+        x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2] + (size - 1) / 2)
+        for first, size in ((0, width), (3, height))
+    )
+    return _nearest(images, x_at, y_at, args[:, 6 : 6 + channels])
+
+
+def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
+    """The pixels nearest to x, y, float32 (n, h, w), which are overwritten, or the fill (n, c)."""
+    n, channels, height, width = images.shape
+    # -1 and the size: the frame.
+    x, y = (at.round_().clamp_(-1, size).int() for at, size in ((x, width), (y, height)))
+    framed = fill.to(torch.uint8).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
     framed[:, :, 1:-1, 1:-1] = images
-    source = rows[1].add_(1).mul_(width + 2).add_(rows[0]).add_(1).view(n, 1, -1).long()
+    source = y.add_(1).mul_(width + 2).add_(x).add_(1).view(n, 1, -1).long()
     return framed.view(n, channels, -1).gather(2, source.expand(-1, channels, -1)).view_as(images)
+
+
+def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool) -> Tensor:
+    """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill; (n, c, h, w), of
+    any number of channels c. `numbers` are `args` as a NumPy array.
+    """
+    n, channels, height, width = images.shape
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    y = (torch.arange(height, device=images.device) - (height - 1) / 2).view(-1, 1)
+    matrix = args[:, :MAP_ARGS].reshape(n, MAP_ARGS, 1, 1)
+    rows = [x * matrix[:, first] + (y * matrix[:, first + 1] + matrix[:, first + 2]) for first in (0, 3)]
+    if numbers[:, 6:8].any():
+        along = x * matrix[:, 6] + (y * matrix[:, 7] + matrix[:, 8])
+        rows = [row.div_(along).nan_to_num_(nan=torch.inf) for row in rows]
+    else:
+        rows = [row.div_(matrix[:, 8]) for row in rows]
+    x_at, y_at = rows
+    fill = args[:, MAP_ARGS : MAP_ARGS + channels]
+    if not bilinear:
+        return _nearest(images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill)
+    grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)
+    fills = bool(numbers[:, MAP_ARGS:].any())
+    # The last channel is the share of each pixel that is not the fill, where there is one.
+    pixels = functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0) if fills else images.float()
+    pixels = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    if fills:
+        outside = pixels[:, channels:].neg().add_(1)
+        pixels = pixels[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
+    return _levels(pixels.round_())
 
 
 KERNELS: dict[Op, Kernel] = {

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
 from gpuload.types import F32, F64, I8, U64, Bools
 
-ARGS = 9  # numbers that a step takes, at most
+ARGS = 12  # numbers that a step takes, at most
+MAP_ARGS = 9  # those of a warp's matrix; its fill follows
 
 
 class Op(IntEnum):
@@ -37,6 +38,8 @@ class Op(IntEnum):
     INVERT = 11
     SHARPNESS = 12  # factor
     AFFINE = 13  # matrix (2, 3) from output to input, pixels from the centre (see geometry.py); fill R, G, B
+    WARP_NEAREST = 14  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
+    WARP_BILINEAR = 15  # the same
 
 
 class Steps(NamedTuple):
@@ -77,10 +80,39 @@ def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
 
 
 def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:
-    """The steps of all transforms, one after another; `draws_of(i)` gives the random numbers of transform i."""
+    """The steps of all transforms, one after another; `draws_of(i)` gives the random numbers of transform i.
+
+    Warps that follow each other become one where their interpolation and fills are the same, so that pixels are
+    interpolated once.
+    """
     if not transforms:
         return no_steps(len(draws_of(0)(0)))
-    return join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
+    steps = join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
+    warps = np.flatnonzero((steps.ops >= Op.WARP_NEAREST).any(axis=0)).tolist()
+    for at in reversed(warps):
+        if at - 1 in warps:
+            steps = _merge_warps(steps, at)
+    return steps
+
+
+def _merge_warps(steps: Steps, at: int) -> Steps:
+    """The same with step `at` merged into the one before, or as it is where they differ for any image."""
+    ops, args = steps.ops[:, at - 1 : at + 1], steps.args[:, at - 1 : at + 1]
+    idle = ops == Op.NOTHING
+    fills = args[:, :, MAP_ARGS:]
+    alike = np.unique(ops[~idle])
+    if len(alike) > 1 or alike[0] < Op.WARP_NEAREST or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any():
+        return steps
+    maps = args[:, :, :MAP_ARGS].reshape(-1, 2, 3, 3).astype(np.float64)
+    maps[idle] = np.eye(3)
+    merged = np.concatenate(
+        [(maps[:, 0] @ maps[:, 1]).reshape(-1, MAP_ARGS), np.where(idle[:, :1], fills[:, 1], fills[:, 0])], axis=1
+    )
+    both = Steps(
+        np.where(idle.all(axis=1), np.int8(Op.NOTHING), np.int8(alike[0]))[:, None], merged[:, None].astype(np.float32)
+    )
+    left, right = (Steps(steps.ops[:, rows], steps.args[:, rows]) for rows in (slice(at - 1), slice(at + 1, None)))
+    return join([left, both, right])
 
 
 def join(steps: Sequence[Steps]) -> Steps:

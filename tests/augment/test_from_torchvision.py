@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +75,10 @@ def policy_named(name: str) -> Any:
     return importlib.import_module("torchvision.transforms").AutoAugmentPolicy(name)
 
 
+def bilinear() -> Any:
+    return importlib.import_module("torchvision.transforms").InterpolationMode.BILINEAR
+
+
 PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.ColorJitter(0.4), own.ColorJitter((0.6, 1.4))),
     (
@@ -98,6 +103,16 @@ PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
         lambda tv: tv.RandomApply([tv.ColorJitter(hue=0.1), tv.RandomInvert(1.0)], p=0.8),
         own.RandomApply((own.ColorJitter(hue=(-0.1, 0.1)), own.RandomInvert(1.0)), p=0.8),
     ),
+    (
+        lambda tv: tv.RandomRotation(15, bilinear(), center=[3, 4], fill=7),
+        own.RandomRotation((-15, 15), "bilinear", center=(3, 4), fill=7),
+    ),
+    (
+        lambda tv: tv.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), [-3, 4, -5, 6], fill=[1, 2, 3]),
+        own.RandomAffine((-5, 10), (0.1, 0.2), (0.9, 1.1), (-3, 4, -5, 6), fill=(1, 2, 3)),
+    ),
+    (lambda tv: tv.RandomAffine(0, shear=8), own.RandomAffine(0, shear=(-8, 8))),
+    (lambda tv: tv.RandomPerspective(0.3, 0.7), own.RandomPerspective(0.3, 0.7)),
     (lambda tv: tv.RandomErasing(), own.RandomErasing(value=0)),
     (lambda tv: tv.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5), own.RandomErasing(0.3, (0.1, 0.2), (0.5, 2), 1.5)),
     (lambda tv: tv.RandomErasing(value="random"), own.RandomErasing(value="random")),
@@ -107,8 +122,43 @@ PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
 
 @pytest.mark.parametrize(("theirs", "ours"), PIXELS, ids=[str(number) for number in range(len(PIXELS))])
 def test_transforms_of_pixels(tv: ModuleType, theirs: Callable[[Any], Any], ours: Any) -> None:
-    found = build(tv, tv.RandomResizedCrop(64), theirs(tv), tv.RandomHorizontalFlip(0))
+    found = build(tv, tv.RandomResizedCrop(64), tv.RandomHorizontalFlip(0), theirs(tv))
     assert found == Augment(64, transforms=[ours], **PLAIN)
+
+
+CROPS: list[tuple[Callable[[Any], list[Any]], gpuload.RandomCrop]] = [
+    (lambda tv: [tv.RandomCrop(32)], gpuload.RandomCrop()),
+    (lambda tv: [tv.RandomCrop(32, padding=4)], gpuload.RandomCrop(4)),
+    (lambda tv: [tv.RandomCrop([32], (4, 5), fill=9)], gpuload.RandomCrop((4, 5, 4, 5), fill=9)),
+    (lambda tv: [tv.RandomCrop(32, (1, 2, 3, 4), True)], gpuload.RandomCrop((1, 2, 3, 4), pad_if_needed=True)),
+    (lambda tv: [tv.RandomCrop(32, 4, padding_mode="reflect")], gpuload.RandomCrop(4, padding_mode="reflect")),
+    (
+        lambda tv: [tv.RandomCrop(32, pad_if_needed=True, fill=(1, 2, 3))],
+        gpuload.RandomCrop(pad_if_needed=True, fill=(1, 2, 3)),
+    ),
+    (
+        lambda tv: [tv.Pad((3, 4), padding_mode="symmetric"), tv.RandomHorizontalFlip(0), tv.RandomCrop(32)],
+        gpuload.RandomCrop((3, 4), padding_mode="symmetric"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), CROPS, ids=[str(number) for number in range(len(CROPS))])
+def test_random_crops_and_their_padding(
+    tv: ModuleType, theirs: Callable[[Any], list[Any]], ours: gpuload.RandomCrop
+) -> None:
+    found = build(tv, *theirs(tv)).crop
+    assert isinstance(found, gpuload.RandomCrop)
+    drawn, sizes = np.random.default_rng(0).random((2, 50)), np.full(50, 40.0)
+    expected = ours.starts(drawn, np.arange(50), sizes, sizes, (32, 32))
+    np.testing.assert_array_equal(found.starts(drawn, np.arange(50), sizes, sizes, (32, 32)), expected)
+    assert (found.fill, found.pad_if_needed, found.padding_mode) == (ours.fill, ours.pad_if_needed, ours.padding_mode)
+
+
+def test_a_fill_of_float_images_is_of_0_to_1(transforms: ModuleType) -> None:
+    v1 = importlib.import_module("torchvision.transforms")
+    for tv in (v1, transforms):
+        assert build(tv, v1.ToTensor(), tv.RandomCrop(32, 4, fill=0.5)).crop == gpuload.RandomCrop(4, fill=128)
 
 
 def test_several_keep_their_order(tv: ModuleType) -> None:
@@ -146,11 +196,36 @@ class Unheard:
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (
-        lambda tv: [tv.RandomResizedCrop(32), tv.RandomRotation(10)],
-        "RandomRotation has no counterpart. Known: RandomResizedCrop, Resize",
+        lambda tv: [tv.RandomResizedCrop(32), tv.ElasticTransform()],
+        "ElasticTransform has no counterpart. Known: RandomResizedCrop, Resize",
     ),
     (lambda tv: [Unheard()], "Unheard has no counterpart.*batch_transforms"),
-    (lambda tv: [tv.RandomResizedCrop(32), tv.RandomApply([tv.RandomAffine(10)])], "RandomAffine has no counterpart"),
+    (
+        lambda tv: [tv.RandomResizedCrop(32), tv.RandomApply([tv.ElasticTransform()])],
+        "ElasticTransform has no counterpart",
+    ),
+    (
+        lambda tv: [tv.RandomResizedCrop(32), tv.RandomRotation(10, expand=True)],
+        r"RandomRotation\(expand=True\): gives images of different sizes, which make no batch",
+    ),
+    (
+        lambda tv: [tv.RandomRotation(10), tv.RandomResizedCrop(32)],
+        "RandomRotation comes before crop and resize; here pixels change after",
+    ),
+    *[
+        (
+            lambda tv, make=make: [tv.Resize((32, 32)), make(tv), tv.RandomHorizontalFlip()],
+            "RandomHorizontalFlip comes after a Random(Rotation|Affine) that turns images to one side more",
+        )
+        for make in (
+            lambda tv: tv.RandomRotation((0, 20)),
+            lambda tv: tv.RandomAffine(5, center=(3, 4)),
+            lambda tv: tv.RandomApply([tv.RandomAffine(5, shear=(-10, 10, 0, 20))]),
+        )
+    ],
+    (lambda tv: [tv.Pad(4)], r"Pad without a RandomCrop after it. Use Augment\(crop='pad_or_crop'\)"),
+    (lambda tv: [tv.Pad(4), tv.RandomCrop(32, padding=4)], "Pad comes before a RandomCrop that pads, too; here one"),
+    (lambda tv: [tv.Resize(64), tv.RandomCrop(32)], "Resize and RandomCrop both crop or resize"),
     (
         lambda tv: [tv.ColorJitter(0.5), tv.RandomResizedCrop(32)],
         "ColorJitter comes before crop and resize; here pixels change after",

@@ -11,7 +11,15 @@ from painted import FIELDS, KEYPOINTS, Moves, check_boxes, check_keypoints, chec
 import gpuload
 from gpuload.read import batches as reading
 from gpuload.read.batches import BatchReader
-from gpuload.transforms import RandAugment, RandomApply, RandomErasing, TrivialAugmentWide
+from gpuload.transforms import (
+    RandAugment,
+    RandomAffine,
+    RandomApply,
+    RandomErasing,
+    RandomPerspective,
+    RandomRotation,
+    TrivialAugmentWide,
+)
 
 SIZE = (48, 56)
 GEOMETRY: dict[str, dict[str, Any]] = {
@@ -22,6 +30,8 @@ GEOMETRY: dict[str, dict[str, Any]] = {
     "bicubic": {"crop": "random", "scale": (0.3, 1.0), "interpolation": "bicubic"},
     "cropped": {"crop": "pad_or_crop", "size": (90, 97), "flip": 0.5, "vertical_flip": 0.5},
     "padded": {"crop": "pad_or_crop", "size": (141, 128), "flip": 0.5},
+    "padded at random": {"crop": gpuload.RandomCrop((12, 20), pad_if_needed=True), "size": (120, 150)},
+    "moved and scaled": {"crop": "none", "size": (90, 100), "transforms": [RandomAffine(0, (0.1, 0.2), (0.7, 1.3))]},
 }
 
 
@@ -64,9 +74,10 @@ def test_keypoints_follow_their_images(painted: Path, decoder: str, geometry: st
 
 
 def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, decoder: str) -> None:
-    augment = shown(size=(90, 100), crop="random", scale=(0.6, 1.0), transforms=[Moves(TrivialAugmentWide())])
-    with load(painted, decoder, augment, fields=("image", KEYPOINTS)) as loader:
-        assert sum(check_keypoints(*batch, upright=False) for _ in range(2) for batch in loader) > 150
+    for transform in (Moves(TrivialAugmentWide()), RandomPerspective(0.3, 0.9)):
+        augment = shown(size=(90, 100), crop="random", scale=(0.6, 1.0), transforms=[transform])
+        with load(painted, decoder, augment, fields=("image", KEYPOINTS)) as loader:
+            assert sum(check_keypoints(*batch, upright=False) for _ in range(2) for batch in loader) > 150
 
 
 @pytest.mark.parametrize(
@@ -75,8 +86,16 @@ def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, deco
         (TrivialAugmentWide(), "inside", 10),
         (RandAugment(3, magnitude=12), "never", 30),
         (RandomApply((RandAugment(1, magnitude=3), TrivialAugmentWide()), p=0.8), "never", 30),
+        (RandomRotation(8), "inside", 2),
+        (
+            RandomApply(
+                (RandomRotation(10), RandomAffine(10, shear=10), RandomPerspective(0.2, interpolation="nearest")), p=0.8
+            ),
+            "never",
+            30,
+        ),
     ],
-    ids=["trivial", "rand", "apply"],
+    ids=["trivial", "rand", "apply", "rotation", "warps"],
 )
 def test_they_follow_transforms_after_the_resize(
     painted: Path, decoder: str, transform: Any, tight: Any, least: int

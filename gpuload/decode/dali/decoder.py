@@ -17,6 +17,7 @@ from gpuload.decode.dali.feed import Feed
 from gpuload.decode.dali.forked import survive_fork
 from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
 from gpuload.decode.dali.screen import Screen
+from gpuload.decode.dali.windows import covering
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
@@ -161,8 +162,9 @@ class DaliDecoder:
         encoded = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         fed = []
         for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
-            inputs = view.crops._asdict()
-            inputs["size"] = np.full((len(batch), 2), view.size, np.float32)
+            crops, size = (view.crops, view.size) if form.padding_mode == "constant" else covering(view, form, batch)
+            inputs = crops._asdict()
+            inputs["size"] = np.full((len(batch), 2), size, np.float32)
             if self._graph is not None:
                 own = GRAPH_DRAWS.part(f"graph, view {number}", EACH_GRAPH_VIEW * number, EACH_GRAPH_VIEW).of(
                     batch.draws

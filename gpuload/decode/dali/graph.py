@@ -108,7 +108,7 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
         pixels = fn.decoders.image(images, device="cpu")
     else:
         return lambda start, shape, form: fn.decoders.image_slice(images, start, shape, device="cpu", **_IN_PIXELS)
-    return lambda start, shape, form: fn.slice(pixels, start, shape, **_IN_PIXELS, **_padding(form, [form.fill] * 3))
+    return lambda start, shape, form: fn.slice(pixels, start, shape, **_IN_PIXELS, **_padding(form, list(form.fills)))
 
 
 def _padding(form: Form, fill: list[int]) -> dict[str, Any]:

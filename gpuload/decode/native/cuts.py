@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
+from gpuload.augment.padding import PADDING_MODES, source_range
 from gpuload.decode.native.resample import FACTOR, crop_or_pad, resample
 from gpuload.types import I64
 
@@ -23,7 +24,7 @@ def load_compiled(form: Form) -> None:
     pictures[:, FACTOR] = 1  # and an address of 0: nothing is done
     constants, out = np.zeros(3, np.float32), np.empty((1, 3, 2, 2), np.uint8)
     if form.pads:
-        crop_or_pad(pictures, sides, flips, form.fill, constants, constants, out)
+        crop_or_pad(pictures, sides, flips, sides[:, :2], np.zeros(3, np.uint8), 0, constants, constants, out)
     else:
         resample(pictures, sides, sides.astype(np.float64), flips, False, constants, constants, out)
 
@@ -47,7 +48,10 @@ class Cuts:
         self.windows: I64 = self._unclipped
         self.factors: I64 = np.ones(number, np.int64)
         if form.pads:
-            self.windows = np.minimum(np.maximum(self._unclipped, 0), np.stack([heights, widths] * 2, axis=1))
+            self._sizes = np.stack([heights, widths], axis=1).astype(np.int64)
+            self._fills, self._mode = np.array(form.fills, np.uint8), PADDING_MODES.index(form.padding_mode)
+            low, high = source_range(self._unclipped[:, :2], self._unclipped[:, 2:], self._sizes, form.padding_mode)
+            self.windows = np.concatenate([low, high], axis=1)
             return
         gap = ((crops.roi_end - crops.roi_start) / view.size).min(axis=1) / REDUCING_GAP
         if gap.max(initial=0) >= 2:
@@ -62,7 +66,8 @@ class Cuts:
         """
         flips = self._flips[rows]
         if self._form.pads:
-            crop_or_pad(pictures, self._unclipped[rows], flips, self._form.fill, mean, factor, out)
+            sizes, fills = self._sizes[rows], self._fills
+            crop_or_pad(pictures, self._unclipped[rows], flips, sizes, fills, self._mode, mean, factor, out)
         else:
             cubic = self._form.interpolation == "bicubic"
             resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, mean, factor, out)

@@ -26,6 +26,7 @@ from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Allocate, Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
+from gpuload.decode.native.first_warps import FirstWarps, first_warps
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
@@ -126,7 +127,7 @@ class NativeDecoder:
             batch = next(batches, None)
         if batch is None:
             return None
-        images, masks, cuts = [], [], []
+        images, masks, cuts, warps = [], [], [], []
         number = len(batch)
         pairs = zip(self._forms, batch.views, strict=True)
         views = [view if form.transforms else view.without_transforms() for form, view in pairs]
@@ -136,7 +137,8 @@ class NativeDecoder:
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-        flight = _BatchInFlight(batch, views, images, masks, cuts)
+            warps.append(first_warps(view))
+        flight = _BatchInFlight(batch, views, images, masks, cuts, warps)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
         work = self._decode_in_range if is_listening() else self._decode_blocks
@@ -175,7 +177,9 @@ class NativeDecoder:
             rows = slice(begin, min(begin + flight.block, number))
             _owners, broken = self._images.decode(flight.plan, rows)
             flight.broken.update(broken)
-            views = zip(self._forms, flight.views, flight.cuts, self._postprocess, flight.images, strict=True)
+            views = zip(
+                self._forms, flight.views, flight.cuts, flight.warps, self._postprocess, flight.images, strict=True
+            )
             for view in views:
                 _crop_and_resize(flight.plan.pictures[rows], rows, *view)
             if self._fills:
@@ -190,8 +194,8 @@ class NativeDecoder:
             except Exception as error:  # Pillow's decoders raise many kinds
                 flight.broken.setdefault(row, Fault(reason_of(error), number))
                 continue
-            for view, masks in zip(flight.views, flight.masks, strict=True):
-                masks[number][row] = crop_and_resize_mask(mask, view, row, fill)
+            for form, view, masks in zip(self._forms, flight.views, flight.masks, strict=True):
+                masks[number][row] = crop_and_resize_mask(mask, view, row, fill, form.padding_mode)
                 if view.steps is not None:
                     moved = torch.from_numpy(masks[number][row : row + 1])
                     moved.copy_(warp_masks(moved, view.steps.select(slice(row, row + 1)), fill))
@@ -201,8 +205,9 @@ class NativeDecoder:
 class _BatchInFlight:
     """A batch that the threads are decoding.
 
-    views: what is done here. images, masks: for each view, what they fill. block: images that a thread takes at a time.
-    blocks: where each of them begins; its `next` is atomic. broken: by row, what of a sample does not decode, and why.
+    views: what is done here. images, masks: for each view, what they fill. cuts, warps: of each view.
+    block: images that a thread takes at a time. blocks: where each of them begins; its `next` is atomic.
+    broken: by row, what of a sample does not decode, and why.
     work_s: of each thread that has done its share.
     """
 
@@ -211,6 +216,7 @@ class _BatchInFlight:
     images: list[npt.NDArray[Any]]
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
+    warps: list[FirstWarps | None]
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
@@ -229,18 +235,48 @@ class _BatchInFlight:
 
 
 def _crop_and_resize(
-    pictures: I64, rows: slice, form: Form, view: View, cuts: Cuts, postprocess: Postprocess, images: npt.NDArray[Any]
+    pictures: I64,
+    rows: slice,
+    form: Form,
+    view: View,
+    cuts: Cuts,
+    warps: FirstWarps | None,
+    postprocess: Postprocess,
+    images: npt.NDArray[Any],
 ) -> None:
     """Makes a view of these pictures, into these rows of its batch."""
     out = _as_nchw(form, images)[rows]
+    if warps is not None:
+        view = warps.rest
     if postprocess.is_linear(view):
-        cuts.crop_and_resize(pictures, rows, out, postprocess.mean, postprocess.factor)
+        _cut_and_warp(pictures, rows, cuts, warps, out, postprocess.mean, postprocess.factor)
         if view.erased is not None:
             postprocess.erase(torch.from_numpy(out), view.select(rows))
         return
     block = np.empty((len(out), 3, *view.size), np.uint8)
-    cuts.crop_and_resize(pictures, rows, block, _ZEROS, _ONES)
+    _cut_and_warp(pictures, rows, cuts, warps, block, _ZEROS, _ONES)
     postprocess(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
+
+
+def _cut_and_warp(
+    pictures: I64,
+    rows: slice,
+    cuts: Cuts,
+    warps: FirstWarps | None,
+    out: npt.NDArray[Any],
+    *constants: npt.NDArray[Any],
+) -> None:
+    """Crops and resizes the pictures, then moves those that are to be moved. constants: mean and factor."""
+    if warps is None:
+        cuts.crop_and_resize(pictures, rows, out, *constants)
+        return
+    moved, (number, channels, height, width) = warps.moved[rows], out.shape
+    kept, others = pictures.copy(), pictures.copy()
+    kept[moved, 0], others[~moved, 0] = 0, 0  # of those with an address of 0, nothing is made
+    cuts.crop_and_resize(kept, rows, out, *constants)
+    levels = np.empty((number, height, width, channels), np.uint8)
+    cuts.crop_and_resize(others, rows, levels.transpose(0, 3, 1, 2), _ZEROS, _ONES)
+    warps.warp(levels, rows, out, *constants)
 
 
 def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:

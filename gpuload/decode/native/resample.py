@@ -29,6 +29,7 @@ from gpuload.decode.native.values import (
     output_of,
     row_of,
     store_row,
+    word_at,
 )
 from gpuload.types import F32, F64, I64, U8, U64, Bools
 
@@ -123,18 +124,10 @@ def _weigh(
 
 
 @inlined
-def _word(pixels: Any, at: int) -> Any:
-    """uint64: the pixel at this byte. pixels: an array of uint8 or a pointer to them."""
-    at = np.uint64(at)
-    g, b = np.uint64(pixels[at + np.uint64(1)]), np.uint64(pixels[at + np.uint64(2)])
-    return np.uint64(pixels[at]) | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
-
-
-@inlined
 def _pack(pixels: U8, begin: int, number: int, words: U64, row: int) -> None:
     """`number` pixels, the first at byte `begin`, to a row of words."""
     for x in range(number):
-        words[row, x] = _word(pixels, begin + 3 * x)
+        words[row, x] = word_at(pixels, begin + 3 * x)
 
 
 @inlined
@@ -275,29 +268,77 @@ def _resample(
             store_row(sums_at, cubic, means, factors, output, row_of(output, image, shown), spare_at)
 
 
-def crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, out: Any) -> None:
-    """As `resample`, without scaling: a window of each image, as large as the output; `fill` outside of the image."""
-    _crop_or_pad(pictures, windows, flips, fill, mean, factor, output_of(out))
+@inlined
+def _source_of(at: int, size: int, mode: int) -> int:
+    """As `gpuload.augment.padding.source_of`; mode: index in PADDING_MODES, but not that of "constant"."""
+    if mode == 1:
+        return min(max(at, 0), size - 1)
+    period = max(2 * size - (2 if mode == 2 else 0), 1)
+    within = at % period
+    return within if within < size else period - within - (0 if mode == 2 else 1)
+
+
+@inlined
+def _place(at: int, first: int, held: int, size: int, mode: int) -> int:
+    """Where place `at` of a line of an image is in a line of its picture, which holds `held` pixels from `first` on; -1
+    where there is nothing."""
+    if mode == 0:
+        return at - first if 0 <= at - first < held else -1
+    return min(max(_source_of(at, size, mode) - first, 0), held - 1)  # none outside, whatever the index says
+
+
+def crop_or_pad(
+    pictures: I64,
+    windows: I64,
+    flips: Bools,
+    sizes: I64,
+    fills: U8,
+    mode: int,
+    mean: F32,
+    factor: F32,
+    out: Any,
+) -> None:
+    """As `resample`, without scaling: a window of each image, as large as the output.
+
+    sizes: int64 (N, 2), height and width of the stored images. fills: uint8 (3,), the level of each channel outside of
+    them. mode: index in PADDING_MODES of what is there. A picture must hold what is shown of its image, as
+    `gpuload.augment.padding.source_range` says.
+    """
+    _crop_or_pad(pictures, windows, flips, sizes, fills, mode, mean, factor, output_of(out))
 
 
 @cached
-def _crop_or_pad(pictures: I64, windows: I64, flips: Bools, fill: int, mean: F32, factor: F32, output: Output) -> None:
+def _crop_or_pad(
+    pictures: I64,
+    windows: I64,
+    flips: Bools,
+    sizes: I64,
+    fills: U8,
+    mode: int,
+    mean: F32,
+    factor: F32,
+    output: Output,
+) -> None:
     height, width = output.height, output.width
     words, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
     words_at, spare_at = np.int64(words.ctypes.data), np.int64(spare.ctypes.data)
     means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
-    outside = np.uint64(fill * _ONES) << np.uint64(LINEAR_BITS)
+    outside = word_at(fills, 0) << np.uint64(LINEAR_BITS)
+    places = np.empty(width, np.int64)
     for image in range(len(pictures)):
         address, rows, columns, stride, y, x, _ = pictures[image]
         if address == 0:
             continue
+        for column in range(width):
+            at_x = windows[image, 1] + (width - 1 - column if flips[image, 1] else column)
+            places[column] = _place(at_x, x, columns, sizes[image, 1], mode)
         for row in range(height):
-            at_y = windows[image, 0] - y + (height - 1 - row if flips[image, 0] else row)
-            pixels = bytes_at(address + at_y * stride)
+            at_y = windows[image, 0] + (height - 1 - row if flips[image, 0] else row)
+            line = _place(at_y, y, rows, sizes[image, 0], mode)
+            pixels = bytes_at(address + max(line, 0) * stride)
             for column in range(width):
-                at_x = windows[image, 1] - x + (width - 1 - column if flips[image, 1] else column)
-                if 0 <= at_y < rows and 0 <= at_x < columns:
-                    words[column] = _word(pixels, 3 * at_x) << np.uint64(LINEAR_BITS)
+                if line >= 0 and places[column] >= 0:
+                    words[column] = word_at(pixels, 3 * places[column]) << np.uint64(LINEAR_BITS)
                 else:
                     words[column] = outside
             store_row(words_at, False, means, factors, output, row_of(output, image, row), spare_at)

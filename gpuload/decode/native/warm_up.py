@@ -11,6 +11,7 @@ from gpuload.collector import paused_collector
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import load_compiled
+from gpuload.decode.native.first_warps import load_warp
 
 
 @dataclass(frozen=True)
@@ -36,5 +37,6 @@ def warm_up() -> WarmUp:
     with paused_collector():
         for crop in get_args(Crop):
             load_compiled(Augment(1, crop=crop).form)
+        load_warp()
         jpeg.load_compiled()
     return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

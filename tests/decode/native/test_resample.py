@@ -191,7 +191,7 @@ def test_an_image_that_is_not_there_is_left_alone_and_one_smaller_than_said_is_s
     pictures, window = np.array([[0, 5, 5, 15, 0, 0, 1]]), np.array([[0, 0, 5, 5]])
     flips = np.zeros((1, 2), np.bool_)
     resample(pictures, window, window.astype(np.float64), flips, False, ZEROS, ONES, out)
-    crop_or_pad(pictures, window, flips, 3, ZEROS, ONES, out)
+    crop_or_pad(pictures, window, flips, pictures[:, 1:3].copy(), np.full(3, 3, np.uint8), 0, ZEROS, ONES, out)
     assert (out == 77).all()
     pixels = np.full((5, 6, 3), 9, np.uint8)
     assert (run(pixels, (8, 8), (20, 30, 60, 70), (20, 30, 60, 70)) == 9).all()
@@ -207,5 +207,8 @@ def test_placing_pads_and_crops(window: tuple[int, int, int, int], flips: tuple[
     expected = padded[top:bottom, left:right][:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
     out = np.empty((1, 3, *expected.shape[:2]), np.float32)
     pictures = np.array([[pixels.ctypes.data, 10, 12, 36, 0, 0, 1]])
-    crop_or_pad(pictures, np.array([window]), np.array([flips]), 50, ZEROS, ONES * 2, out)
+    fills = np.full(3, 50, np.uint8)
+    crop_or_pad(
+        pictures, np.array([window]), np.array([flips]), pictures[:, 1:3].copy(), fills, 0, ZEROS, ONES * 2, out
+    )
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected * 2.0)

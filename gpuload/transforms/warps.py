@@ -1,0 +1,294 @@
+"""Rotations, affine maps and perspectives at random, as in torchvision."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.checks import (
+    FLAG,
+    LARGEST,
+    PROBABILITY,
+    Rule,
+    as_number,
+    ascending,
+    check_fields,
+    either,
+    member,
+    number,
+    optional,
+    several,
+)
+from gpuload.draws import Draws
+from gpuload.errors import ArgumentError
+from gpuload.transforms.geometry import FILL, Fill
+from gpuload.transforms.steps import Op, Steps, one_step
+from gpuload.types import F64
+
+__all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
+
+WarpInterpolation = Literal["nearest", "bilinear"]
+
+_STEEPEST = 89.0  # degrees of a shear; at 90 the image is a line
+_ATTEMPTS = 10
+
+
+def _range_of(most: float, expected: str) -> Rule[Any]:
+    """Two numbers in ascending order, or one, d, that stands for (-d, d)."""
+    pair = ascending(-most, most, "")
+
+    def read(value: Any) -> tuple[float, ...]:
+        try:
+            one = as_number(value)
+        except TypeError:
+            return pair.read(value)
+        return pair.read((-one, one))
+
+    return Rule(expected, read)
+
+
+_FOUR_SHEARS = several(number(-_STEEPEST, _STEEPEST, ""), "", count=4)
+
+
+def _as_four_shears(value: Any) -> tuple[float, ...]:
+    found = _FOUR_SHEARS.read(value)
+    if found[0] > found[1] or found[2] > found[3]:
+        raise ValueError
+    return found
+
+
+_DEGREES = _range_of(LARGEST, "degrees of at least 0, which stand for (-degrees, degrees), or (low, high)")
+_SHEARS = "degrees in 0..89, (low, high) in -89..89 along x, or (low, high, low, high) along x and y"
+_SHEAR: Rule[Any] = either(_SHEARS, Rule("", _as_four_shears), _range_of(_STEEPEST, ""))
+_CENTER = several(number(-LARGEST, LARGEST, ""), "(x, y) in pixels of the output, from its upper left corner", count=2)
+_SHARES = several(number(0, 1, ""), "two numbers in 0..1, shares of the width and of the height", count=2)
+_FACTORS = ascending(0.01, 100, "(low, high) with 0.01 <= low <= high <= 100")
+
+
+def _as_interpolation(value: Any) -> str:
+    found = member("nearest", "bilinear", "bicubic").read(value)
+    if found == "bicubic":
+        raise ValueError
+    return found
+
+
+_INTERPOLATION = Rule(f"one of {', '.join(map(repr, get_args(WarpInterpolation)))}", _as_interpolation)
+
+
+@dataclass(frozen=True)
+class RandomRotation:
+    """torchvision's RandomRotation, of the cropped, resized and flipped image, counter-clockwise.
+
+    degrees: range of the angle, (low, high); a number d stands for (-d, d).
+    interpolation: "nearest" or "bilinear".
+    expand: must be False: images that grow with their angle make no batch.
+    center: of the rotation, (x, y) in pixels of the output from its upper left corner; None is its centre.
+    fill: level in 0..255, or three (R, G, B), where there is no pixel of the image; None is black.
+
+    Raises:
+        ArgumentError: a value out of its range; expand=True.
+    """
+
+    degrees: float | tuple[float, float]
+    interpolation: WarpInterpolation = "nearest"
+    expand: bool = False
+    center: tuple[float, float] | None = None
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            degrees=_DEGREES,
+            interpolation=_INTERPOLATION,
+            expand=FLAG,
+            center=optional(_CENTER),
+            fill=FILL,
+        )
+        if self.expand:
+            raise ArgumentError(
+                "RandomRotation(expand=True): gives images of different sizes, which make no batch. Use expand=False; "
+                "RandomAffine(scale=...) makes the rotated image smaller"
+            )
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """As `Transform`."""
+        angle = _between(draws(0), self.degrees)
+        none = np.zeros((2, len(angle)))
+        back = _back(-angle, none, np.ones(len(angle)), none)
+        return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
+
+
+@dataclass(frozen=True)
+class RandomAffine:
+    """torchvision's RandomAffine, of the cropped, resized and flipped image: rotated (clockwise), sheared, scaled and
+    translated at once.
+
+    degrees: range of the angle, (low, high); a number d stands for (-d, d). 0: no rotation.
+    translate: the largest translation, as shares of the width and of the height; whole pixels are drawn. None: none.
+    scale: range of the factor, (low, high). None: 1.
+    shear: range of the shear along x in degrees, (low, high), where a number d stands for (-d, d); or of both,
+        (low, high, low, high) along x and y. None: none.
+    interpolation, fill, center: as for `RandomRotation`; scale and shear have the same centre.
+
+    Raises:
+        ArgumentError: a value out of its range.
+    """
+
+    degrees: float | tuple[float, float]
+    translate: tuple[float, float] | None = None
+    scale: tuple[float, float] | None = None
+    shear: float | tuple[float, ...] | None = None
+    interpolation: WarpInterpolation = "nearest"
+    fill: Fill = 0
+    center: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            degrees=_DEGREES,
+            translate=optional(_SHARES),
+            scale=optional(_FACTORS),
+            shear=optional(_SHEAR),
+            interpolation=_INTERPOLATION,
+            fill=FILL,
+            center=optional(_CENTER),
+        )
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """As `Transform`."""
+        # Numbers 0: angle; 1, 2: translation in x and y; 3: scale; 4, 5: shear along x and y.
+        angle = _between(draws(0), self.degrees)
+        shift, shear, scale = np.zeros((2, len(angle))), np.zeros((2, len(angle))), np.ones(len(angle))
+        for axis, (share, side) in enumerate(zip(self.translate or (), (width, height), strict=False)):
+            shift[axis] = np.rint(_between(draws(1 + axis), (-share * side, share * side)))
+        if self.scale is not None:
+            scale = _between(draws(3), self.scale)
+        shears: Any = self.shear or ()
+        for axis in range(len(shears) // 2):
+            shear[axis] = _between(draws(4 + axis), shears[2 * axis : 2 * axis + 2])
+        back = _back(angle, shift, scale, shear)
+        return _warp(_about(back, self.center, height, width), self.interpolation, self.fill)
+
+
+@dataclass(frozen=True)
+class RandomPerspective:
+    """torchvision's RandomPerspective, of the cropped, resized and flipped image: each corner moves inwards.
+
+    distortion_scale: how far, at most, as a share of half the width and half the height. Above 0.5 the four corners may
+        make no convex shape, which no camera could see; they are then drawn again, up to ten times, and after that the
+        image stays as it is.
+    p: probability.
+    interpolation: "bilinear" or "nearest".
+    fill: as for `RandomRotation`.
+
+    Raises:
+        ArgumentError: a value out of its range.
+    """
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: WarpInterpolation = "bilinear"
+    fill: Fill = 0
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            distortion_scale=number(0, 1, "a share in 0..1"),
+            p=PROBABILITY,
+            interpolation=_INTERPOLATION,
+            fill=FILL,
+        )
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        """As `Transform`."""
+        # Number 0: whether; then, of each attempt, x and y of the four corners, clockwise from the upper left one.
+        chosen = draws(0) < self.p
+        corners = self._corners(draws, 0, height, width)
+        convex = _is_convex(corners)
+        for attempt in range(1, _ATTEMPTS):
+            if convex.all():
+                break
+            again = self._corners(draws, attempt, height, width)
+            corners, convex = np.where(convex[:, None, None], corners, again), convex | _is_convex(again)
+        moves = chosen & convex
+        back = np.tile(np.eye(3), (len(chosen), 1, 1))
+        if moves.any():
+            square = np.array([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)], np.float64)
+            back[moves] = _projections(corners[moves], square)
+        # Corners are counted from the upper left one; a step's map is from centre to centre.
+        to_corner, to_centre = _shift(width / 2, height / 2), _shift(-width / 2, -height / 2)
+        return _warp(to_centre @ back @ to_corner, self.interpolation, self.fill).only(moves)
+
+    def _corners(self, draws: Draws, attempt: int, height: int, width: int) -> F64:
+        """float64 (N, 4, 2): whole pixels (x, y), clockwise from the upper left corner."""
+        inwards = []
+        for corner in range(4):
+            for axis, side in enumerate((width, height)):
+                room = int(self.distortion_scale * (side // 2)) + 1
+                moved = np.floor(draws(1 + 8 * attempt + 2 * corner + axis) * room)
+                is_far = corner in ((1, 2), (2, 3))[axis]
+                inwards.append(side - room + moved if is_far else moved)
+        return np.stack(inwards, axis=1).reshape(-1, 4, 2)
+
+
+def _between(drawn: F64, limits: Any) -> F64:
+    found: F64 = limits[0] + drawn * (limits[1] - limits[0])
+    return found
+
+
+def _shift(x: float, y: float) -> F64:
+    return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]], np.float64)
+
+
+def _about(back: F64, center: tuple[float, float] | None, height: int, width: int) -> F64:
+    """The maps (N, 3, 3) about this point in place of the centre."""
+    if center is None:
+        return back
+    x, y = center[0] - width / 2, center[1] - height / 2
+    moved: F64 = _shift(x, y) @ back @ _shift(-x, -y)
+    return moved
+
+
+def _back(angle: F64, shift: F64, scale: F64, shear: F64) -> F64:
+    """float64 (N, 3, 3): from output to input, pixels from the centre, where the input is sheared, then rotated and
+    scaled, then shifted.
+
+    angle, scale: (N,), degrees clockwise and a factor. shift, shear: (2, N), pixels and degrees along x and y.
+    """
+    turn, (along_x, along_y) = np.radians(angle), np.radians(shear)
+    forth = np.zeros((len(angle), 3, 3))
+    forth[:, 0, 0] = np.cos(turn - along_y) / np.cos(along_y)
+    forth[:, 0, 1] = -forth[:, 0, 0] * np.tan(along_x) - np.sin(turn)
+    forth[:, 1, 0] = np.sin(turn - along_y) / np.cos(along_y)
+    forth[:, 1, 1] = -forth[:, 1, 0] * np.tan(along_x) + np.cos(turn)
+    forth[:, :2, :2] *= scale[:, None, None]
+    forth[:, 0, 2], forth[:, 1, 2], forth[:, 2, 2] = shift[0], shift[1], 1
+    return np.asarray(np.linalg.inv(forth), np.float64)
+
+
+def _is_convex(corners: F64) -> npt.NDArray[np.bool_]:
+    """bool (N,): whether quadrilaterals (N, 4, 2), given clockwise, turn right at each corner."""
+    after = corners[:, [1, 2, 3, 0]] - corners
+    before = after[:, [3, 0, 1, 2]]
+    turns: F64 = before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0]
+    return np.asarray((turns > 0).all(axis=1))
+
+
+def _projections(points: F64, targets: F64) -> F64:
+    """float64 (N, 3, 3): the projections that map four points (N, 4, 2) to four targets (4, 2)."""
+    equations, (x, y) = np.zeros((len(points), 8, 8)), (points[..., 0], points[..., 1])
+    for axis in range(2):
+        rows = slice(4 * axis, 4 * axis + 4)
+        equations[:, rows, 3 * axis], equations[:, rows, 3 * axis + 1], equations[:, rows, 3 * axis + 2] = x, y, 1
+        equations[:, rows, 6], equations[:, rows, 7] = -x * targets[:, axis], -y * targets[:, axis]
+    solved = np.linalg.solve(equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1)))
+    whole: F64 = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(-1, 3, 3)
+    return whole
+
+
+def _warp(back: F64, interpolation: WarpInterpolation, fill: Fill) -> Steps:
+    """A step for each of N maps (N, 3, 3) from output to input, pixels from the centre."""
+    op = Op.WARP_NEAREST if interpolation == "nearest" else Op.WARP_BILINEAR
+    levels = fill if isinstance(fill, tuple) else (fill or 0.0,) * 3
+    return one_step(op, len(back), *back.reshape(-1, 9).T, *levels)

@@ -1,0 +1,183 @@
+"""Padding and warps with every decoder: the same pixels and masks, and the same epoch however it is read."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import smooth_image
+from loaders import drain, load, world
+from made_batches import make_batch
+from PIL import Image
+
+import gpuload
+from gpuload import Augment, RandomCrop
+from gpuload.augment import Schedule
+from gpuload.augment.padding import PADDING_MODES
+from gpuload.decode.interface import Stored
+from gpuload.decode.open import Backend, _open_dali, _open_native
+from gpuload.decode.postprocess import as_tensor
+from gpuload.decode.upload import open_uploading
+from gpuload.transforms import (
+    ColorJitter,
+    RandomAffine,
+    RandomApply,
+    RandomErasing,
+    RandomInvert,
+    RandomPerspective,
+    RandomRotation,
+)
+
+FILL = 7  # of masks
+SIZES = [(90, 70), (64, 64), (50, 80)] * 2
+
+
+def encode(pixels: np.ndarray) -> Any:
+    """As PNG, so that only what comes after decoding can differ."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def decode(
+    how: str, augment: Augment, images: Sequence[np.ndarray], masks: Sequence[np.ndarray]
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The images and masks of one batch, and its crops."""
+    sizes = [image.shape[1::-1] for image in images]
+    batch = make_batch(augment, [encode(i) for i in images], sizes, masks=[[encode(m) for m in masks]])
+    forms, stored = Schedule(augment).forms, Stored(plain=True, mask_fills=(FILL,))
+    options: dict[str, Any] = {"batch_size": len(images), "num_threads": 1, "prefetch": 1}
+    if how == "dali":
+        decoder = _open_dali(forms, stored, None, **options)[0]
+    else:
+        opened: Callable[..., Any] = open_uploading if how == "uploading" else _open_native
+        decoder = opened(forms, stored, None, **options)
+    try:
+        ((_, decoded),) = decoder.decode(iter([batch]))
+        return as_tensor(decoded.images[0]).clone(), as_tensor(decoded.masks[0][0]).clone(), batch.views[0].crops
+    finally:
+        decoder.close()
+
+
+def pictures() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    images = [np.asarray(smooth_image(rng, *size)) for size in SIZES]
+    return images, [rng.integers(0, 256, size[::-1], dtype=np.uint8) for size in SIZES]
+
+
+@pytest.mark.parametrize("how", ["native", "dali"])
+@pytest.mark.parametrize("mode", PADDING_MODES)
+def test_padding_is_numpys(how: str, mode: Any) -> None:
+    rng = np.random.default_rng(1)
+    sizes = [(14, 20), (16, 16), (41, 30)] * 3  # (height, width)
+    images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    masks = [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
+    fill = (9, 200, 77) if mode == "constant" else 0
+    for padding, size in ((40, (12, 17)), ((1, 2, 3, 4), (32, 40))):
+        crop = RandomCrop(padding, pad_if_needed=True, fill=fill, padding_mode=mode)
+        augment = Augment(size, crop=crop, dtype="uint8", vertical_flip=0.5)
+        found, found_masks, crops = decode(how, augment, images, masks)
+        for row in range(len(images)):
+            channels = [np.moveaxis(images[row], 2, 0)[channel] for channel in range(3)] + [masks[row]]
+            levels = [*(np.broadcast_to(fill, 3)), FILL]
+            for number, (channel, level) in enumerate(zip(channels, levels, strict=True)):
+                padded = np.pad(channel, 90, mode=mode, **({"constant_values": level} if mode == "constant" else {}))
+                y, x = crops.start[row] + 90
+                expected = padded[y : y + size[0], x : x + size[1]]
+                expected = expected[:: -1 if crops.mirror_y[row] else 1, :: -1 if crops.mirror[row] else 1]
+                shown = found[row, number] if number < 3 else found_masks[row]
+                np.testing.assert_array_equal(shown, expected)
+
+
+WARPS: dict[str, tuple[Any, ...]] = {
+    "rotation": (RandomRotation(30, "bilinear", fill=(10, 20, 250)),),
+    "nearest": (RandomRotation(30),),
+    "merged": (RandomAffine(10, (0.1, 0.1), (0.5, 1.5), 10, "bilinear"), RandomPerspective()),
+    "sometimes, then others": (RandomApply((RandomRotation(30, "bilinear"),)), ColorJitter(0.4), RandomErasing(1.0)),
+    "after others": (RandomInvert(0.5), RandomPerspective(interpolation="nearest")),
+}
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("rotation", {"crop": "random"}),
+    ("nearest", {"crop": RandomCrop(8, pad_if_needed=True, padding_mode="reflect"), "layout": "channels_last"}),
+    ("merged", {"crop": "pad_or_crop", "dtype": "float16"}),
+    ("sometimes, then others", {"crop": "random", "layout": "channels_last"}),
+    ("after others", {"crop": "none", "dtype": "uint8", "vertical_flip": 0.5}),
+    ("merged", {"crop": RandomCrop(8, pad_if_needed=True), "dtype": "uint8"}),
+]
+
+
+@pytest.mark.parametrize(("warps", "options"), OPTIONS, ids=[str(number) for number in range(len(OPTIONS))])
+def test_all_decoders_make_the_same(warps: str, options: dict[str, Any]) -> None:
+    """uploading: torch does all but the crop, as on a GPU."""
+    images, masks = pictures()
+    augment = Augment((40, 56), transforms=WARPS[warps], mean=(0, 0, 0), std=(1 / 255,) * 3, **options)
+    (one, one_mask, _), (other, other_mask, _) = (
+        decode(how, augment, images, masks) for how in ("native", "uploading")
+    )
+    assert one.dtype == other.dtype and float((one.float() - other.float()).abs().max()) <= 2
+    assert torch.equal(one_mask, other_mask)
+    dali, dali_mask, _ = decode("dali", augment, images, masks)
+    difference = (one.float() - dali.float()).abs()
+    assert float(difference.max()) <= 3 and float(difference.mean()) < 0.3
+    assert float((one_mask != dali_mask).float().mean()) < 0.04  # ties between two nearest pixels in the resize
+
+
+AUGMENT = Augment(
+    24,
+    crop=RandomCrop((4, 6), pad_if_needed=True, padding_mode="reflect"),
+    dtype="uint8",
+    transforms=(RandomRotation(20), RandomPerspective()),
+)
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_ranks_resumed_runs_subsets_and_mixtures_have_the_same_pixels(packed: Path, decoder: Backend) -> None:
+    options: dict[str, Any] = {"augment": AUGMENT, "decoder": decoder, "drop_last": False}
+    whole = dict(drain([load(packed, 8, **options)]))
+    assert len(whole) == 97 and dict(drain([load(packed, 13, **options)])) == whole
+    three = world(packed, 3, 4, **options)
+    before = drain(three, 2)
+    state = three[0].state_dict()
+    two = world(packed, 2, 5, **options)
+    for loader in two:
+        loader.load_state_dict(state)
+    rest = drain(two)
+    assert all(whole[sample] == pixels for sample, pixels in [*before, *rest])
+    assert {sample for sample, _ in [*before, *rest]} == set(whole)
+
+
+def test_a_mixture_has_each_data_sets_own_draws(packed: Path) -> None:
+    options: dict[str, Any] = {"augment": AUGMENT, "steps_per_epoch": 6, "drop_last": True}
+    both = gpuload.mix([(str(packed), 0.5), (str(packed), 0.5)])
+    rows = drain([load(both, 8, **options)])
+    assert drain(world(both, 2, 4, **options)) == rows and len({pixels for _, pixels in rows}) > 40
+
+
+def test_boxes_and_keypoints_with_mirrored_padding_are_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((20, 20, 3), np.uint8)
+    sample = {"image": pixels, "boxes": [[1, 2, 8, 9]], "boxes_class": [0], "keypoints": [[[1, 2, 2], [3, 4, 2]]]}
+    gpuload.pack([{**sample, "name": str(number)} for number in range(3)], tmp_path, workers=1)
+    for field in ("boxes", "keypoints"):
+        message = rf"fields: '{field}' are not defined with RandomCrop\(padding_mode='reflect'\), whose padding shows"
+        augment = Augment(16, crop=RandomCrop(4, padding_mode="reflect"))
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            load(tmp_path / "train", 2, augment=augment, fields=("image", field))
+        augment = Augment(16, crop=RandomCrop(4))
+        with load(tmp_path / "train", 2, augment=augment, fields=("image", field)) as loader:
+            assert len(list(loader)) == 1
+
+
+def test_other_wrong_uses_are_refused(packed: Path) -> None:
+    small = load(packed, 4, augment=Augment(64, crop=RandomCrop(2)), decoder="native")
+    with pytest.raises(gpuload.ArgumentError, match="RandomCrop: sample .* smaller than the crop of 64 × 64. Use Ran"):
+        list(small)
+    augment = Augment(32, crop=RandomCrop(4, pad_if_needed=True, padding_mode="edge"))
+    with pytest.raises(gpuload.ArgumentError, match="graph: DALI operators come before the padding of RandomCrop"):
+        load(packed, 4, augment=augment, decoder="dali", graph=lambda images, draws: images)
+    with pytest.raises(gpuload.ArgumentError, match="epochs 0 and 1 differ in padding_mode"):
+        load(packed, 4, augment={0: Augment(32, crop=RandomCrop(4, pad_if_needed=True)), 1: augment})

@@ -1,0 +1,231 @@
+"""Rotations, affine maps and perspectives: pixels, masks, boxes and keypoints are torchvision's."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpuload
+from gpuload.augment.crops import whole_images
+from gpuload.draws import make_key
+from gpuload.fields.boxes import move_boxes
+from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
+from gpuload.transforms.apply import _apply_grouped, apply_steps, warp_masks
+from gpuload.transforms.geometry import affine_of
+from gpuload.transforms.steps import Op, Steps, draw_steps, sample_draws
+
+HEIGHT, WIDTH = 61, 47
+CORNERS = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def picture(seed: int = 0) -> torch.Tensor:
+    coarse = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (1, 3, 12, 9)).astype(np.float32))
+    smooth = torch.nn.functional.interpolate(coarse, size=(HEIGHT, WIDTH), mode="bilinear")
+    return smooth[0].round().to(torch.uint8)
+
+
+def fixed(*numbers: float) -> Any:
+    """Random numbers of one sample; 0 beyond those given."""
+    return lambda number: np.full(1, numbers[number] if number < len(numbers) else 0.0)
+
+
+def theirs(name: str, *arguments: Any, **options: Any) -> Callable[[ModuleType, Any, str], Any]:
+    """torchvision's function, for an image, a mask, boxes or keypoints."""
+
+    def run(functional: ModuleType, value: Any, mode: str) -> Any:
+        found = importlib.import_module("torchvision.transforms").InterpolationMode(mode)
+        return getattr(functional, name)(value, *arguments, interpolation=found, **options)
+
+    return run
+
+
+def perspective_case(share: float, seed: int) -> tuple[Any, Any, Any]:
+    """The corners as torchvision's `make_params` places them, by the same random numbers."""
+    drawn = np.random.default_rng(seed).random(8)
+    room = [int(share * (side // 2)) + 1 for side in (WIDTH, HEIGHT)]
+    moved = np.floor(drawn.reshape(4, 2) * room).astype(int)
+    far = np.array([WIDTH, HEIGHT]) - room
+    ends = moved + far * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+    transform = {"distortion_scale": share, "p": 1.0}
+    return (RandomPerspective, transform), fixed(0, *drawn), theirs("perspective", CORNERS, ends.tolist())
+
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "rotation": ((RandomRotation, {"degrees": 30}), fixed(0.9), theirs("rotate", 24.0)),
+    "about a point": (
+        (RandomRotation, {"degrees": (-40, 10), "center": (3, 7)}),
+        fixed(0.2),
+        theirs("rotate", -30.0, center=[3, 7]),
+    ),
+    "affine": (
+        (
+            RandomAffine,
+            {"degrees": 30, "translate": (0.1, 0.2), "scale": (0.5, 1.5), "shear": (-10, 10, -20, 20)},
+        ),
+        fixed(0.9, 0.8, 0.3, 0.2, 0.6, 0.9),
+        theirs("affine", 24.0, [round(0.6 * 0.1 * WIDTH), round(-0.4 * 0.2 * HEIGHT)], 0.7, [2.0, 16.0]),
+    ),
+    "affine about a point": (
+        (RandomAffine, {"degrees": 0, "shear": 20, "scale": (0.8, 0.8), "center": (20, 13)}),
+        fixed(0.5, 0.5, 0.5, 0.5, 0.25),
+        theirs("affine", 0.0, [0, 0], 0.8, [-10.0, 0.0], center=[20, 13]),
+    ),
+    **{f"perspective {seed}": perspective_case(0.5, seed) for seed in range(3)},
+}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("case", CASES)
+def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleType, case: str, mode: str) -> None:
+    (made, arguments), draws, their = CASES[case]
+    functional, tv = transforms.functional, importlib.import_module("torchvision.tv_tensors")
+    steps = made(**arguments, interpolation=mode).draw(draws, HEIGHT, WIDTH)
+    image = picture()
+    found, expected = apply_steps(image[None], steps)[0], their(functional, tv.Image(image), mode)
+    assert float(((found.int() - expected.int()).abs() > 1).float().mean()) < 0.002  # ties between two nearest pixels
+
+    filled = made(**arguments, interpolation=mode, fill=(9, 200, 77)).draw(draws, HEIGHT, WIDTH)
+    outside = their(functional, tv.Image(torch.full_like(image, 255)), mode) == 0
+    levels = apply_steps(image[None], filled)[0].permute(1, 2, 0)
+    assert (levels[outside.all(dim=0)] == torch.tensor([9, 200, 77], dtype=torch.uint8)).all() and outside.any()
+
+    mask = picture(1)[0]
+    moved = warp_masks(mask[None], steps, 5)[0]
+    reference = their(functional, tv.Mask(torch.stack([mask, torch.ones_like(mask)])), mode)
+    reference = torch.where(reference[1] == 1, reference[0], torch.tensor(5, dtype=torch.uint8))
+    assert float((moved != reference).float().mean()) < 0.002
+
+    matrix = affine_of(steps, HEIGHT, WIDTH)
+    assert matrix is not None and matrix.shape == ((1, 3, 3) if "perspective" in case else (1, 2, 3))
+    points = np.random.default_rng(2).uniform(5, 40, (20, 2))
+    ours = np.c_[points, np.ones(20)] @ matrix[0].T
+    ours = ours[:, :2] / ours[:, 2:] if "perspective" in case else ours
+    keypoints = tv.KeyPoints(torch.from_numpy(points), canvas_size=(HEIGHT, WIDTH))
+    kept = ((ours >= 1) & (ours <= [WIDTH - 1, HEIGHT - 1])).all(axis=1)  # torchvision moves the others to the edge
+    assert kept.sum() > 3
+    np.testing.assert_allclose(ours[kept], their(functional, keypoints, mode).numpy()[kept], atol=1e-3)
+
+    boxes = np.sort(np.random.default_rng(3).uniform(0, 47, (30, 2, 2)), axis=1).reshape(-1, 4)
+    size = np.array([WIDTH], np.float64), np.array([HEIGHT], np.float64)
+    placed, _ = move_boxes(boxes, np.zeros(30, np.int64), whole_images(*size), (HEIGHT, WIDTH), matrix)
+    form = {"format": "XYXY", "canvas_size": (HEIGHT, WIDTH)}
+    np.testing.assert_allclose(
+        placed, their(functional, tv.BoundingBoxes(torch.from_numpy(boxes), **form), mode).numpy(), atol=1e-3
+    )
+
+
+def draw(transforms: list[Any], count: int = 40, seed: int = 0) -> Steps:
+    samples = np.arange(count)
+    return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), samples), HEIGHT, WIDTH)
+
+
+def test_draws_are_a_function_of_the_key_and_cover_the_ranges() -> None:
+    transform = RandomAffine((10, 20), (0.1, 0.1), (0.9, 1.1), (-5, 5, 0, 8), "bilinear")
+    steps = draw([transform], 500)
+    np.testing.assert_array_equal(steps.args, draw([transform], 500).args)
+    assert len(np.unique(steps.args, axis=0)) == 500 and (steps.ops == Op.WARP_BILINEAR).all()
+    forth = np.linalg.inv(steps.args[:, 0, :9].reshape(-1, 3, 3).astype(np.float64))
+    factors = np.sqrt(np.linalg.det(forth[:, :2, :2]))
+    assert 0.9 <= factors.min() < 0.91 and 1.09 < factors.max() <= 1.1
+    shifts = forth[:, :2, 2]
+    np.testing.assert_allclose(shifts, shifts.round(), atol=1e-3)
+    assert set(shifts[:, 0].round().tolist()) == set(range(-5, 6)) and abs(shifts[:, 1]).max() == pytest.approx(6)
+    moved = (draw([RandomPerspective(p=0.3)], 1000).ops != Op.NOTHING).mean()
+    assert 0.25 < moved < 0.35
+
+
+def test_warps_in_a_row_become_one() -> None:
+    """In the middle of an image the pixels are those of one after the other, but for what that blurs."""
+    parts = [RandomRotation(20, "bilinear"), RandomAffine(0, (0.05, 0.05), interpolation="bilinear")]
+    parts += [RandomApply((RandomPerspective(0.2, 0.5),), p=0.5)]
+    merged, images = draw(parts), torch.stack([picture()] * 40)
+    assert merged.ops.shape == (40, 1)
+    alone = [part.draw(sample_draws(make_key(0, i), np.arange(40)), HEIGHT, WIDTH) for i, part in enumerate(parts)]
+    one_by_one = images
+    for steps in alone:
+        one_by_one = apply_steps(one_by_one, steps)
+    middle = (slice(None), slice(None), slice(20, 40), slice(15, 32))
+    difference = (apply_steps(images, merged)[middle].int() - one_by_one[middle].int()).abs().float()
+    assert difference.mean() < 1.5 and difference.max() < 40
+    points = np.array([20.0, 30.0, 1.0])
+    expected = points
+    for row in range(40):
+        expected = points
+        for steps in alone:
+            if (matrix := affine_of(steps.select(slice(row, row + 1)), HEIGHT, WIDTH)) is not None:
+                expected = np.append(matrix[0] @ expected, 1)[:3] if matrix.shape[1] == 2 else matrix[0] @ expected
+                expected = expected / expected[2]
+        found = affine_of(merged, HEIGHT, WIDTH)
+        assert found is not None
+        np.testing.assert_allclose((found[row] @ points)[:2] / (found[row] @ points)[2], expected[:2], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [RandomRotation(20, "bilinear"), RandomRotation(20, "nearest")],
+        [RandomRotation(20, fill=3), RandomRotation(20, fill=4)],
+        [RandomRotation(20), RandomInvert(0.5), RandomRotation(20)],
+    ],
+)
+def test_warps_that_differ_stay_apart(parts: list[Any]) -> None:
+    assert draw(parts).ops.shape == (40, len(parts))
+
+
+def test_all_at_once_is_one_by_one() -> None:
+    """As on a GPU."""
+    parts = [RandomPerspective(fill=(1, 2, 3)), RandomInvert(0.3), RandomApply((RandomRotation(40),)), RandomAffine(5)]
+    steps, images = draw(parts, 12), torch.stack([picture(seed) for seed in range(12)])
+    assert torch.equal(_apply_grouped(images, steps), apply_steps(images, steps))
+
+
+@given(share=st.floats(0, 1), seed=st.integers(0, 1000), height=st.integers(1, 40), width=st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_a_perspective_never_folds_the_image(share: float, seed: int, height: int, width: int) -> None:
+    """Each point of the image has one place in the output, in front of the camera."""
+    samples = np.arange(8)
+    steps = RandomPerspective(share, 1.0).draw(sample_draws(make_key(seed), samples), height, width)
+    assert np.isfinite(steps.args).all()
+    matrices = affine_of(steps, height, width)
+    if matrices is not None and matrices.shape[1] == 3:
+        corners = np.array([(0, 0, 1), (width - 1, 0, 1), (0, height - 1, 1), (width - 1, height - 1, 1)])
+        moved = np.einsum("nij,pj->npi", matrices, corners)
+        assert (moved[..., 2] * moved[:, :1, 2] > 0).all()
+        places = moved[..., :2] / moved[..., 2:]
+        assert (places > -0.01).all() and (places < [width, height]).all()
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: RandomRotation(-5), r"RandomRotation\(degrees=-5\): expected degrees of at least 0, which stand for"),
+    (lambda: RandomRotation((20, 10)), r"RandomRotation\(degrees=\(20, 10\)\): expected degrees"),
+    (lambda: RandomRotation(5, "bicubic"), r"interpolation='bicubic'\): expected one of 'nearest', 'bilinear'"),  # type: ignore[arg-type]
+    (lambda: RandomRotation(5, expand=True), r"expand=True\): gives images of different sizes, which make no batch"),
+    (lambda: RandomRotation(5, center=3), r"RandomRotation\(center=3\): expected \(x, y\) in pixels of the output"),  # type: ignore[arg-type]
+    (lambda: RandomRotation(5, fill=300), r"RandomRotation\(fill=300\): expected a level in 0..255"),
+    (lambda: RandomAffine(0, translate=(0.5, 1.5)), r"translate=\(0.5, 1.5\)\): expected two numbers in 0..1"),
+    (lambda: RandomAffine(0, scale=(0, 1)), r"scale=\(0, 1\)\): expected \(low, high\) with 0.01 <= low"),
+    (lambda: RandomAffine(0, shear=90), r"RandomAffine\(shear=90\): expected degrees in 0..89"),
+    (lambda: RandomAffine(0, shear=(5, 1, 0, 0)), r"shear=\(5, 1, 0, 0\)\): expected degrees"),
+    (lambda: RandomPerspective(1.5), r"distortion_scale=1.5\): expected a share in 0..1"),
+    (lambda: RandomPerspective(p=2), r"RandomPerspective\(p=2\): expected a probability"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_wrong_arguments_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        make()
