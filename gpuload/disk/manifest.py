@@ -67,9 +67,20 @@ class Manifest:
         return "indexed" not in self.packing
 
     @property
+    def is_raw(self) -> bool:
+        """Whether images are stored as pixels, and not encoded."""
+        return next(field.kind for field in self.fields if field.name == "image") == "raw"
+
+    @property
     def pixels(self) -> Pixels:
         """What every image decodes to."""
         return Pixels.of_field(next(field for field in self.fields if field.name == "image"))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether images may be stored in other encodings than JPEG and PNG."""
+        image = next(field for field in self.fields if field.name == "image")
+        return not {member.lower() for member in image.member.split(";")} <= _FIRST_ENCODINGS
 
     @property
     def version(self) -> int:
@@ -77,8 +88,7 @@ class Manifest:
         image = next((field for field in self.fields if field.name == "image"), None)
         if image is None:  # in the middle of being made, as by tests
             return 1
-        encodings = {member.lower() for member in image.member.split(";")}
-        return 1 if Pixels.of_field(image) == RGB and encodings <= _FIRST_ENCODINGS else 2
+        return 1 if Pixels.of_field(image) == RGB and not self.has_others else 2
 
     @property
     def fingerprint(self) -> str:

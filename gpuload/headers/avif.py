@@ -9,7 +9,7 @@ _ROTATE = (b"irot", b"imir", b"clap")  # properties that turn, mirror or crop wh
 
 
 def is_avif(data: memoryview) -> bool:
-    return data[4:8] == b"ftyp" and any(
+    return bytes(data[4:8]) == b"ftyp" and any(
         bytes(data[at : at + 4]) in _BRANDS for at in range(8, min(_number(data, 0), len(data), 256), 4) if at != 12
     )
 

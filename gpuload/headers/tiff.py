@@ -12,12 +12,12 @@ _PARTS = ((273, 279), (324, 325))  # offsets and sizes of strips, of tiles
 
 
 def is_tiff(data: memoryview) -> bool:
-    return data[:4] in (b"II*\0", b"MM\0*")
+    return bytes(data[:4]) in (b"II*\0", b"MM\0*")
 
 
 def read_header(data: memoryview) -> Sized:
     """The size of a file for which `is_tiff` holds, and what is wrong with it. Nothing is decompressed."""
-    order: Literal["big", "little"] = "big" if data[:2] == b"MM" else "little"
+    order: Literal["big", "little"] = "big" if bytes(data[:2]) == b"MM" else "little"
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(data[at : at + size], order)

@@ -7,7 +7,7 @@ _ANIMATION = 0x02  # a flag of the extended format
 
 
 def is_webp(data: memoryview) -> bool:
-    return data[:4] == b"RIFF" and data[8:12] == b"WEBP"
+    return bytes(data[:4]) == b"RIFF" and bytes(data[8:12]) == b"WEBP"
 
 
 def read_header(data: memoryview) -> Sized:
@@ -24,7 +24,7 @@ def read_header(data: memoryview) -> Sized:
         if kind == b"VP8X" and length >= 10:
             single = not data[body] & _ANIMATION
             canvas = 1 + _number(data, body + 4, 3), 1 + _number(data, body + 7, 3)
-        elif kind == b"VP8 " and length >= 10 and data[body + 3 : body + 6] == b"\x9d\x01\x2a":
+        elif kind == b"VP8 " and length >= 10 and bytes(data[body + 3 : body + 6]) == b"\x9d\x01\x2a":
             frame = _number(data, body + 6, 2) & 0x3FFF, _number(data, body + 8, 2) & 0x3FFF
         elif kind == b"VP8L" and length >= 5 and data[body] == 0x2F:
             bits = _number(data, body + 1, 4)

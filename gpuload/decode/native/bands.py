@@ -18,13 +18,17 @@ _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
 
 
 class Bands(NamedTuple):
-    """What decoded pixels are: bytes of a value, channels that are wanted, values from one pixel to the next, and the
-    largest value, to which whole numbers are clamped."""
+    """What decoded pixels are.
+
+    kind: bytes of a value. channels: that are wanted. step: values from one pixel to the next. peak: the largest value,
+    to which whole numbers are clamped. luma: whether the one channel is to be made of RGB.
+    """
 
     kind: int
     channels: int
     step: int
     peak: float
+    luma: bool
 
 
 class Target(NamedTuple):
@@ -37,16 +41,15 @@ class Target(NamedTuple):
     bytes: int
 
 
-def bands_of(pixels: Pixels, step: int | None = None) -> Bands:
-    """step: values from one pixel to the next, where these are not the channels alone."""
+def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Bands:
+    """step: values from one pixel to the next, where these are not the channels alone. luma: gray is made of RGB."""
     kind = np.dtype(pixels.dtype).itemsize
-    return Bands(kind, pixels.channels, step or pixels.channels, float(pixels.peak))
+    return Bands(kind, pixels.channels, step or pixels.channels, float(pixels.peak), luma)
 
 
 def _target(out: Any) -> Target:
-    _, channels, height, width = out.shape
-    planar = out.strides[3] == out.itemsize and (channels == 1 or out.strides[1] == height * width * out.itemsize)
-    return Target(out.ctypes.data, height, width, planar, out.itemsize)
+    _, _, height, width = out.shape
+    return Target(out.ctypes.data, height, width, out.strides[3] == out.itemsize, out.itemsize)
 
 
 @inlined
@@ -91,9 +94,15 @@ def _weigh(
 
 
 @inlined
-def _load(address: int, kind: int, begin: int, step: int, number: int, line: F32) -> None:
+def _load(address: int, bands: Bands, begin: int, number: int, line: F32) -> None:
     """`number` values of a row, every step-th, as float32."""
-    if kind == _BYTES:
+    kind, step = bands.kind, bands.step
+    if bands.luma:  # Pillow's weights
+        levels = bytes_at(address)
+        for x in range(number):
+            at = begin + x * step
+            line[x] = (19595 * levels[at] + 38470 * levels[at + 1] + 7471 * levels[at + 2] + 32768) >> 16
+    elif kind == _BYTES:
         levels = bytes_at(address)
         for x in range(number):
             line[x] = levels[begin + x * step]
@@ -191,7 +200,7 @@ def _resample_bands(
             while known < first + row_taps[row]:
                 for channel in range(channels):
                     begin = left * bands.step + channel
-                    _load(stored + known * stride, bands.kind, begin, bands.step, right - left, line)
+                    _load(stored + known * stride, bands, begin, right - left, line)
                     filled = ring[(known & (slots - 1)) * channels + channel]
                     for column in range(width):
                         filled[column] = column_weights[0, column] * line[first_columns[column] - left]
@@ -238,7 +247,7 @@ def _crop_or_pad_bands(
                 values[:] = fill
                 if 0 <= at_y < rows and low < high:
                     begin = (begin_x + low) * bands.step + channel
-                    _load(stored + at_y * stride, bands.kind, begin, bands.step, high - low, line)
+                    _load(stored + at_y * stride, bands, begin, high - low, line)
                     values[low:high] = line[: high - low]
                 if flips[image, 1]:
                     values[:] = values[::-1].copy()
