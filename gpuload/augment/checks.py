@@ -78,7 +78,11 @@ def check_arguments(augment: "Augment") -> None:
         raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
     mean, std = augment.mean, augment.std
     if len(mean) != len(std):
-        raise ArgumentError(f"Augment(mean, std): {len(mean)} and {len(std)} numbers. Give one of each for a channel")
+        name, given, other = ("std", std, mean) if len(mean) == 3 else ("mean", mean, std)
+        raise ArgumentError(
+            f"Augment({name}={given!r}): expected three numbers (R, G, B), or one a channel, as many as the other has, "
+            f"{len(other)}"
+        )
     if augment.mode is not None:
         check_pixels(augment, Pixels.of_mode(augment.mode))
     elif max(*mean, *std) > 1:
