@@ -28,6 +28,7 @@ from gpuload.errors import DecodeError, FormatError, OutputError
 from gpuload.fields.field import Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
+from gpuload.headers import encodings
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
 from gpuload.packing.image.check import KEPT, prepare_image
@@ -317,6 +318,9 @@ def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: in
 
 def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
     pixels = Pixels.of_field(field)
+    # Loaders refuse it, even where Pillow decodes it.
+    if (other := encodings.read_header(memoryview(content))) is not None and other[1].fault:
+        raise DecodeError(other[1].fault)
     mode = "RGB" if field.kind != "image" or pixels == RGB else f"{KEEP}={pixels.mode}"
     stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
     if mode != "RGB" and stored.kind != KEPT:

@@ -203,7 +203,12 @@ def test_transforms_of_each_channel_and_erasing_work_on_gray_and_rgba(sets: dict
 
 def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -> None:
     augment = Augment(12, **constants("float32x5"))
-    with load(sets["float32x5"], 4, augment=augment, batch_transforms=[RandomChoice([MixUp(num_classes=2), CutMix(num_classes=2)])]) as loader:
+    with load(
+        sets["float32x5"],
+        4,
+        augment=augment,
+        batch_transforms=[RandomChoice([MixUp(num_classes=2), CutMix(num_classes=2)])],
+    ) as loader:
         assert next(iter(loader))[1].shape == (4, 5, 12, 12)
 
 
