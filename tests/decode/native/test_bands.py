@@ -1,5 +1,6 @@
 """The compiled resize of other pixels than RGB: against Pillow and torch, channel by channel."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.nn import functional
 
+import gpuload
 from gpuload.decode.native.bands import bands_of, crop_or_pad_bands, resample_bands
 from gpuload.fields.pixels import GRAY, Pixels
 
@@ -75,7 +77,7 @@ def test_it_is_pillows_of_each_channel_even_of_noise(
     height: int, width: int, rows: int, columns: int, channels: int, dtype: str, cubic: bool, seed: int
 ) -> None:
     pixels = noise(height, width, channels, dtype, seed)
-    if dtype == "uint16":  # where 16 bits overshoot, Pillow clips the two bytes one by one
+    if dtype == "uint16":  # Pillow does not clamp 16 bits that overshoot between the passes
         pixels = pixels // 4 + 24_000
     apart = np.abs(run(pixels, (rows, columns), cubic=cubic) - by_pillow(pixels, (rows, columns), cubic)).max()
     assert apart <= (1e-6 if dtype == "float32" else 2)  # a level in each pass
@@ -149,3 +151,15 @@ def test_a_window_is_cut_and_padded(
         out,
     )
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected)
+
+
+def test_who_loads_rgb_does_not_wait_until_it_is_compiled() -> None:
+    """No module imports it at its top, so it is compiled for those alone who need it."""
+    root = Path(gpuload.__file__).parent
+    top = {
+        path.name: [
+            line for line in path.read_text().splitlines() if line.startswith(("import", "from")) and "bands" in line
+        ]
+        for path in root.rglob("*.py")
+    }
+    assert "bands.py" in top and {name: lines for name, lines in top.items() if lines} == {}

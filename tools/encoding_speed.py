@@ -1,6 +1,6 @@
 """Measures what each encoding, and each mode, takes to load on a CPU.
 
-    python tools/encodings.py photos --json tools/results/encodings-2-cores.json
+    python tools/encoding_speed.py photos --json tools/results/encodings-2-cores.json
 
 Makes images of 500×375 pixels out of the photos in a folder, packs them in each encoding, and loads them with one
 thread: random crops of 224 pixels, flips, float32. What is told is processor time, that of all threads together, since
