@@ -19,7 +19,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmark.report import describe_machine
 from PIL import Image
 
 import gpuload
@@ -101,29 +100,26 @@ def open_loader(folder: Path, decoder: str) -> gpuload.DaliIterator:
 
 def measure(root: Path, images: Sequence[Image.Image], rounds: int) -> list[dict[str, Any]]:
     """A row for each case: bytes of an image, and ms of processor time for it by each decoder."""
-    rows = []
-    loaders: dict[tuple[int, str], gpuload.DaliIterator] = {}
+    rows: list[dict[str, Any]] = []
     for number, case in enumerate(CASES):
-        folder = root / str(number)
         samples = [{"image": case.give(image)} for image in images]
-        gpuload.pack(samples, folder, workers=1, progress=False, **case.settings)
-        manifest = gpuload.Dataset(folder / "train").manifest
+        gpuload.pack(samples, root / str(number), workers=1, progress=False, **case.settings)
+        manifest = gpuload.Dataset(root / str(number) / "train").manifest
         if manifest.packing["kept"] != len(images) and case.settings.get("encode") != "raw":
             raise RuntimeError(f"{case.name}: {manifest.packing['stored_anew']} were encoded anew")
         rows.append({"name": case.name, "mode": manifest.pixels.mode, "bytes": manifest.bytes // len(images)})
-        for decoder in ("native", "dali"):
-            loaders[number, decoder] = open_loader(folder / "train", decoder)
-    taken: dict[tuple[int, str], list[float]] = {key: [] for key in loaders}
-    for turn in range(rounds + 1):
-        for key, loader in loaders.items():
-            begun = time.process_time()
-            for _ in loader:
-                pass
-            if turn:  # the first compiles, and reads the disk
-                taken[key].append((time.process_time() - begun) / len(images) * 1e3)
+    taken: dict[tuple[int, str], list[float]] = {(n, d): [] for n in range(len(CASES)) for d in ("native", "dali")}
+    for _ in range(rounds):
+        for number, decoder in taken:
+            with open_loader(root / str(number) / "train", decoder) as loader:
+                for _ in loader:  # compiles, and builds DALI's graph
+                    pass
+                begun = time.process_time()
+                for _ in loader:
+                    pass
+                taken[number, decoder].append((time.process_time() - begun) / len(images) * 1e3)
     for (number, decoder), times in taken.items():
         rows[number][decoder] = round(median(times), 2)
-        loaders[number, decoder].close()
     return rows
 
 
@@ -144,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = measure(Path(scratch), photos(args.folder, args.images), args.rounds)
     print(table(rows))
     if args.json is not None:
+        from benchmark.report import describe_machine
+
         found = {"machine": describe_machine(), "images": args.images, "rounds": args.rounds, "rows": rows}
         args.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0

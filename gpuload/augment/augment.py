@@ -54,9 +54,9 @@ class Augment:
     dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
     mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.pixels`); by
-        default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything else must
-        be the set's. With a mode, what does not fit it is an error here, not with the loader, and the constants of
-        floats may be above 1.
+        default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
+        else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
+        constants of floats may be above 1.
 
     Raises:
         ArgumentError: a value out of its range, or two that contradict each other.

@@ -41,7 +41,7 @@ def _mutate_image(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
 
 
 class HeaderTarget(Target):
-    """The readers of the headers of encodings that are kept, and of Exif, which get any bytes that begin as these do."""
+    """The readers of the headers of encodings that are kept, and of Exif, given any bytes that begin as they do."""
 
     name = "headers"
     seconds = 2
