@@ -116,7 +116,8 @@ class DaliIterator(NotSupported):
         wrote, or a list of keys. All ranks must leave out the same.
 
     Yields:
-        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. With several
+        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. Where the set
+            has images of another mode, (N, C, height, width), and pixel / 65535, or floats as they are. With several
             views, a tuple of them; so are masks, boxes and targets that depend on the flip.
         labels: int64 (N,), on the device. Batches are yours to keep: later ones do not overwrite them.
 
@@ -197,6 +198,9 @@ class DaliIterator(NotSupported):
             fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
         )
         self._collate, decodes = collate, collate.has_images or bool(collate.masks)
+        if decodes:
+            manifest = self._datasets[0].manifest
+            self._schedule.fit(manifest.pixels, manifest.is_raw, manifest.mean, manifest.std)
 
         check_shares(decoder, cpu_share, deterministic, hw_decoder_load)
         wanted = "dali" if graph is not None and decoder == "auto" else decoder

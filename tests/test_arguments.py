@@ -205,6 +205,7 @@ AUGMENT: dict[str, Wrong] = {
     "fill": whole(0, 255),
     "dtype": words("float32", "float16", "bfloat16", "uint8"),
     "layout": words("NCHW", "channels_last"),
+    "mode": or_none(wrong("text", too=st.sampled_from(["", "CMYK", "uint8x0", "float64x3"]))),
 }
 PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
@@ -248,6 +249,8 @@ ENCODING: dict[str, Wrong] = {
     "min_size": whole(0),
     "max_pixels": COUNT,
     "resizer": words("auto", "pillow", "torch"),
+    "mode": wrong("text", too=st.sampled_from(["", "CMYK", "uint8x0", "RGBA"])),  # "RGBA": as a JPEG
+    "keep": wrong("text", "items", too=st.sampled_from([["gif"], "gif", [3], ["webp"]])),  # "webp": as a JPEG
 }
 OPTIONS = {"time_limit_s": "--time-limit"} | {
     name: f"--{name.replace('_', '-')}" for name in (*PACK, *ENCODING) if name != "time_limit_s"

@@ -33,7 +33,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Augment:
-    """How images become a batch (N, 3, height, width).
+    """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
     size: side of the output in pixels, or (height, width).
     crop: "random": torchvision's RandomResizedCrop(size, scale, ratio).
@@ -52,10 +52,15 @@ class Augment:
         `RandomErasing` is applied after normalisation, wherever it is listed.
     normalize: "constants": (pixel / 255 - mean) / std. "image": by each image's own mean and standard deviation over
         all its pixels and channels (TensorFlow's per_image_standardization). Not used with uint8.
-    mean, std: of each channel (R, G, B), for pixels in 0..1. ImageNet's by default.
-    fill: level 0..255 of all channels where "pad_or_crop" pads.
+    mean, std: of each channel, for pixels in 0..1: 8 bits divided by 255, 16 bits by 65,535. Floats are taken as they
+        are. ImageNet's by default, for RGB.
+    fill: level 0..255 of all channels where "pad_or_crop" pads; of 16 bits and floats, that share of 65,535 or 1.
     dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
+    mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.pixels`); by
+        default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
+        else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
+        constants of floats may be above 1.
 
     Raises:
         ArgumentError: a value out of its range, or two that contradict each other.
@@ -72,11 +77,12 @@ class Augment:
     interpolation: Interpolation = "bilinear"
     transforms: Sequence[Transform | RandomErasing] = ()
     normalize: Normalize = "constants"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     fill: int = 0
     dtype: DType = "float32"
     layout: Layout = "NCHW"
+    mode: str | None = None
 
     @classmethod
     def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
@@ -135,6 +141,11 @@ class Augment:
     def resize_px(self) -> int:
         """Shorter side in pixels to which "center" resizes before it crops."""
         return self.resize if self.resize is not None else round(max(self.output_size) * 256 / 224)
+
+    @property
+    def uses_constants(self) -> bool:
+        """Whether anything depends on mean and std."""
+        return (self.dtype != "uint8" and self.normalize == "constants") or self._erasing is not None
 
     @property
     def _pixel_transforms(self) -> list[Transform]:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from gpuload.augment.fit import check_pixels
 from gpuload.augment.padding import RandomCrop
 from gpuload.augment.views import Crop, DType, Interpolation, Layout, Normalize
 from gpuload.checks import (
@@ -25,6 +26,7 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
+from gpuload.fields.pixels import MODE, Pixels
 from gpuload.transforms.erasing import RandomErasing
 
 if TYPE_CHECKING:
@@ -60,11 +62,14 @@ _RULES: dict[str, Rule[Any]] = {
     "interpolation": member(*get_args(Interpolation)),
     "transforms": Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms),
     "normalize": choice(*get_args(Normalize)),
-    "mean": several(number(-LARGEST, LARGEST, ""), "three numbers (R, G, B), for pixels in 0..1", count=3),
-    "std": several(number(POSITIVE, LARGEST, ""), "three numbers above 0 (R, G, B), for pixels in 0..1", count=3),
+    "mean": several(number(-LARGEST, LARGEST, ""), "three numbers (R, G, B), for pixels in 0..1, or one a channel"),
+    "std": several(
+        number(POSITIVE, LARGEST, ""), "three numbers above 0 (R, G, B), for pixels in 0..1, or one a channel"
+    ),
     "fill": whole(0, 255, "a level, a whole number in 0..255"),
     "dtype": member(*get_args(DType)),
     "layout": member(*get_args(Layout)),
+    "mode": optional(MODE),
 }
 
 
@@ -83,7 +88,15 @@ def check_arguments(augment: "Augment") -> None:
     if augment.dtype == "uint8" and augment.normalize == "image":
         raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
     mean, std = augment.mean, augment.std
-    if max(*mean, *std) > 1:
+    if len(mean) != len(std):
+        name, given, other = ("std", std, mean) if len(mean) == 3 else ("mean", mean, std)
+        raise ArgumentError(
+            f"Augment({name}={given!r}): expected three numbers (R, G, B), or one a channel, as many as the other has, "
+            f"{len(other)}"
+        )
+    if augment.mode is not None:
+        check_pixels(augment, Pixels.of_mode(augment.mode))
+    elif max(*mean, *std) > 1:
         raise ArgumentError(
             f"Augment(mean={mean!r}, std={std!r}): expected values for pixels in 0..1. Divide yours by 255"
         )

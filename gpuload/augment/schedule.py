@@ -4,10 +4,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from gpuload.augment.augment import Augment
+from gpuload.augment.fit import Constants, check_pixels, pixels_of
 from gpuload.augment.views import Form
 from gpuload.checks import check, shown, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
+from gpuload.fields.pixels import RGB, Pixels
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
@@ -17,7 +19,7 @@ class Schedule:
 
     augment: one for all images; or several, each of which makes a view of every sample; or a dict of either by the
         first epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
-    is_single: one view is made of each sample, whether it was given in a list or not.
+    is_single: one view is made of each sample, whether it was given in a list or not. pixels: of the images in a batch.
 
     Raises:
         ArgumentError: something that is no Augment; no entry for epoch 0; views that differ in dtype or layout; epochs
@@ -29,6 +31,7 @@ class Schedule:
         by_epoch = {check("augment", "epoch", epoch, whole(0)): views for epoch, views in given.items()}
         if 0 not in by_epoch:
             raise ArgumentError(f"augment: has epochs {sorted(by_epoch)}, but none for epoch 0, the first")
+        self.pixels = RGB
         self._starts = sorted(by_epoch)
         self._views = [_views(by_epoch[start]) for start in self._starts]
         first = self._views[0]
@@ -42,6 +45,19 @@ class Schedule:
             if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
                 raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
         self.forms = tuple(self._join(number) for number in range(len(first)))
+
+    def fit(self, stored: Pixels, is_raw: bool, mean: Constants = None, std: Constants = None) -> None:
+        """Fits it to images that are stored as these pixels. is_raw: not encoded. mean, std: what was measured of them,
+        for messages.
+
+        Raises:
+            ArgumentError: an `Augment` is for others, has constants of another number, or something that is not defined
+                for them.
+        """
+        self.pixels = pixels_of(self.all_augments(), stored, is_raw)
+        for augment in self.all_augments():
+            check_pixels(augment, self.pixels, *((mean, std) if self.pixels == stored else (None, None)))
+        self.forms = tuple(form.fitted(self.pixels) for form in self.forms)
 
     def at(self, epoch: int) -> tuple[Augment, ...]:
         """The views of an epoch."""

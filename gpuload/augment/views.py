@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from gpuload.augment.crops import Crops
 from gpuload.augment.padding import Levels, PaddingMode
+from gpuload.fields.pixels import Pixels
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
 from gpuload.types import I64
@@ -45,35 +46,49 @@ class View(NamedTuple):
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
-    fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may extend beyond the image.
-    flips_vertically, transforms: whether there may be any; pixel transforms and erasing count as transforms.
-    padding_mode: of `RandomCrop`. The others are arguments of `Augment`.
+    normalize: "levels" are pixels as they are stored, which no user asks for. fill: level 0..255 of what is padded, or
+    one for each channel. pads: whether a crop may extend beyond the image. flips_vertically, transforms: whether there
+    may be any; pixel transforms and erasing count as transforms. padding_mode: of `RandomCrop`. The others are
+    arguments of `Augment`.
     """
 
     dtype: DType
     layout: Layout
     interpolation: Interpolation
-    normalize: Normalize
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    normalize: Normalize | Literal["levels"]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     fill: Levels
     pads: bool
     flips_vertically: bool
     transforms: bool
     padding_mode: PaddingMode = "constant"
 
-    @property
-    def fills(self) -> tuple[int, ...]:
+    def fills(self, channels: int) -> tuple[int, ...]:
         """The fill of each channel."""
-        return (self.fill,) * 3 if isinstance(self.fill, int) else self.fill
+        return (self.fill,) * channels if isinstance(self.fill, int) else self.fill
 
     @property
     def is_plain(self) -> bool:
         """Whether pixels are only cropped, resized, flipped, padded with a colour and normalised by constants."""
-        constant = self.normalize == "constants" or self.dtype == "uint8"
+        constant = self.normalize != "image" or self.dtype == "uint8"
         return constant and not self.transforms and self.padding_mode == "constant"
 
     @property
-    def levels(self) -> "Form":
-        """The form of its pixels before they are transformed and normalised: uint8 (N, 3, height, width)."""
-        return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False)
+    def channels(self) -> int:
+        """Of the images, once the form is fitted to those of a set."""
+        return len(self.mean)
+
+    def fitted(self, pixels: Pixels) -> "Form":
+        """The form for images of these pixels, against which its `Augment` was checked: constants that nothing depends
+        on may be of another number."""
+        if self.channels == pixels.channels:
+            return self
+        return self._replace(mean=(0.0,) * pixels.channels, std=(1.0,) * pixels.channels)
+
+    def levels(self, pixels: Pixels) -> "Form":
+        """The form of its pixels before they are transformed and normalised, (N, C, height, width): uint8, or the same
+        numbers as float32 where they are not uint8."""
+        if pixels.dtype == "uint8":
+            return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False)
+        return self._replace(dtype="float32", layout="NCHW", normalize="levels", transforms=False)

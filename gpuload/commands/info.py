@@ -62,6 +62,7 @@ def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
     table.add_row("folder", str(dataset.folder))
     table.add_row("samples", f"{len(dataset):,} in {counted(shards, 'shard')}, {decimal(manifest.bytes)}")
     table.add_row("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields))
+    table.add_row("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}")
     if dataset.classes is not None:
         names = ", ".join(dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
         table.add_row("classes", f"{len(dataset.classes):,}: {names}")

@@ -92,6 +92,10 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
 
 def _add_image_options(pack: argparse.ArgumentParser) -> None:
     pack.add_argument("--encode", metavar="HOW", help="keep, jpeg or raw: how images are stored (%(default)s)")
+    pack.add_argument(
+        "--mode", metavar="MODE", help="L, RGB, RGBA, I;16, F, such as uint16x4, or keep: as the first (%(default)s)"
+    )
+    pack.add_argument("--keep", metavar="LIST", help="encodings kept as they are, besides jpeg and png: webp,avif,tiff")
     pack.add_argument("--size", metavar="PIXELS", help="256, or 482x415")
     pack.add_argument("--fit", metavar="HOW", help="shortest, longest, center-crop, stretch or pad (%(default)s)")
     pack.add_argument("--enlarge", action="store_true", help="also enlarge images that are smaller than --size")

@@ -95,7 +95,13 @@ def choose(folder: str | Path, device: str, batch_size: int | None) -> tuple[str
     from gpuload.iterator import DaliIterator
     from gpuload.ranks import count_threads, find_ranks
 
-    samples = len(Dataset(folder))
+    dataset = Dataset(folder)
+    samples = len(dataset)
+    if not dataset.manifest.pixels.is_rgb:
+        raise ArgumentError(
+            f"{folder}: tune measures sets of RGB images, and these are of mode {dataset.manifest.pixels.mode}. Tune a "
+            "set of RGB images of the same size"
+        )
     with DaliIterator(folder, 1, augment=Augment(8), device=device, fields=("image",)) as loader:
         device, decoder = loader.device, loader.decoder
     threads = count_threads(find_ranks(None, None))

@@ -20,6 +20,7 @@ import numpy as np
 from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault
 from gpuload.decode.placeholder import with_placeholders
 from gpuload.errors import DecodeError
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.read.batch import Batch
 from gpuload.types import I64
 
@@ -62,13 +63,17 @@ class _InFlight:
 class Guard:
     """Guards a decoder.
 
-    find_faults: finds what must not be given to the decoder; None where it takes anything.
+    find_faults: finds what must not be given to the decoder; None where it takes anything. pixels: of the images.
     """
 
     def __init__(
-        self, decoder: Decoder, on_corrupt: OnCorrupt = "raise", find_faults: FindFaults | None = None
+        self,
+        decoder: Decoder,
+        on_corrupt: OnCorrupt = "raise",
+        find_faults: FindFaults | None = None,
+        pixels: Pixels = RGB,
     ) -> None:
-        self._decoder, self._on_corrupt, self._find_faults = decoder, on_corrupt, find_faults
+        self._decoder, self._on_corrupt, self._find_faults, self._pixels = decoder, on_corrupt, find_faults, pixels
 
     def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[Guarded]:
         """Each batch with its pixels, in order. Only one call is active at a time; a new one ends the one before.
@@ -143,7 +148,7 @@ class Guard:
     def _repair(self, flight: _InFlight, read_spare: ReadSpare) -> None:
         """Gives the decoder what takes the place of the samples that do not decode."""
         if self._on_corrupt == "mark":
-            flight.given = with_placeholders(flight.asked, flight.faults)
+            flight.given = with_placeholders(flight.asked, flight.faults, self._pixels)
             return
         flight.rows = _neighbours(len(flight.asked), flight.faults)
         if flight.rows is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuload.augment import Form
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.read.batch import Batch
 
 
@@ -28,7 +29,7 @@ NO_FAULTS: Mapping[int, Fault] = MappingProxyType({})
 class Decoded(NamedTuple):
     """A decoded batch, as arrays that support DLPack.
 
-    images: for each view, (N, 3, height, width), or with channels_last (N, height, width, 3).
+    images: for each view, (N, C, height, width), or with channels_last (N, height, width, C).
     masks: for each view, for each mask field, uint8 (N, height, width).
     seconds: from the start of its decoding until it was ready, or with DALI until it was taken. Batches are decoded
         concurrently.
@@ -74,7 +75,9 @@ class Stored:
 
     width, height: of the largest, so that memory can be allocated at the start; 0 is unknown.
     plain: each is upright as it is stored, and if it is a JPEG, gray or RGB.
-    raw: they are pixels (height, width, 3) already.
+    raw: they are pixels (height, width, channels) already.
+    pixels: of the batch. source: what the images decode to.
+    others: some may be of other encodings than JPEG and PNG.
     mask_fills: for each mask field, the class of what lies outside the image.
     """
 
@@ -83,6 +86,9 @@ class Stored:
     plain: bool = False
     raw: bool = False
     mask_fills: tuple[int, ...] = ()
+    pixels: Pixels = RGB
+    source: Pixels = RGB
+    others: bool = False
 
 
 class BatchDecodeError(Exception):
@@ -109,7 +115,7 @@ def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
     """What decoding a batch without samples gives. masks: number of mask fields."""
     images = []
     for form, view in zip(forms, batch.views, strict=True):
-        shape = (3, *view.size) if form.layout == "NCHW" else (*view.size, 3)
+        shape = (form.channels, *view.size) if form.layout == "NCHW" else (*view.size, form.channels)
         images.append(np.empty((0, *shape), NUMPY_DTYPES[form.dtype]))
     no_masks = tuple(tuple(np.empty((0, *view.size), np.uint8) for _ in range(masks)) for view in batch.views)
     return Decoded(tuple(images), no_masks, 0.0)

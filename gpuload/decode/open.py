@@ -13,6 +13,7 @@ from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
+from gpuload.fields.pixels import GRAY, RGB
 from gpuload.installed import Fault, fault_of, has_driver, require
 from gpuload.ranks import Ranks, find_device
 
@@ -93,8 +94,16 @@ def open_decoder(
         plain=all(manifest.upright for manifest in manifests),
         raw=all(_is_raw(dataset) for dataset in datasets),
         mask_fills=mask_fills,
+        pixels=schedule.pixels,
+        source=RGB if schedule.pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
+        others=any(manifest.has_others for manifest in manifests),
     )
     if name == "native":
+        if stored.source == GRAY and any(map(_is_raw, datasets)) and not stored.raw:
+            raise ArgumentError(
+                "decoder='native': one of the data sets holds encoded gray images and another raw ones. Pack both in "
+                "the same way"
+            )
         return Guard(_open_native(schedule.forms, stored, device_id, **options), on_corrupt)
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
@@ -105,13 +114,13 @@ def open_decoder(
         schedule.forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
     )
     if name == "dali":
-        return Guard(dali, on_corrupt, find_faults)
+        return Guard(dali, on_corrupt, find_faults, stored.source)
     from gpuload.decode.both import BothDecoder
     from gpuload.decode.share import find_dalis_faults
 
     native = _open_native(schedule.forms, stored, device_id, **options)
     both = BothDecoder(dali, native, stored, cpu_share)
-    return Guard(both, on_corrupt, partial(find_dalis_faults, find_faults, cpu_share))
+    return Guard(both, on_corrupt, partial(find_dalis_faults, find_faults, cpu_share), stored.source)
 
 
 def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
@@ -142,7 +151,7 @@ def _open_dali(
 
     pads = any(form.padding_mode != "constant" for form in forms)
     decoder = PaddingDecoder(dali, forms) if pads else dali
-    return PostprocessingDecoder(decoder, forms, stored.mask_fills, device_id), dali.find_faults
+    return PostprocessingDecoder(decoder, forms, stored, device_id), dali.find_faults
 
 
 def _is_raw(dataset: Dataset) -> bool:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.decode.interface import Decoded, Decoder
+from gpuload.decode.interface import Decoded, Decoder, Stored
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import apply_steps, erase, warp_masks
 
@@ -16,28 +17,30 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 
 class Postprocess:
-    """Turns uint8 images into the values of the batch, as a `Form` says.
+    """Turns images of levels into the values of the batch, as a `Form` says.
 
     linear: whether, apart from transforms and erasing, the values are (level - mean) * factor. mean, factor: float32
-    (3,).
+    (C,). level_dtype: of the images: uint8, or float32 where their levels are no 8 bits.
     """
 
-    def __init__(self, form: Form, device: str) -> None:
+    def __init__(self, form: Form, device: str, pixels: Pixels = RGB) -> None:
+        form, peak, channels = form.fitted(pixels), pixels.peak, pixels.channels
+        self.level_dtype = "uint8" if pixels.dtype == "uint8" else "float32"
         self._form = form
         self._half = form.dtype == "float16"
-        as_is = form.dtype == "uint8"
+        as_is = form.dtype == "uint8" or form.normalize == "levels"
         self.linear = as_is or (form.normalize == "constants" and not self._half)
-        self.mean = np.zeros(3, np.float32) if as_is else np.array(form.mean, np.float32) * 255
-        self.factor = np.ones(3, np.float32) if as_is else 1 / (np.array(form.std, np.float32) * 255)
-        self._mean = torch.tensor(form.mean, device=device).view(3, 1, 1) * 255
-        self._factor = 1 / (torch.tensor(form.std, device=device).view(3, 1, 1) * 255)
+        self.mean = np.zeros(channels, np.float32) if as_is else np.array(form.mean, np.float32) * peak
+        self.factor = np.ones(channels, np.float32) if as_is else 1 / (np.array(form.std, np.float32) * peak)
+        self._mean = torch.tensor(form.mean, device=device).view(-1, 1, 1) * peak
+        self._factor = 1 / (torch.tensor(form.std, device=device).view(-1, 1, 1) * peak)
 
     def is_linear(self, view: View) -> bool:
         """Whether its pixels only need one subtraction and one multiplication, and erasing."""
         return view.steps is None and self.linear
 
     def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
-        """images: uint8 (n, 3, height, width). out: the same shape, of the batch's dtype. view: of those n."""
+        """images: of `level_dtype` (n, C, height, width). out: the same shape, of the batch's dtype. view: of these."""
         if view.steps is not None:
             images = apply_steps(images, view.steps)
         if self._form.dtype == "uint8":
@@ -52,9 +55,11 @@ class Postprocess:
 
     def erase(self, out: torch.Tensor, view: View) -> None:
         """Erases what the view erases, in values that are complete otherwise."""
-        if view.erased is not None:
+        if (erased := view.erased) is not None:
+            if out.shape[1] != 3:  # one number for all channels
+                erased = erased._replace(value=erased.value[:, :1], noise=erased.noise[:, :1])
             as_is = self._form.dtype == "uint8"
-            erase(out, view.erased.in_levels(self._form.mean, self._form.std) if as_is else view.erased)
+            erase(out, erased.in_levels(self._form.mean, self._form.std) if as_is else erased)
 
 
 def as_tensor(array: Any) -> torch.Tensor:
@@ -78,8 +83,8 @@ def _standardise(images: torch.Tensor) -> torch.Tensor:
 
 
 class PostprocessingDecoder:
-    """Postprocesses the batches of a decoder, which delivers the views of forms that are not plain as uint8
-    (N, 3, height, width).
+    """Postprocesses the batches of a decoder, which delivers the views of forms that are not plain as levels
+    (N, C, height, width).
 
     levels: it delivers all views so.
     """
@@ -88,15 +93,17 @@ class PostprocessingDecoder:
         self,
         decoder: Decoder,
         forms: tuple[Form, ...],
-        mask_fills: tuple[int, ...],
+        stored: Stored,
         device_id: int | None,
         *,
         levels: bool = False,
     ) -> None:
-        self._decoder, self._mask_fills = decoder, mask_fills
+        self._decoder, self._mask_fills = decoder, stored.mask_fills
         self._forms = forms
         device = "cpu" if device_id is None else f"cuda:{device_id}"
-        self._postprocess = [None if form.is_plain and not levels else Postprocess(form, device) for form in forms]
+        self._postprocess = [
+            None if form.is_plain and not levels else Postprocess(form, device, stored.pixels) for form in forms
+        ]
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`."""
@@ -125,11 +132,11 @@ class PostprocessingDecoder:
 @torch.no_grad()  # not inference_mode, whose tensors a training step cannot save for its backward pass
 def _postprocess_view(postprocess: Postprocess, form: Form, pixels: Any, view: View) -> torch.Tensor:
     images = as_tensor(pixels)
-    count, _, height, width = images.shape
+    count, channels, height, width = images.shape
     if form.layout == "NCHW":
-        out = batch = torch.empty((count, 3, height, width), dtype=DTYPES[form.dtype], device=images.device)
+        out = batch = torch.empty(images.shape, dtype=DTYPES[form.dtype], device=images.device)
     else:
-        out = torch.empty((count, height, width, 3), dtype=DTYPES[form.dtype], device=images.device)
+        out = torch.empty((count, height, width, channels), dtype=DTYPES[form.dtype], device=images.device)
         batch = out.permute(0, 3, 1, 2)
     postprocess(images, batch, view)
     return out

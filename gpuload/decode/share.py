@@ -12,7 +12,9 @@ from gpuload.augment import View
 from gpuload.augment.crops import whole_images
 from gpuload.decode.guard import FindFaults
 from gpuload.decode.interface import Fault, Stored
+from gpuload.decode.placeholder import black_png
 from gpuload.draws import SHARE, random_bits, uniform
+from gpuload.fields.pixels import GRAY, RGB
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.types import I64, U8, Bools
 
@@ -59,7 +61,10 @@ def find_dalis_faults(find_faults: FindFaults, cpu_share: float, batch: Batch) -
 
 def stand_in(batch: Batch, stored: Stored) -> Batch:
     """A batch of one gray image in place of none: DALI cannot be fed an empty batch, and every batch has its turn."""
-    image = np.zeros((_SIDE, _SIDE, 3), np.uint8).reshape(-1) if stored.raw else _encoded("RGB", "JPEG")
+    if stored.raw:
+        image = np.zeros(_SIDE * _SIDE * stored.source.bytes, np.uint8)
+    else:
+        image = _encoded("RGB", "JPEG") if stored.source in (RGB, GRAY) else black_png((_SIDE, _SIDE), stored.source)
     side = np.full(1, _SIDE, np.int32)
     span = np.array([(image.ctypes.data, image.nbytes)], np.int64)
     zero = np.zeros(1, np.int64)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.interface import Stored
+from gpuload.decode.pillow import UndecodableError, decode_upright
+from gpuload.headers import avif, jpeg, tiff
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import U8
 
@@ -20,6 +22,9 @@ def find_dali_fault(content: bytes, height: int, width: int) -> str | None:
     """What is wrong with an image for DALI's CPU decoder; None where nothing is."""
     from gpuload.decode.dali.trial import Trial
 
+    view = memoryview(content)
+    if avif.is_avif(view) or tiff.is_tiff(view):  # in a loader Pillow decodes these, see `transcode`
+        return _find_pillow_fault(content, height, width, "DALI")
     found = _kept(Trial).decoded_size(np.frombuffer(content, np.uint8))
     if found is None:
         return "is not decoded by DALI"
@@ -30,12 +35,24 @@ def find_native_fault(content: bytes, height: int, width: int) -> str | None:
     """What is wrong with an image for the native decoder; None where nothing is."""
     from gpuload.decode.native.images import DecodePlan, ImageDecoder
 
+    if not content.startswith(jpeg.START):
+        return _find_pillow_fault(content, height, width, "the native decoder")
     data = np.frombuffer(content, np.uint8)
     plan = DecodePlan(_batch_of(data, height, width), np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
     _owners, broken = _kept(_open_native, ImageDecoder).decode(plan, slice(0, 1))
     if broken:
         return f"is not decoded by the native decoder: {broken[0].reason}"
     return None if plan.pictures[0, 1:3].tolist() == [height, width] else OTHER_SIZE
+
+
+def _find_pillow_fault(content: bytes, height: int, width: int, decoder: str) -> str | None:
+    """Of an image of any mode."""
+    data = np.frombuffer(content, np.uint8)
+    try:
+        size = decode_upright(data, (height, width)).size
+    except UndecodableError as error:
+        return f"is not decoded by {decoder}: {error}"
+    return None if size == (width, height) else OTHER_SIZE
 
 
 @cache

@@ -32,10 +32,10 @@ def open_uploading(forms: tuple[Form, ...], stored: Stored, device_id: int | Non
 
     device_id: None stands for a GPU on the CPU: everything is done in the same way, but nothing is pinned.
     """
-    levels = [form.levels for form in forms]
+    levels = [form.levels(stored.pixels) for form in forms]
     native = NativeDecoder(levels, stored, spare=3 + _AHEAD, allocate=_allocator(device_id), **options)
     uploading = UploadingDecoder(native, device_id)
-    return PostprocessingDecoder(uploading, forms, stored.mask_fills, device_id, levels=True)
+    return PostprocessingDecoder(uploading, forms, stored, device_id, levels=True)
 
 
 class UploadingDecoder:

@@ -9,13 +9,17 @@ from typing import Any
 from gpuload.disk.manifest_check import check_field, checked_values
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.headers.json_text import parse_json
 from gpuload.installed import upgrade_command
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
 # 1 (2026-11): first version. It covers the order of an epoch too: a change to that in gpuload.order.epoch raises it.
-VERSION = 1
+# 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
+# version 1 had them is written as version 1, so that older versions of gpuload read it.
+VERSION = 2
+_FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Manifest:
 
     classes: name of each class by its number, or None if the packer was not given names.
     width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
-    mean, std: per channel (R, G, B) over `pixels_from` images, with pixels in 0..1; None if not measured.
+    mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
     """
 
@@ -44,8 +48,8 @@ class Manifest:
     width: int = 0
     height: int = 0
     image_bytes: int = 0
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     pixels_from: int = 0
     packing: dict[str, Any] = field(default_factory=dict)
 
@@ -63,15 +67,41 @@ class Manifest:
         return "indexed" not in self.packing
 
     @property
+    def is_raw(self) -> bool:
+        """Whether images are stored as pixels, and not encoded."""
+        return next(field.kind for field in self.fields if field.name == "image") == "raw"
+
+    @property
+    def pixels(self) -> Pixels:
+        """What every image decodes to."""
+        return Pixels.of_field(next(field for field in self.fields if field.name == "image"))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether images may be stored in other encodings than JPEG and PNG."""
+        image = next(field for field in self.fields if field.name == "image")
+        return not {member.lower() for member in image.member.split(";")} <= _FIRST_ENCODINGS
+
+    @property
+    def version(self) -> int:
+        """The first version of the format that has what this set holds."""
+        image = next((field for field in self.fields if field.name == "image"), None)
+        if image is None:  # in the middle of being made, as by tests
+            return 1
+        return 1 if Pixels.of_field(image) == RGB and not self.has_others else 2
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change when any stored sample or the stored order changes."""
-        content = [VERSION, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]
+        content: list[Any] = [self.version, [(shard.samples, shard.bytes, shard.sha256) for shard in self.shards]]
+        if self.version > 1:
+            content.append(self.pixels.mode)
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
         """Writes the file under a temporary name and renames it once it is complete."""
         path = folder / FILE_NAME
-        head = {"format": FORMAT, "version": VERSION, "samples": self.samples, "bytes": self.bytes}
+        head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
         text = json.dumps({**head, "fingerprint": self.fingerprint, **asdict(self)}, indent=1, ensure_ascii=False)
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(text + "\n", encoding="utf-8")
@@ -96,9 +126,9 @@ class Manifest:
             raise FormatError(f"{path}: cannot be read ({error}). Copy the folder again") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise FormatError(f"{path}: is not a gpuload manifest (its 'format' is not {FORMAT!r})")
-        if found.get("version") != VERSION:
+        if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
             raise FormatError(
-                f"{path}: has version {found.get('version')!r}, this gpuload reads version {VERSION}. "
+                f"{path}: has version {found.get('version')!r}, this gpuload reads versions 1 to {VERSION}. "
                 f"Upgrade with `{upgrade_command()}`, or pack again"
             )
         try:

@@ -29,7 +29,7 @@ def _as_object(value: Any) -> dict[str, Any]:
 _NAME = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_name)
 _NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_name, as_items(value)))))
 _SIDE = whole(0, _MOST_SIDE)
-_LEVELS = optional(several(number(0, 1, ""), "three numbers in 0..1", 3))
+_LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
 _SHARD: Mapping[str, Rule[Any]] = {"name": _NAME, "samples": whole(0, 2**40), "bytes": whole(0, 2**62), "sha256": _NAME}
 _FIELD: Mapping[str, Rule[Any]] = {
     "name": _NAME,

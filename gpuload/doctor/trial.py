@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuload
+from gpuload.augment.fit import neutral
 from gpuload.doctor.finding import Finding, size
 from gpuload.installed import fault_of
 from gpuload.limits import count_cores
@@ -58,7 +59,7 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
     output: Any = "torch" if fault_of("torch") is None else "numpy"
     began = time.perf_counter()
     dataset = gpuload.Dataset(folder)
-    augment = gpuload.Augment(SIDE)
+    augment = gpuload.Augment(SIDE, **neutral(dataset.manifest.pixels))
     batch_size = min(_MOST_BATCH, len(dataset))
     with gpuload.DaliIterator(
         dataset,

@@ -14,8 +14,8 @@ class Field:
     classes: names by number: of the classes of "labels" and "boxes", of the points of "keypoints". The class names of a
         "class" field are in the manifest instead.
     size: how many values a sample has: of a "target" the numbers (0 is a single number without a dimension), of
-        "keypoints" the points of an instance.
-    dtype: of an "array", in NumPy's notation, such as "<i8".
+        "keypoints" the points of an instance, of an "image" or "raw" the channels (0 is RGB).
+    dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """
 
     name: str

@@ -9,6 +9,7 @@ import pyarrow as pa
 from gpuload.fields.arrays import array_fault
 from gpuload.fields.field import Field
 from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.pixels import Pixels
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.types import ClassNames, WidthHeight
 
@@ -22,6 +23,13 @@ class ImageKind(Kind):
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {}
+
+    def field_fault(self, field: Field) -> str:
+        try:
+            Pixels.of_field(field)
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
@@ -48,27 +56,35 @@ class ImageKind(Kind):
         return ""
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
-        return {}  # batches of images are alike, however the images are stored
+        return {"mode": Pixels.of_field(field).mode}  # how the images are stored makes no difference to batches
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
         return PixelField(field.name, "image")
 
 
 class RawKind(ImageKind):
-    """An image as pixels, uint8 (height, width, 3) RGB, in a `.npy` member."""
+    """An image as pixels (height, width, channels) in a `.npy` member: uint8 RGB, or what the field says."""
 
     name = "raw"
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
-        """Members that are not as large as their pixels."""
-        size, height, width = (
-            rows.column(name).to_numpy().astype(np.int64) for name in (field.bytes_column, "height", "width")
+        """Members that are not as large as their pixels, or do not begin where such values can."""
+        pixels = Pixels.of_field(field)
+        offset, size, height, width = (
+            rows.column(name).to_numpy().astype(np.int64)
+            for name in (field.offset_column, field.bytes_column, "height", "width")
         )
-        needed = 3 * height * width
+        needed = pixels.bytes * height * width
         yield BadRows(
             np.flatnonzero(size != needed),
-            lambda row: f"its pixels as {size[row]:,} bytes, but height x width x 3 are {needed[row]:,}",
+            lambda row: f"its pixels as {size[row]:,} bytes, but height x width x {pixels.bytes} are {needed[row]:,}",
+        )
+        each = np.dtype(pixels.dtype).itemsize
+        yield BadRows(
+            np.flatnonzero(offset % each),
+            lambda row: f"its pixels at byte {offset[row]:,}, which is no multiple of {each}",
         )
 
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
-        return array_fault(content, header, (row["height"], row["width"], 3), "|u1")
+        pixels = Pixels.of_field(field)
+        return array_fault(content, header, (row["height"], row["width"], pixels.channels), pixels.stored)

@@ -15,25 +15,27 @@ _TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 
 
 class PngHeader(NamedTuple):
-    """Width and height in pixels; whether the file is plain."""
+    """Width and height in pixels; whether the file is plain.
+
+    depth, color: bits of a sample, and colour type: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha. alike: whether all
+    decoders decode it alike at this depth and colour: it is not interlaced, has a single frame, and nothing rotates it
+    or makes a colour transparent.
+    """
 
     width: int
     height: int
     plain: bool
+    depth: int = 0
+    color: int = 0
+    alike: bool = False
 
 
 def read_header(data: bytes) -> PngHeader:
     """Reads all chunks without decompressing their pixels; `data` must start with `START`."""
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    not_plain = PngHeader(width, height, False)
+    not_plain = PngHeader(width, height, False, *data[24:26])
     # Bit depth, colour type, compression, filter, interlacing: PNG specification, 11.2.2.
-    if (
-        len(data) < _HEADER_BYTES
-        or data[12:16] != b"IHDR"
-        or data[24] != 8
-        or data[25] not in (_GRAY, _RGB)
-        or data[26:29] != bytes(3)
-    ):
+    if len(data) < _HEADER_BYTES or data[12:16] != b"IHDR" or data[26:29] != bytes(3):
         return not_plain
     at = len(START)
     while at + 12 <= len(data):
@@ -44,6 +46,8 @@ def read_header(data: bytes) -> PngHeader:
         if kind in _TEXTS and (b"rientation" in data[at:end] or (kind != b"tEXt" and b"xmp" in data[at:end].lower())):
             return not_plain  # XMP may rotate the image, which Pillow applies
         if kind == b"IEND":
-            return PngHeader(width, height, end == len(data))
+            alike = end == len(data)
+            plain = alike and data[24] == 8 and data[25] in (_GRAY, _RGB)
+            return PngHeader(width, height, plain, data[24], data[25], alike)
         at = end
     return not_plain

@@ -21,6 +21,7 @@ from gpuload.checks import (
 )
 from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
+from gpuload.fields.pixels import EXPECTED, GRAY, RGB, Pixels
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
 from gpuload.packing.image.placement import Fit
@@ -30,6 +31,10 @@ Encode = Literal["keep", "jpeg", "raw"]
 Dedup = Literal["no", "report", "drop"]
 Resizer = Literal["auto", "pillow", "torch"]
 
+KEEP = "keep"  # the mode that is decided by the first image
+# Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
+ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
+
 
 _TEXT, _WHOLE = Rule("a text", as_text), whole()
 
@@ -38,6 +43,11 @@ def _as_size(value: Any) -> WidthHeight:
     """One number is the side of a square."""
     width, height = several(_WHOLE, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
     return width, height
+
+
+def _as_encodings(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else as_items(value)
+    return tuple(as_text(item).strip() for item in items)
 
 
 def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
@@ -57,6 +67,8 @@ _ENCODING: dict[str, Rule[Any]] = {
     "min_size": _WHOLE,
     "max_pixels": _WHOLE,
     "resizer": _TEXT,
+    "mode": _TEXT,
+    "keep": Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings),
 }
 
 
@@ -75,6 +87,12 @@ class Encoding:
     max_pixels: larger images are rejected before they are decoded. The default is Pillow's.
     resizer: the library that shrinks plain JPEGs: "torch" (extra `cpu`) or "pillow"; they differ in speed and rounding.
         "auto" is torch if the run shrinks JPEGs and torch is installed; a run decides it once, at its start.
+    mode: what every image is stored as: "RGB"; "L" (gray), "RGBA", "I;16" (gray of 16 bits) and "F" (gray, float32), as
+        Pillow calls them; for arrays such as "uint16x4" or "float32x7", type and channels; or "keep": what the first
+        image is, where an image that would lose something by it is rejected. Others are converted as Pillow does.
+        Where the mode is not "RGB" or "L", nothing is stored as JPEG.
+    keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
+        these, images are kept if they are upright, a single frame, and of the mode.
     """
 
     encode: Encode = "keep"
@@ -88,9 +106,12 @@ class Encoding:
     min_size: int = 0
     max_pixels: int = MAX_PIXELS
     resizer: Resizer = "auto"
+    mode: str = "RGB"
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, **_ENCODING)
+        self._check_mode()
         if self.encode not in get_args(Encode):
             raise ArgumentError(f"--encode must be one of {', '.join(get_args(Encode))}; got {self.encode!r}")
         if self.fit not in get_args(Fit):
@@ -123,10 +144,41 @@ class Encoding:
                 "--resizer torch only shrinks JPEGs: give it with --encode jpeg and --size, or leave it out"
             )
 
+    def _check_mode(self) -> None:
+        mode = self.mode.removeprefix(f"{KEEP}=")
+        try:
+            pixels = RGB if mode == KEEP else Pixels.of_mode(mode)
+        except ValueError:
+            raise ArgumentError(f"--mode must be keep, or {EXPECTED}; got {self.mode!r}") from None
+        if self.encode == "jpeg" and pixels not in (RGB, GRAY):
+            raise ArgumentError(f"--encode jpeg: JPEGs are RGB or L, and --mode is {mode}. Give --encode keep or raw")
+        if self.encode == "keep" and pixels.mode not in ("RGB", "L", "RGBA", "I;16"):
+            raise ArgumentError(
+                f"--encode keep: images of mode {mode} are packed as arrays of pixels alone. Give --encode raw"
+            )
+        if mode != "RGB" and (self.drop_gray or self.check == "header"):
+            raise ArgumentError(f"--drop-gray and --check header are for --mode RGB; got --mode {mode}. Leave them out")
+        if unknown := [name for name in self.keep if name not in ENCODINGS]:
+            raise ArgumentError(f"--keep: must be some of {', '.join(ENCODINGS)}; got {unknown[0]!r}")
+        if self.keep and self.encode != "keep":
+            raise ArgumentError(
+                f"--keep {','.join(self.keep)}: --encode {self.encode} keeps no files as they are. Leave one out"
+            )
+
+    @property
+    def pixels(self) -> Pixels:
+        """What the stored images decode to; of the mode "keep", once the first image has decided it."""
+        return Pixels.of_mode(self.mode.removeprefix(f"{KEEP}="))
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether images that would lose something by the mode are rejected."""
+        return self.mode.startswith(KEEP)
+
     @property
     def shrinks_jpegs(self) -> bool:
         """Whether plain JPEGs may be resized and stored as JPEGs, so that the resizer matters."""
-        return self.encode == "jpeg" and self.size is not None and not self.lossless
+        return self.encode == "jpeg" and self.size is not None and not self.lossless and self.mode == "RGB"
 
     @property
     def jpeg_quality(self) -> int:

@@ -26,11 +26,13 @@ from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.disk.tar import Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError, OutputError
 from gpuload.fields.field import Field
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
+from gpuload.headers import encodings
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.limits import count_cores
-from gpuload.packing.image.check import prepare_image
-from gpuload.packing.options import Encoding
+from gpuload.packing.image.check import KEPT, prepare_image
+from gpuload.packing.options import ENCODINGS, KEEP, Encoding
 from gpuload.packing.run.lost_workers import exit_name
 from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
 from gpuload.packing.run.workers import Workers
@@ -307,13 +309,20 @@ def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file:
 def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
     try:
         most = max(row["width"] * row["height"], MAX_PIXELS)
-        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, most))
+        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, field, most))
     except DecodeError as error:
         return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
     except Exception as error:  # parsers and decoders may raise anything on damaged bytes
         return f"cannot be read: {error}"
 
 
-def _image_size(content: bytes, max_pixels: int) -> WidthHeight:
-    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels))
+def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
+    pixels = Pixels.of_field(field)
+    # Loaders refuse it, even where Pillow decodes it.
+    if (other := encodings.read_header(memoryview(content))) is not None and other[1].fault:
+        raise DecodeError(other[1].fault)
+    mode = "RGB" if field.kind != "image" or pixels == RGB else f"{KEEP}={pixels.mode}"
+    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
+    if mode != "RGB" and stored.kind != KEPT:
+        raise DecodeError(f"it is not of mode {pixels.mode}, or not as it was packed")
     return stored.width, stored.height

@@ -42,7 +42,7 @@ class ArraysSource(Source):
         self.columns = dict(columns or {})
         self._files: dict[str, Path] = {}
         self._image = ""
-        self._peak = 255.0
+        self._peak: float | None = 255.0
         self._splits: list[tuple[str, int]] = []  # and their lengths, where the names of arrays tell them
 
     def prepare(self, scratch: Path) -> None:
@@ -61,7 +61,9 @@ class ArraysSource(Source):
         arrays = self._arrays()
         self._image = image_name(str(self.path), arrays, self.columns)
         images = arrays[self._image]
-        if images.dtype.kind == "f" and float(images[:64].max(initial=0)) <= 1:
+        if self.as_stored:
+            self._peak = None
+        elif images.dtype.kind == "f" and float(images[:64].max(initial=0)) <= 1:
             self._peak = 1.0
 
     def _unpack(self, scratch: Path) -> dict[str, Path]:

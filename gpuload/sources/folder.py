@@ -49,7 +49,8 @@ class FolderSource(FilesSource):
         passed = PassedOver()
         seen = _Seen(splits)
         numbers = {name: number for number, name in enumerate(classes)}
-        samples = stream_table(seen.labelled(self.files.walk(IMAGE_EXTENSIONS, passed), numbers, passed), (LABEL,))
+        wanted = IMAGE_EXTENSIONS | {"npy"} if self.as_stored else IMAGE_EXTENSIONS
+        samples = stream_table(seen.labelled(self.files.walk(wanted, passed), numbers, passed), (LABEL,))
         self._check(seen, classes, passed)
         if not samples.num_rows:
             others = f", found: {passed.by_extension()}" if passed.others else ""

@@ -56,7 +56,7 @@ class Hdf5Source(FileSource):
             self._notes = notes = list[str]()
             try:
                 file.visititems(add)  # which follows neither soft nor external links
-                yield from array_samples(self.title, arrays, self.columns, notes)
+                yield from array_samples(self.title, arrays, self.columns, notes, self.as_stored)
             except GpuloadError:
                 raise
             except Exception as error:  # h5py raises many kinds for a damaged file

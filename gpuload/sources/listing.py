@@ -74,12 +74,14 @@ class Source(ABC):
 
     own_splits: whether a listing tells the splits that the source itself has; else these are ignored.
     images_alone: whether only the images are listed, without fields. Not all sources heed it, see `registry.Format`.
+    as_stored: whether arrays of images are given as they are, of any dtype and number of channels; else as uint8.
     needs_process: whether `prepare` is called in a process of its own, since a damaged file may end that: it calls C
         libraries that trust what they read.
     """
 
     own_splits: bool = True
     images_alone: bool = False
+    as_stored: bool = False
     needs_process: ClassVar[bool] = False
 
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie

@@ -80,7 +80,7 @@ class LmdbSource(FileSource):
         for column, value in found.items():
             role = roles.get(column, column)
             if isinstance(value, np.ndarray):
-                value = image_array(value) if role == "image" else plain(value[()])
+                value = image_array(value, None if self.as_stored else 1.0) if role == "image" else plain(value[()])
             sample[role] = value
         if len(self.columns.get("target", ())) > 1:
             sample["target"] = [float(plain(found[column])) for column in self.columns["target"]]

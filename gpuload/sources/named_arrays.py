@@ -15,11 +15,15 @@ _ENCODED_BYTES = 1 << 20  # assumed for an encoded image, whose size only its ro
 
 
 def array_samples(
-    title: str, arrays: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], notes: list[str]
+    title: str,
+    arrays: Mapping[str, Any],
+    columns: Mapping[str, tuple[str, ...]],
+    notes: list[str],
+    as_stored: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """A sample for each row of arrays that can be sliced; whole chunks of the images are read, one after the other.
 
-    notes: gets sentences for the user.
+    notes: gets sentences for the user. as_stored: see `Source`.
 
     Raises:
         SourceError: there is no array of images, or the others are of another length.
@@ -33,11 +37,11 @@ def array_samples(
     row_bytes = _ENCODED_BYTES if encoded else max(1, int(np.prod(images.shape[1:])) * images.dtype.itemsize)
     chunk = (getattr(images, "chunks", None) or (1,))[0]
     step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk
-    peak = 255.0
+    peak = None if as_stored else 255.0
     for start in range(0, count, step):
         stop = min(start + step, count)
         block = images[start:stop]
-        if start == 0 and block.dtype.kind == "f" and float(block.max(initial=0)) <= 1:
+        if start == 0 and not as_stored and block.dtype.kind == "f" and float(block.max(initial=0)) <= 1:
             peak = 1.0
         rows = {role: [arrays[column][start:stop] for column in found] for role, found in others.items()}
         for place in range(stop - start):
@@ -156,11 +160,13 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def image_array(array: Array, peak: float = 1.0) -> Array:
-    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last.
+def image_array(array: Array, peak: float | None = 1.0) -> Array:
+    """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last; without a peak as it is.
 
     What cannot be an image is given back as it is: the packer then rejects it with its type and shape.
     """
+    if peak is None:
+        return array
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.dtype.kind == "f" and array.size and float(array.min()) >= 0 and float(array.max()) <= peak:

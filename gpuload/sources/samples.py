@@ -62,7 +62,8 @@ class SampleSource(Source):
             SourceError: there is no sample, or one has other keys than the first.
         """
         self._folder = scratch
-        fill_spool(scratch, self.title, self._images if self.images_alone else self.samples, self.takes_paths)
+        samples = self._images if self.images_alone else self.samples
+        fill_spool(scratch, self.title, samples, self.takes_paths, self.as_stored)
 
     def _images(self) -> Iterator[Sample]:
         """The samples without fields, but with what may tell their splits."""

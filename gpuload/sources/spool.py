@@ -33,11 +33,14 @@ _RESERVED = (NAME, BYTES, WHERE, "image")
 FieldKinds = dict[str, tuple[str, str]]
 
 
-def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]], takes_paths: bool) -> None:
+def fill_spool(
+    folder: Path, title: str, samples: Callable[[], Iterable[Sample]], takes_paths: bool, as_stored: bool = False
+) -> None:
     """Puts samples into the spool of a folder, unless an earlier run has done so.
 
     takes_paths: whether an image or a mask may be the path of a file, as a program may give it; a file of somebody else
         could name any.
+    as_stored: see `Source`.
 
     Raises:
         SourceError: there is no sample, or one has other keys than the first.
@@ -47,7 +50,7 @@ def fill_spool(folder: Path, title: str, samples: Callable[[], Iterable[Sample]]
     with (folder / _BLOBS).open("wb") as blobs, pa.OSFile(str(folder / _ROWS), "wb") as rows:
         found = samples()
         try:
-            kinds = _Spool(title, blobs, rows, takes_paths).fill(found)
+            kinds = _Spool(title, blobs, rows, takes_paths, as_stored).fill(found)
         finally:
             if isinstance(found, Generator):  # closes its file now, and not when the error is forgotten
                 found.close()
@@ -78,9 +81,9 @@ def read_blob(folder: Path, where: str) -> bytes | Array:
 class _Spool:
     """Writes samples: images, masks and arrays to one file, everything else as Arrow rows."""
 
-    def __init__(self, title: str, blobs: BinaryIO, rows: pa.NativeFile, takes_paths: bool) -> None:
+    def __init__(self, title: str, blobs: BinaryIO, rows: pa.NativeFile, takes_paths: bool, as_stored: bool) -> None:
         self.title = title
-        self.takes_paths = takes_paths
+        self.takes_paths, self.as_stored = takes_paths, as_stored
         self.blobs = blobs
         self.rows = rows
         self.offset = 0
@@ -156,10 +159,11 @@ class _Spool:
             blob = bytes(value)
         else:
             if hasattr(value, "getexif"):  # a PIL image
-                value = np.asarray(value if kind != "image" or value.mode in ("RGB", "L") else value.convert("RGB"))
+                kept = ("RGB", "L", "RGBA", "I;16", "F") if self.as_stored else ("RGB", "L")
+                value = np.asarray(value if kind != "image" or value.mode in kept else value.convert("RGB"))
             array = np.asarray(value)
             if kind == "image":
-                array = image_array(array)
+                array = image_array(array, None if self.as_stored else 1.0)
             if array.dtype.hasobject:
                 raise SourceError(f"{self.title}: sample {number} has a {kind} of Python objects. Give numbers")
             file = io.BytesIO()

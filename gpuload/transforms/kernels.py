@@ -205,7 +205,8 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool) -> Tensor:
     else:
         rows = [row.div_(matrix[:, 8]) for row in rows]
     x_at, y_at = rows
-    fill = args[:, MAP_ARGS : MAP_ARGS + channels]
+    # Three levels where there are three channels, else one for all.
+    fill = args[:, MAP_ARGS : MAP_ARGS + (3 if channels == 3 else 1)].expand(n, channels)
     if not bilinear:
         return _nearest(images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill)
     grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)

@@ -173,7 +173,7 @@ def short_index(folder: Path) -> None:
         (
             lambda f: edit_manifest(f, lambda m: m.update(version=7)),
             gpuload.FormatError,
-            r"manifest.json: has version 7, this gpuload reads version 1. Upgrade with `git -C \S+ pull`, or",
+            r"manifest.json: has version 7, this gpuload reads versions 1 to 2. Upgrade with `git -C \S+ pull`, or",
         ),
         (
             lambda f: edit_manifest(f, lambda m: m.pop("shards")),

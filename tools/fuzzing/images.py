@@ -12,9 +12,10 @@ from fuzzing.pictures import JPEG_TOKENS, PNG_TOKENS, SIDE, encoded, picture, sm
 from fuzzing.target import Target
 from gpuload.decode.interface import Stored
 from gpuload.decode.masks import decode_mask
-from gpuload.decode.native.images import ImageDecoder, UndecodableError
+from gpuload.decode.native.images import ImageDecoder
+from gpuload.decode.pillow import UndecodableError
 from gpuload.errors import DecodeError
-from gpuload.headers import exif, jpeg, png
+from gpuload.headers import encodings, exif, jpeg, png
 from gpuload.headers.limits import MAX_PIXELS
 from gpuload.packing.image.check import NotWantedError, prepare_image
 from gpuload.packing.options import Encoding
@@ -40,14 +41,15 @@ def _mutate_image(rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
 
 
 class HeaderTarget(Target):
-    """The readers of JPEG, PNG and Exif headers, which are given any bytes that begin as these do."""
+    """The readers of the headers of encodings that are kept, and of Exif, given any bytes that begin as they do."""
 
     name = "headers"
     seconds = 2
     memory = 256 << 20
 
     def seeds(self) -> list[bytes]:
-        return [*small_jpegs(), *small_pngs(), *(b"Exif\0\0" + data for data in _exifs())]
+        others = [encoded(picture(), kind) for kind in ("WEBP", "AVIF", "TIFF")]
+        return [*small_jpegs(), *small_pngs(), *others, *(b"Exif\0\0" + data for data in _exifs())]
 
     mutate = staticmethod(_mutate_image)  # type: ignore[assignment]
 
@@ -58,6 +60,8 @@ class HeaderTarget(Target):
         elif data.startswith(jpeg.START):
             found = jpeg.read_header(data)
             assert 0 <= found.width < 1 << 16 and 0 <= found.height < 1 << 16 and 0 <= found.orientation <= 8
+        elif (other := encodings.read_header(memoryview(data))) is not None:
+            assert other[1].fault or (0 < other[1].width < 1 << 32 and 0 < other[1].height < 1 << 32)
         assert 0 <= exif.exif_orientation(data) <= 8
 
 
@@ -83,6 +87,11 @@ class PackedImageTarget(Target):
             Encoding(encode="jpeg", size=(16, 16), drop_gray=True, resizer="pillow"),
             Encoding(encode="jpeg", size=(16, 16), resizer="torch"),
             Encoding(encode="raw", min_size=4),
+            Encoding(keep=("webp", "avif", "tiff")),
+            Encoding(mode="keep=RGB", keep=("webp", "avif", "tiff")),
+            Encoding(mode="L", encode="raw"),
+            Encoding(mode="RGBA", keep=("webp", "avif", "tiff")),
+            Encoding(mode="I;16", keep=("tiff",)),
         ]
         from gpuload.packing.image.shrink import use_one_thread
 

@@ -17,12 +17,13 @@ from gpuload.decode.dali.feed import Feed
 from gpuload.decode.dali.forked import survive_fork
 from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
 from gpuload.decode.dali.screen import Screen
+from gpuload.decode.dali.transcode import Transcoder
 from gpuload.decode.dali.windows import covering
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
 from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
 from gpuload.errors import ArgumentError, DeviceError
 from gpuload.read.batch import Batch
-from gpuload.types import U8
+from gpuload.types import Array
 
 
 def count_gpus() -> int:
@@ -76,7 +77,8 @@ class DaliDecoder:
             # Its outputs are safe to keep, and DLPack hands them over without a copy.
             "exec_dynamic": True,
         }
-        self._screen = Screen(stored)
+        self._transcoder = Transcoder(stored, num_threads) if stored.others and not stored.raw else None
+        self._screen = Screen(stored, self._transcoder)
         self._feed = Feed(self._inputs)
         self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
         self._fed_s = 0.0  # waited so far in `_take`, which DALI calls in the thread that asks for a batch
@@ -141,6 +143,8 @@ class DaliDecoder:
         """Stops the threads and frees the memory; batches handed out stay valid."""
         self._discard()
         self._feed.close()
+        if self._transcoder is not None:
+            self._transcoder.close()
 
     def _run(self, pipeline: Any) -> Any:
         return pipeline.run() if self.stream is None else pipeline.run(self.stream())
@@ -155,10 +159,14 @@ class DaliDecoder:
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         """DALI's own kinds of lists, which it takes as they are; arrays would cost it some µs for each image."""
-        images: Iterable[U8] = batch.encoded.images
+        images: Iterable[Array] = batch.encoded.images
         if self._stored.raw:
             sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
-            images = (data.reshape(*size, 3) for data, size in zip(images, sizes, strict=True))
+            dtype, channels = np.dtype(self._stored.source.stored), self._stored.source.channels
+            pairs = zip(images, sizes, strict=True)
+            images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
+        elif self._transcoder is not None:
+            images = self._transcoder.take(batch)
         encoded = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
         fed = []
         for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
@@ -198,6 +206,6 @@ class DaliDecoder:
         self._in_flight.clear()
 
 
-def _as_list(arrays: Iterable[U8], layout: str | None = None) -> Any:
+def _as_list(arrays: Iterable[Array], layout: str | None = None) -> Any:
     """DALI's list of these arrays, not copied. An operator that is given a layout would wrap each of them again."""
     return tensors.TensorListCPU([tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False)

@@ -19,11 +19,14 @@ from nvidia.dali import Pipeline, backend, fn, pipeline_def, tensors, types
 from gpuload.augment import Form
 from gpuload.decode.dali.memory import preallocation
 from gpuload.decode.interface import Stored
+from gpuload.fields.pixels import GRAY, RGB, Pixels
 
 __all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
 
 # DALI has no bfloat16: float32 leaves the graph, and is cast when the batch is handed over.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
+# Of raw pixels.
+_VALUES = {"uint8": types.UINT8, "uint16": types.UINT16, "float32": types.FLOAT}
 _IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
 
 # What may be fed for each image: type and number of dimensions.
@@ -57,7 +60,7 @@ def build_graph(
     feed: gives the encoded images of a batch and its masks, then for each view what `input_names` lists.
     """
     names = [input_names(form, graph) for form in forms]
-    kinds = [(types.UINT8, 3 if stored.raw else 1)]
+    kinds = [(_VALUES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
     kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
     dtypes, ndims = zip(*kinds, strict=True)
@@ -75,7 +78,11 @@ def build_graph(
     views = [{name: next(inputs) for name in view} for view in names]
     window_of = _windows(images, stored, decoder, whole=len(forms) > 1 or any(form.pads for form in forms))
     pairs = list(zip(forms, views, strict=True))
-    results = [_view(window_of(view["start"], view["shape"], form), form, view, graph) for form, view in pairs]
+    if stored.source != stored.pixels:
+        window_of = _gray(window_of)
+    results = [
+        _view(window_of(view["start"], view["shape"], form), form, view, stored.pixels, graph) for form, view in pairs
+    ]
     for form, view in pairs:
         results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
     return tuple(results)
@@ -93,6 +100,7 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
     whole: the image is decoded as a whole, since several windows are cut from it, or since they reach outside of it.
     """
     on_gpu = Pipeline.current().device_id is not None
+    mode = _mode(stored.source)
     if stored.raw:
         pixels = images.gpu() if on_gpu else images
     elif on_gpu:
@@ -103,19 +111,41 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
             jpeg_fancy_upsampling=True,
             **preallocation(stored, Pipeline.current().max_batch_size, decoder.get("hw_decoder_load")),
             **decoder,
+            **mode,
         )
     elif whole:
-        pixels = fn.decoders.image(images, device="cpu")
+        pixels = fn.decoders.image(images, device="cpu", **mode)
     else:
-        return lambda start, shape, form: fn.decoders.image_slice(images, start, shape, device="cpu", **_IN_PIXELS)
-    return lambda start, shape, form: fn.slice(pixels, start, shape, **_IN_PIXELS, **_padding(form, list(form.fills)))
+        return lambda start, shape, form: fn.decoders.image_slice(
+            images, start, shape, device="cpu", **_IN_PIXELS, **mode
+        )
+    return lambda start, shape, form: fn.slice(
+        pixels, start, shape, **_IN_PIXELS, **_padding(form, _fill(form, stored.source))
+    )
 
 
-def _padding(form: Form, fill: list[int]) -> dict[str, Any]:
+def _gray(window_of: Callable[[Any, Any, Form], Any]) -> Callable[[Any, Any, Form], Any]:
+    """The same windows, of which RGB is made gray."""
+    return lambda *window: fn.color_space_conversion(window_of(*window), image_type=types.RGB, output_type=types.GRAY)
+
+
+def _mode(pixels: Pixels) -> dict[str, Any]:
+    """What a decoder is told so that it gives these pixels; RGB is its default."""
+    if pixels in (RGB, GRAY):
+        return {} if pixels == RGB else {"output_type": types.GRAY}
+    return {"output_type": types.ANY_DATA, "dtype": _VALUES[pixels.dtype]}
+
+
+def _fill(form: Form, pixels: Pixels) -> list[Any]:
+    fills = form.fills(pixels.channels)
+    return list(fills) if pixels.dtype == "uint8" else [fill / 255 * pixels.peak for fill in fills]
+
+
+def _padding(form: Form, fill: list[Any]) -> dict[str, Any]:
     return {"out_of_bounds_policy": "pad", "fill_values": fill} if form.pads else {}
 
 
-def _view(window: Any, form: Form, view: Mapping[str, Any], graph: Operators | None) -> Any:
+def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels, graph: Operators | None) -> Any:
     image = fn.resize(
         window,
         size=view["size"],
@@ -133,9 +163,9 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], graph: Operators | N
     return fn.crop_mirror_normalize(
         image,
         mirror=view["mirror"],
-        mean=[0.0] if as_is else [255 * value for value in form.mean],
-        std=[1.0] if as_is else [255 * value for value in form.std],
-        dtype=_DTYPES[form.dtype] if plain else types.UINT8,
+        mean=[0.0] if as_is else [pixels.peak * value for value in form.mean],
+        std=[1.0] if as_is else [pixels.peak * value for value in form.std],
+        dtype=_DTYPES[form.dtype] if plain else types.UINT8 if pixels.dtype == "uint8" else types.FLOAT,
         output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gpuload.decode.dali.transcode import Transcoder
 from gpuload.decode.dali.trial import Trial
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.masks import OTHER_SIZE
@@ -34,8 +35,8 @@ _MOST_REMEMBERED = 65_536  # samples that were tried alone: a trial takes 0.5 ms
 class Screen:
     """Finds the images and masks of batches that DALI does not decode, or not to the size that the index says."""
 
-    def __init__(self, stored: Stored) -> None:
-        self._raw, self._check = stored.raw, _Check()
+    def __init__(self, stored: Stored, transcoder: Transcoder | None = None) -> None:
+        self._raw, self._check, self._transcoder = stored.raw, _Check(), transcoder
         self._trial = Trial()
         self._tried: dict[tuple[int, int, int | None], Fault | None] = {}
 
@@ -44,7 +45,10 @@ class Screen:
         faults: dict[int, Fault] = {}
         if not self._raw:
             found = self._check(batch.encoded)
-            for row in np.flatnonzero(found).tolist():
+            rows = np.flatnonzero(found).tolist()
+            if self._transcoder is not None:
+                faults, rows = self._transcoder.find_faults(batch, rows)
+            for row in rows:
                 fault = self._look_at(batch, row, None, batch.encoded.images[row], int(found[row]))
                 if fault is not None:
                     faults[row] = fault
@@ -85,6 +89,9 @@ class Screen:
         return self._tried[sample]
 
     def _try(self, data: U8, size: HeightWidth, mask: int | None, reason: str) -> Fault | None:
+        if mask is None and self._transcoder is not None and self._transcoder.takes(data):
+            fault = self._transcoder.fault_of(data, size)
+            return None if fault is None else Fault(fault)
         found = self._trial.decoded_size(data)
         if found == size:
             return None

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gpuload.augment import Form, View
 from gpuload.augment.padding import PADDING_MODES, source_range
 from gpuload.decode.native.resample import FACTOR, crop_or_pad, resample
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
 # Where a crop is so large that the image can be decoded at 1/2, 1/4 or 1/8 of its size, it is, as long as the crop
@@ -18,12 +19,21 @@ from gpuload.types import I64
 REDUCING_GAP = 3.0
 
 
-def load_compiled(form: Form) -> None:
+def load_compiled(form: Form, pixels: Pixels = RGB) -> None:
     """Loads, or compiles, what makes views of this form; else the first batch would."""
     pictures, sides, flips = np.zeros((1, 7), np.int64), np.zeros((1, 4), np.int64), np.zeros((1, 2), np.bool_)
     pictures[:, FACTOR] = 1  # and an address of 0: nothing is done
-    constants, out = np.zeros(3, np.float32), np.empty((1, 3, 2, 2), np.uint8)
-    if form.pads:
+    constants, out = np.zeros(pixels.channels, np.float32), np.empty((1, pixels.channels, 2, 2), np.uint8)
+    if not pixels.is_rgb:
+        from gpuload.decode.native import bands  # compiled for those alone who need it
+
+        kind = bands.bands_of(pixels)
+        if form.pads:
+            bands.crop_or_pad_bands(pictures, sides, flips, 0.0, kind, constants, constants, out)
+        else:
+            regions = sides.astype(np.float64)
+            bands.resample_bands(pictures, sides, regions, flips, False, kind, constants, constants, out)
+    elif form.pads:
         crop_or_pad(pictures, sides, flips, sides[:, :2], np.zeros(3, np.uint8), 0, constants, constants, out)
     else:
         resample(pictures, sides, sides.astype(np.float64), flips, False, constants, constants, out)
@@ -49,7 +59,7 @@ class Cuts:
         self.factors: I64 = np.ones(number, np.int64)
         if form.pads:
             self._sizes = np.stack([heights, widths], axis=1).astype(np.int64)
-            self._fills, self._mode = np.array(form.fills, np.uint8), PADDING_MODES.index(form.padding_mode)
+            self._mode = PADDING_MODES.index(form.padding_mode)
             low, high = source_range(self._unclipped[:, :2], self._unclipped[:, 2:], self._sizes, form.padding_mode)
             self.windows = np.concatenate([low, high], axis=1)
             return
@@ -58,16 +68,38 @@ class Cuts:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
     def crop_and_resize(
-        self, pictures: I64, rows: slice, out: npt.NDArray[Any], mean: npt.NDArray[Any], factor: npt.NDArray[Any]
+        self,
+        pictures: I64,
+        rows: slice,
+        out: npt.NDArray[Any],
+        mean: npt.NDArray[Any],
+        factor: npt.NDArray[Any],
+        bands: Any = None,
     ) -> None:
-        """The views of the images at these rows, (level - mean) * factor, into uint8 or float32 (n, 3, height, width).
+        """The views of the images at these rows, (level - mean) * factor, into uint8 or float32 (n, C, height, width).
 
-        pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them.
+        pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them. bands: what the pixels are,
+            where they are not RGB.
         """
         flips = self._flips[rows]
-        if self._form.pads:
-            sizes, fills = self._sizes[rows], self._fills
+        if bands is not None:
+            self._crop_and_resize_bands(pictures, rows, out, mean, factor, bands)
+        elif self._form.pads:
+            sizes, fills = self._sizes[rows], np.array(self._form.fills(3), np.uint8)
             crop_or_pad(pictures, self._unclipped[rows], flips, sizes, fills, self._mode, mean, factor, out)
         else:
             cubic = self._form.interpolation == "bicubic"
             resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, mean, factor, out)
+
+    def _crop_and_resize_bands(
+        self, pictures: I64, rows: slice, out: Any, mean: npt.NDArray[Any], factor: npt.NDArray[Any], bands: Any
+    ) -> None:
+        from gpuload.decode.native.bands import crop_or_pad_bands, resample_bands
+
+        flips = self._flips[rows]
+        if self._form.pads:
+            fill = self._form.fills(1)[0] / 255 * bands.peak
+            crop_or_pad_bands(pictures, self._unclipped[rows], flips, fill, bands, mean, factor, out)
+        else:
+            cubic = self._form.interpolation == "bicubic"
+            resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, mean, factor, out)

@@ -30,6 +30,7 @@ from gpuload.decode.native.first_warps import FirstWarps, first_warps
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
+from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.monitor.ranges import annotate, is_listening
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
@@ -40,7 +41,7 @@ from gpuload.types import I64
 # images of 64×64 a second and 7 % fewer of 500×375; with twice as much, the same (2 cores, 2026-11).
 _BLOCK_BYTES = 800_000
 
-_ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
+_ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)  # constants that leave levels as they are
 
 
 class NativeDecoder:
@@ -63,10 +64,18 @@ class NativeDecoder:
     ) -> None:
         self._forms, self._fills = tuple(forms), stored.mask_fills
         self._num_threads, self._prefetch = num_threads, prefetch
-        self._postprocess = [Postprocess(form, "cpu") for form in forms]
+        self._pixels, self._source = stored.pixels, stored.source
+        self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
         with paused_collector():
             for form in forms:
-                load_compiled(form)
+                load_compiled(form, stored.pixels)
+        self._bands = None
+        if not stored.pixels.is_rgb:
+            from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
+
+            is_rgb = stored.source == RGB
+            step = 3 if is_rgb or (stored.source == GRAY and not stored.raw) else None
+            self._bands = bands_of(stored.pixels, step, is_rgb)
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
         kept = prefetch + spare
@@ -133,12 +142,13 @@ class NativeDecoder:
         views = [view if form.transforms else view.without_transforms() for form, view in pairs]
         for form, view, buffers in zip(self._forms, views, self._buffers, strict=True):
             height, width = view.size
-            shape = (3, height, width) if form.layout == "NCHW" else (height, width, 3)
+            channels = self._pixels.channels
+            shape = (channels, height, width) if form.layout == "NCHW" else (height, width, channels)
             images.append(buffers.take(number, shape))
             masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
             cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-            warps.append(first_warps(view))
-        flight = _BatchInFlight(batch, views, images, masks, cuts, warps)
+            warps.append(first_warps(view) if self._bands is None else None)
+        flight = _BatchInFlight(batch, views, images, masks, cuts, warps, self._source)
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
         work = self._decode_in_range if is_listening() else self._decode_blocks
@@ -181,7 +191,7 @@ class NativeDecoder:
                 self._forms, flight.views, flight.cuts, flight.warps, self._postprocess, flight.images, strict=True
             )
             for view in views:
-                _crop_and_resize(flight.plan.pictures[rows], rows, *view)
+                _crop_and_resize(flight.plan.pictures[rows], self._bands, rows, *view)
             if self._fills:
                 for row in range(rows.start, rows.stop):
                     self._decode_masks(flight, row)
@@ -217,6 +227,7 @@ class _BatchInFlight:
     masks: list[tuple[npt.NDArray[np.uint8], ...]]
     cuts: list[Cuts]
     warps: list[FirstWarps | None]
+    source: Pixels = RGB
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
@@ -231,11 +242,12 @@ class _BatchInFlight:
         for cuts in self.cuts[1:]:  # what all views need
             low, high = np.minimum(windows, cuts.windows)[:, :2], np.maximum(windows, cuts.windows)[:, 2:]
             windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, cuts.factors)
-        self.plan = DecodePlan(self.batch.encoded, windows, factors)
+        self.plan = DecodePlan(self.batch.encoded, windows, factors, self.source)
 
 
 def _crop_and_resize(
     pictures: I64,
+    bands: Any,
     rows: slice,
     form: Form,
     view: View,
@@ -244,39 +256,43 @@ def _crop_and_resize(
     postprocess: Postprocess,
     images: npt.NDArray[Any],
 ) -> None:
-    """Makes a view of these pictures, into these rows of its batch."""
+    """Makes a view of these pictures, into these rows of its batch. bands: what they are, where they are not RGB."""
     out = _as_nchw(form, images)[rows]
     if warps is not None:
         view = warps.rest
     if postprocess.is_linear(view):
-        _cut_and_warp(pictures, rows, cuts, warps, out, postprocess.mean, postprocess.factor)
+        _cut_and_warp(pictures, bands, rows, cuts, warps, out, postprocess.mean, postprocess.factor)
         if view.erased is not None:
             postprocess.erase(torch.from_numpy(out), view.select(rows))
         return
-    block = np.empty((len(out), 3, *view.size), np.uint8)
-    _cut_and_warp(pictures, rows, cuts, warps, block, _ZEROS, _ONES)
+    block, channels = np.empty(out.shape, postprocess.level_dtype), out.shape[1]
+    _cut_and_warp(
+        pictures, bands, rows, cuts, warps, block, np.zeros(channels, np.float32), np.ones(channels, np.float32)
+    )
     postprocess(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
 
 
 def _cut_and_warp(
     pictures: I64,
+    bands: Any,
     rows: slice,
     cuts: Cuts,
     warps: FirstWarps | None,
     out: npt.NDArray[Any],
-    *constants: npt.NDArray[Any],
+    mean: npt.NDArray[Any],
+    factor: npt.NDArray[Any],
 ) -> None:
-    """Crops and resizes the pictures, then moves those that are to be moved. constants: mean and factor."""
+    """Crops and resizes the pictures, then moves those that are to be moved; only RGB is moved here."""
     if warps is None:
-        cuts.crop_and_resize(pictures, rows, out, *constants)
+        cuts.crop_and_resize(pictures, rows, out, mean, factor, bands)
         return
     moved, (number, channels, height, width) = warps.moved[rows], out.shape
     kept, others = pictures.copy(), pictures.copy()
     kept[moved, 0], others[~moved, 0] = 0, 0  # of those with an address of 0, nothing is made
-    cuts.crop_and_resize(kept, rows, out, *constants)
+    cuts.crop_and_resize(kept, rows, out, mean, factor)
     levels = np.empty((number, height, width, channels), np.uint8)
     cuts.crop_and_resize(others, rows, levels.transpose(0, 3, 1, 2), _ZEROS, _ONES)
-    warps.warp(levels, rows, out, *constants)
+    warps.warp(levels, rows, out, mean, factor)
 
 
 def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:

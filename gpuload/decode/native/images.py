@@ -6,25 +6,21 @@ from typing import Any
 
 import numpy as np
 import simplejpeg
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
 from gpuload.decode.interface import Fault, Stored
-from gpuload.decode.masks import reason_of, refuse_damaged_png
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.background import BackgroundCompilation
 from gpuload.decode.native.compiled import count_compiled
+from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
+from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.headers.jpeg import read_header
-from gpuload.headers.limits import MAX_PIXELS
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import I64, U8, HeightWidth
 
 Picture = tuple[int, int, int, int, int, int, int]  # a row of DecodePlan.pictures
 
 _JPEG_START = b"\xff\xd8"
-
-
-class UndecodableError(Exception):
-    """Neither libjpeg-turbo nor Pillow decodes these bytes; the message is the reason."""
 
 
 class DecodePlan:
@@ -36,14 +32,16 @@ class DecodePlan:
     factors: int64 (N,), it may be decoded at 1/factor of its size.
     rooms: int64 (N,), bytes for each image while it is needed, and `spare_bytes` more.
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
+
+    pixels: of the images.
     """
 
-    def __init__(self, batch: EncodedBatch, windows: I64, factors: I64) -> None:
+    def __init__(self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB) -> None:
         self.images, self.spans, self.windows, self.factors = batch.images, batch.spans, windows, factors
         self.pictures: I64 = np.zeros((len(windows), 7), np.int64)
         self.pictures[:, 0] = batch.spans[:, 0] * batch.raw
         self.pictures[:, 1], self.pictures[:, 2] = batch.heights, batch.widths
-        self.pictures[:, 3], self.pictures[:, 6] = 3 * batch.widths, 1
+        self.pictures[:, 3], self.pictures[:, 6] = pixels.bytes * batch.widths, 1
         self.encoded = not batch.raw.all()
         if self.encoded:
             self.rooms, self.spare_bytes = jpeg.room_for(windows, factors)
@@ -61,10 +59,12 @@ class ImageDecoder:
     """
 
     def __init__(self, stored: Stored) -> None:
-        self._plain = stored.plain
+        # A gray JPEG is decoded as RGB, of which only one channel is taken: a library's call for each would cost more.
+        self._plain, self._pixels = stored.plain, RGB if stored.source == GRAY else stored.source
+        self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
         self._compilation = BackgroundCompilation(jpeg.load_compiled)
-        if not stored.raw:
+        if self._has_jpegs and not stored.raw:
             # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
@@ -80,7 +80,7 @@ class ImageDecoder:
         pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
         memory = thread.reserve(int(rooms.sum()) + plan.spare_bytes)
         spans, windows, factors = plan.spans[rows], plan.windows[rows], plan.factors[rows]
-        if self._compilation.is_done:
+        if self._has_jpegs and self._compilation.is_done:
             jpeg.decode(spans, windows, factors, self._plain, memory, rooms, thread.scratch, pictures)
         for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
             try:
@@ -96,14 +96,14 @@ class ImageDecoder:
         data = plan.images[row]
         height, width = plan.pictures[row, 1:3].tolist()
         try:
-            if self._is_jpeg(data):
-                _refuse_larger(_size_of_jpeg(data), (height, width))
+            if self._has_jpegs and self._is_jpeg(data):
+                refuse_larger(_size_of_jpeg(data), (height, width))
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
                 return _picture_of(whole, factor), whole
         except (ValueError, KeyError):  # faults some of which Pillow tolerates; KeyError: a sampling without a name
             pass
-        other = _decode_other(data, (height, width))
+        other = decode_pixels(data, (height, width), self._pixels)
         return _picture_of(other), other
 
     def _is_jpeg(self, data: U8) -> bool:
@@ -125,7 +125,7 @@ class _Thread(threading.local):
         return int(self._memory.ctypes.data)
 
 
-def _picture_of(pixels: U8, factor: int = 1) -> Picture:
+def _picture_of(pixels: Any, factor: int = 1) -> Picture:
     height, width, _ = pixels.shape
     return pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, factor
 
@@ -169,20 +169,3 @@ def _size_of_jpeg(data: U8) -> HeightWidth:
         if not height:
             raise ValueError("no size in its header") from None
     return height, width
-
-
-def _refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
-    """Raises UndecodableError where there are many more pixels than the index says, before there is memory for them."""
-    if found[0] * found[1] > max(told[0] * told[1], MAX_PIXELS):
-        raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
-
-
-def _decode_other(data: U8, size: HeightWidth) -> U8:
-    """uint8 (height, width, 3), upright, by Pillow. size: as the index says."""
-    try:
-        refuse_damaged_png(data)
-        with Image.open(io.BytesIO(data.tobytes())) as image:
-            _refuse_larger(image.size[::-1], size)
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise many kinds
-        raise UndecodableError(reason_of(error)) from None

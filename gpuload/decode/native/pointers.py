@@ -20,8 +20,9 @@ def _pointer_to(kind: types.Type) -> Any:
     return intrinsic(make)
 
 
-bytes_at, entries_at, numbers_at, longs_at, words_at = (
-    _pointer_to(kind) for kind in (types.uint8, types.uint32, types.int32, types.int64, types.uint64)
+bytes_at, halves_at, entries_at, numbers_at, longs_at, words_at, floats_at = (
+    _pointer_to(kind)
+    for kind in (types.uint8, types.uint16, types.uint32, types.int32, types.int64, types.uint64, types.float32)
 )
 
 

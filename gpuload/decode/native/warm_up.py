@@ -1,4 +1,4 @@
-"""Compiles all that any loader on a CPU may call, ahead of the first one."""
+"""Compiles all that any loader of RGB images on a CPU may call, ahead of the first one."""
 
 import time
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class WarmUp:
 
 
 def warm_up() -> WarmUp:
-    """Compiles what the native decoder calls, for every kind of crop, or loads it.
+    """Compiles what the native decoder calls for RGB, for every kind of crop, or loads it.
 
     Compiling takes about 8 s of one core's time. It is for this kind of processor, this Python and this version of
     numba; elsewhere the first loader compiles again.

@@ -16,7 +16,8 @@ from gpuload.fields.field import LABEL, Field
 from gpuload.headers.exif import ORIENTATION
 from gpuload.sources.files import is_text
 
-IMAGE_MEMBERS = ("jpg", "jpeg", "png")  # the first of a sample's members in this order is its image
+# The first of a sample's members in this order is its image.
+IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
 VALUE_FIELDS = (LABEL, Field("caption", "caption", "txt"), Field("json", "json", "json"))
 
 _CHUNK_BYTES = 1 << 24

@@ -1,4 +1,4 @@
-"""Prepares one image for storing: decodes it as a check, keeps it if it is a plain JPEG or PNG, else re-encodes it.
+"""Prepares one image for storing: decodes it as a check, keeps it if every decoder shows it alike, else re-encodes it.
 
 Images are re-encoded as Pillow decodes them. Kept JPEGs are checked by decoding them in gray at an eighth of their
 size. libjpeg then still reads every coded bit, which is how damage and truncation are noticed, and only skips the
@@ -9,7 +9,7 @@ inverse DCT and the colour conversion: 1,165 images/s per core, against 870 for 
 import io
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,12 @@ from PIL import Image, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
 from gpuload.fields.arrays import npy_header
-from gpuload.headers import jpeg, png, sound_png
+from gpuload.fields.pixels import GRAY, RGB
+from gpuload.headers import encodings, jpeg, npy, png, sound_png
 from gpuload.headers.exif import ORIENTATION
 from gpuload.headers.limits import MAX_PIXELS
+from gpuload.packing.image.kept import Member, kept_member
+from gpuload.packing.image.modes import array_in, image_in, read_array, resample_array
 from gpuload.packing.image.pixels import from_array, is_gray, to_upright_rgb_or_gray
 from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.image.quick_check import decodes_cleanly
@@ -40,17 +43,18 @@ class NotWantedError(Exception):
 class StoredImage:
     """An image as it is stored.
 
-    data: a plain, upright JPEG or PNG, or an `.npy`. width, height: in pixels.
+    data: an upright image, or an `.npy`. width, height: in pixels.
     kind: "kept", or what the image was before it was re-encoded.
     member: extension of the tar member. header: number of bytes of an `.npy` before the first pixel, else 0.
-    placement: how it was resized. histogram: counts of the 256 values of R, then G, then B; None unless measured.
+    placement: how it was resized. histogram: counts of the 256 values of each channel; None unless measured, and where
+        pixels are not uint8.
     """
 
     data: bytes
     width: int
     height: int
     kind: str
-    member: Literal["jpg", "png", "npy"]
+    member: Member | Literal["npy"]
     placement: Placement
     header: int = 0
     histogram: list[int] | None = None
@@ -63,15 +67,20 @@ def prepare_image(
 ) -> StoredImage:
     """Decodes an image as a check and returns what to store.
 
-    data: an encoded image, or uint8 (H, W), (H, W, 1) or (H, W, 3). measured: whether to count its pixel values.
+    data: an encoded image, or an array (H, W) or (H, W, C), also as an `.npy`; of uint8 for mode RGB. measured: whether
+        to count its pixel values.
 
     Raises:
         DecodeError: it cannot be decoded; the message is the reason alone. Pillow may also crash the process.
         NotWantedError: it is gray or too small, and the user asked to skip such images.
     """
     try:
+        if isinstance(data, bytes) and data.startswith(npy.START):
+            data = read_array(data)
         if isinstance(data, np.ndarray):
             _refuse_size(data.shape[1] if data.ndim > 1 else 0, data.shape[0] if data.ndim else 0, encoding)
+            if encoding.pixels != RGB:
+                return _store_array(data, measured, encoding)
             return _re_encode(from_array(data), "array", measured, encoding)
         if not data:
             raise DecodeError("the file is empty")
@@ -116,13 +125,17 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     # Pillow shows what follows the damage black, without a word, and a loader's decoder refuses it.
     if data.startswith(png.START) and (fault := sound_png.find_fault(memoryview(data))) is not None:
         raise DecodeError(fault)
+    # Before Pillow sees it: opening a WebP allocates its canvas.
+    if (other := encodings.read_header(memoryview(data))) is not None and other[1].width:
+        _refuse_size(other[1].width, other[1].height, encoding)
     if encoding.check == "header":
         measured = False
         if (stored := _check_header(data, encoding)) is not None:
             return stored
     if encoding.resizer == "torch" and (stored := _shrink(data, measured, encoding)) is not None:
         return stored
-    if encoding.encode == "keep" and encoding.size is None and not measured and not encoding.drop_gray:
+    simple = encoding.mode == "RGB" and not measured and not encoding.drop_gray
+    if encoding.encode == "keep" and encoding.size is None and simple:
         stored = _check_header(data, encoding) if data.startswith(jpeg.START) else None
         if stored is not None and decodes_cleanly(data):
             return stored
@@ -133,6 +146,8 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
     image = Image.open(io.BytesIO(data))
     _refuse_size(*image.size, encoding)
     Image.MAX_IMAGE_PIXELS = limit
+    if encoding.mode != "RGB":
+        return _check_mode(data, image, measured, encoding)
     if data.startswith(jpeg.START):
         header = jpeg.read_header(data)
         upright = header.orientation == 1 and not (header.xmp_orientation and image.getexif().get(ORIENTATION, 1) != 1)
@@ -141,14 +156,44 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
             kind = header.oddity or ("jpeg-odd-header" if upright else not_upright)
             return _re_encode(image, kind, measured, encoding)
         return _keep(data, image, "jpg", measured, encoding)
-    if data.startswith(png.START) and png.read_header(data).plain:
-        return _keep(data, image, "png", measured, encoding)
+    if (member := kept_member(data, image, RGB, encoding.keep)) is not None:
+        return _keep(data, image, member, measured, encoding)
     return _re_encode(image, str(image.format).lower(), measured, encoding)
 
 
-def _keep(
-    data: bytes, image: Image.Image, member: Literal["jpg", "png"], measured: bool, encoding: Encoding
-) -> StoredImage:
+def _check_mode(data: bytes, image: Image.Image, measured: bool, encoding: Encoding) -> StoredImage:
+    """An opened image in another mode than RGB, or in the mode of the first image."""
+    pixels = encoding.pixels
+    if encoding.encode == "keep" and (member := kept_member(data, image, pixels, encoding.keep)) is not None:
+        return _keep(data, image, member, measured, encoding)
+    converted = image_in(data, image, pixels, encoding.is_strict)
+    placement = place(converted.size, encoding.size, encoding.fit, encoding.enlarge)
+    return _encode(converted, str(image.format).lower(), measured, encoding, placement)
+
+
+def _store_array(array: npt.NDArray[np.generic], measured: bool, encoding: Encoding) -> StoredImage:
+    """An array in another mode than RGB."""
+    found = array_in(array, encoding.pixels)
+    placement = place(found.shape[1::-1], encoding.size, encoding.fit, encoding.enlarge)
+    if encoding.encode != "raw":
+        return _encode(
+            Image.fromarray(found.squeeze(2) if found.shape[2] == 1 else found), "array", measured, encoding, placement
+        )
+    return _store_raw(resample_array(found, placement), "array", measured, placement)
+
+
+def _store_raw(pixels: npt.NDArray[Any], kind: str, measured: bool, placement: Placement) -> StoredImage:
+    """pixels: (height, width, channels), C order."""
+    height, width, channels = pixels.shape
+    histogram = None
+    if measured and pixels.dtype == np.uint8:
+        counts = [np.bincount(pixels[..., channel].ravel(), minlength=256).tolist() for channel in range(channels)]
+        histogram = [count for channel in counts for count in channel]
+    head = npy_header(pixels)
+    return StoredImage(head + pixels.tobytes(), width, height, kind, "npy", placement, len(head), histogram)
+
+
+def _keep(data: bytes, image: Image.Image, member: Member, measured: bool, encoding: Encoding) -> StoredImage:
     """Stores a plain image unchanged if it need not be resized or converted, else re-encodes it."""
     width, height = image.size
     placement = place(image.size, encoding.size, encoding.fit, encoding.enlarge)
@@ -163,12 +208,12 @@ def _keep(
             image.draft(image.mode, (2 * wide, 2 * high))
             image.load()
             return _encode(image, member, measured, encoding, placement)
-        return _re_encode(image, "jpeg" if is_jpeg else "png", measured, encoding)
+        return _re_encode(image, {"jpg": "jpeg", "tif": "tiff"}.get(member, member), measured, encoding)
     if is_jpeg and not measured and not encoding.drop_gray:
         image.draft("L", (max(1, width // 8), max(1, height // 8)))
     image.load()
     _refuse_gray(image, encoding)
-    histogram = _histogram(image) if measured else None
+    histogram = _histogram(image, encoding) if measured else None
     return StoredImage(data, width, height, KEPT, member, placement, histogram=histogram)
 
 
@@ -195,7 +240,7 @@ def _shrink(data: bytes, measured: bool, encoding: Encoding) -> StoredImage | No
     pixels = resizer.resize(pixels, placement.resized)
     if placement.canvas != placement.resized:
         pixels = np.asarray(placement.resample(Image.fromarray(pixels), Image.Resampling.BICUBIC))
-    histogram = _histogram(Image.fromarray(pixels)) if measured else None
+    histogram = _histogram(Image.fromarray(pixels), encoding) if measured else None
     stored = resizer.encode(pixels, encoding.jpeg_quality)
     return StoredImage(stored, *placement.canvas, "resized", "jpg", placement, histogram=histogram)
 
@@ -208,17 +253,17 @@ def _re_encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding
 
 
 def _encode(image: Image.Image, kind: str, measured: bool, encoding: Encoding, placement: Placement) -> StoredImage:
-    """Resizes and encodes an image in mode RGB or L."""
+    """Resizes and encodes an image in the set's mode, or of an RGB set in mode L."""
     if kind in ("jpg", "jpeg"):
         kind = "jpeg" if placement.resized == placement.canvas == image.size else "resized"
     image = placement.resample(image, _filter(image.size, placement.resized, encoding))
-    histogram = _histogram(image) if measured else None
     if encoding.encode == "raw":
-        pixels = np.asarray(image.convert("RGB"))
-        head = npy_header(pixels)
-        return StoredImage(head + pixels.tobytes(), *image.size, kind, "npy", placement, len(head), histogram)
+        pixels = np.asarray(image.convert("RGB") if encoding.pixels == RGB else image)
+        whole = pixels.reshape(image.height, image.width, -1).astype(encoding.pixels.stored)
+        return _store_raw(whole, kind, measured, placement)
+    histogram = _histogram(image, encoding) if measured else None
     file = io.BytesIO()
-    if encoding.lossless:
+    if encoding.lossless or encoding.pixels not in (RGB, GRAY):
         image.save(file, "PNG")
         return StoredImage(file.getvalue(), *image.size, kind, "png", placement, histogram=histogram)
     if max(image.size) > _MAX_SIDE:
@@ -237,7 +282,7 @@ def _filter(source: WidthHeight, resized: WidthHeight, encoding: Encoding) -> Im
     box 35.7 (300 images of ImageNet's size).
     """
     shrinks = source == resized or _shrinks(source, resized)
-    to_jpeg = encoding.encode != "raw" and not encoding.lossless
+    to_jpeg = encoding.encode != "raw" and not encoding.lossless and encoding.pixels in (RGB, GRAY)
     return Image.Resampling.HAMMING if shrinks and to_jpeg else Image.Resampling.BICUBIC
 
 
@@ -257,5 +302,8 @@ def _refuse_gray(image: Image.Image, encoding: Encoding) -> None:
         raise NotWantedError("has no colour, and --drop-gray was given")
 
 
-def _histogram(image: Image.Image) -> list[int]:
-    return (image if image.mode == "RGB" else image.convert("RGB")).histogram()
+def _histogram(image: Image.Image, encoding: Encoding) -> list[int] | None:
+    pixels = encoding.pixels
+    if pixels.dtype != "uint8":
+        return None
+    return (image if image.mode == pixels.mode else image.convert(pixels.mode)).histogram()

@@ -6,7 +6,7 @@ from PIL import Image, ImageCms, ImageOps
 
 from gpuload.errors import DecodeError
 
-_SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
+SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 def to_upright_rgb_or_gray(image: Image.Image) -> Image.Image:
@@ -15,7 +15,7 @@ def to_upright_rgb_or_gray(image: Image.Image) -> Image.Image:
     Raises:
         DecodeError: its pixels are numbers of unknown range (32 bits or floating point).
     """
-    sixteen_bits = image.mode in _SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    sixteen_bits = image.mode in SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode in ("RGB", "L"):

@@ -27,6 +27,11 @@ def match_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encodi
     for split, manifest in base:
         image, *old = manifest.fields
         old_fields, new_fields = ([(f.name, f.kind, f.member, f.size, f.dtype) for f in fs] for fs in (old, fields))
+        if manifest.pixels != encoding.pixels:
+            raise SourceError(
+                f"--append: {split} holds images of mode {manifest.pixels.mode}, and --mode is {encoding.pixels.mode}. "
+                f"Give --mode {manifest.pixels.mode}, or pack them into another folder"
+            )
         if old_fields != new_fields or (image.kind == "raw") != (encoding.encode == "raw"):
             raise SourceError(
                 f"--append: {split} has the fields {_names((image, *old))}, the new samples have "

@@ -12,7 +12,7 @@ from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import OutputError, SourceError
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import PackOptions
+from gpuload.packing.options import KEEP, PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
@@ -126,13 +126,17 @@ def pack(
             with _engine(source, options) as engine:
                 engine.start()
                 state = RunState.read(output.scratch) if output.resumed else None
+                source.as_stored = options.encoding.mode != "RGB"
                 before = state.settings.get("--resizer") if state else None
                 options = replace(options, encoding=choose_resizer(options.encoding, before))
+                if state is not None:
+                    options = _with_mode(options, state)
                 settings = settings_of(source, options)
                 if state is None:
                     output.clear_scratch()
                     source = prepare_source(source, output.scratch)
                     state = plan_run(source, options, output, settings)
+                    options = _with_mode(options, state)
                 else:
                     output.keep = True
                     state.check_same(settings, output.final)
@@ -154,6 +158,13 @@ def pack(
     manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
     notes, elapsed_s = (*state.notes, *run.notes()), time.monotonic() - started
     return PackReport(output.final, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
+
+
+def _with_mode(options: PackOptions, state: RunState) -> PackOptions:
+    """The options with the mode "keep" replaced by what the run has decided."""
+    if options.encoding.mode != KEEP:
+        return options
+    return replace(options, encoding=replace(options.encoding, mode=state.settings.get("--mode", KEEP)))
 
 
 def _resume_hint(output: Output) -> str:

@@ -1,6 +1,6 @@
 """Prepares a run: lists the samples, checks their fields, plans the shards, and writes that to the scratch folder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -9,11 +9,12 @@ import numpy as np
 
 from gpuload.counted import counted
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, MissingPackageError, SourceError
+from gpuload.errors import ArgumentError, DecodeError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.registry import kind_of
 from gpuload.installed import remedy, require
-from gpuload.packing.options import Encoding, PackOptions, Resizer
+from gpuload.packing.image.modes import pixels_of
+from gpuload.packing.options import KEEP, Encoding, PackOptions, Resizer
 from gpuload.packing.run.append import match_listing
 from gpuload.packing.run.dedup import Duplicates
 from gpuload.packing.run.output import Output
@@ -65,7 +66,13 @@ def check_names(fields: Sequence[Field]) -> None:
 
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     """All settings that affect the bytes of the shards, by the names that messages use."""
-    encoding = options.encoding
+    encoding, usual = options.encoding, Encoding()
+    # Interrupted runs of versions without these options are resumed, too.
+    encoded = {
+        name: value
+        for name, value in vars(encoding).items()
+        if name not in ("mode", "keep") or value != getattr(usual, name)
+    }
     return {
         "the source": source.identity,
         "--no-splits": not source.own_splits,
@@ -77,8 +84,34 @@ def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
         "--dedup": options.dedup,
         "--append": options.append,
         "measure": options.measure,
-        **{f"--{name.replace('_', '-')}": value for name, value in vars(encoding).items()},
+        **{f"--{name.replace('_', '-')}": value for name, value in encoded.items()},
     }
+
+
+_MOST_LOOKED_AT = 100  # images that may be broken before one decides the mode
+
+
+def decide_mode(encoding: Encoding, source: Source, listing: Listing, base: Iterable[Manifest]) -> Encoding:
+    """The encoding with the mode "keep" replaced: by that of the set to which is appended, or by the first image's.
+
+    Raises:
+        SourceError: none of the first images can be read. ArgumentError: its mode does not go with the encoding.
+    """
+    if encoding.mode != KEEP:
+        return encoding
+    pixels = next((manifest.pixels for manifest in base), None)
+    reason = "there is none"
+    columns = [name for name in (NAME, WHERE) if name in listing.samples.column_names]
+    for row, sample in enumerate(listing.samples.slice(0, _MOST_LOOKED_AT).select(columns).to_pylist()):
+        if pixels is not None:
+            break
+        try:
+            pixels = pixels_of(source.read(row, sample[NAME], sample.get(WHERE) or ""))
+        except (DecodeError, OSError) as error:
+            reason = str(error)
+    if pixels is None:
+        raise SourceError(f"--mode keep: no mode can be told from the first images ({reason}). Name it, as in --mode L")
+    return replace(encoding, mode=f"{KEEP}={pixels.mode}")
 
 
 def check_splits(listing: Listing, options: PackOptions) -> None:
@@ -98,9 +131,12 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
     check_names(listing.fields)
     check_splits(listing, options)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
+    encoding = decide_mode(options.encoding, source, listing, base.values())
+    if encoding != options.encoding:
+        settings = {**settings, "--mode": encoding.mode}
     first_row = 0
     if base:
-        listing = match_listing(listing, base.items(), options.encoding)
+        listing = match_listing(listing, base.items(), encoding)
         first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
     duplicates = Duplicates.find(source, options, output, listing)
     splits = make_plan(

@@ -153,7 +153,8 @@ class _Packing:
         self.rejected: list[tuple[int, str, str, bool]] = []
         self.kinds: Counter[str] = Counter()
         self.extensions: set[str] = set()
-        self.histogram = np.zeros(768, np.int64)
+        pixels = job.encoding.pixels
+        self.histogram = np.zeros(256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64)
         self.measured = 0
         self.read_bytes = 0
         self.remarks: Counter[str] = Counter()

@@ -18,7 +18,8 @@ class ShardReport:
     rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
     kinds: number of images by `StoredImage.kind`. extensions: of the stored images.
     width, height, image_bytes: the largest of the stored images, in pixels and bytes.
-    histogram: int64 (768,), exact counts of R, G, B values over the `measured` images.
+    histogram: int64 (256 C,), exact counts of the values of each of C channels over the `measured` images; (0,) where
+        these are not uint8.
     read_bytes: bytes of the images read from the source.
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     """

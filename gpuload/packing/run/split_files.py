@@ -18,7 +18,7 @@ from gpuload.disk.timm_info import write_timm_info
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import IMAGE, Field
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.options import KEEP, Encoding, PackOptions
 from gpuload.packing.run.shard import ShardJob
 from gpuload.packing.run.shard_report import ShardReport
 from gpuload.packing.run.state import (
@@ -34,7 +34,7 @@ from gpuload.packing.run.state import (
 from gpuload.sources import Rejection
 
 # Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
-_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels")
+_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels", "mode", "keep")
 
 
 def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
@@ -55,7 +55,7 @@ def write_split_files(
     folder, scratch = jobs[0].folder, jobs[0].scratch
     base, old = read_base(scratch, split.name), base_folder(scratch, split.name)
     rejected = rejected_in_split(state, split, packed)
-    fields = (_image_field(packed, base), *state.fields)
+    fields = (_image_field(packed, base, options.encoding), *state.fields)
     for temporary in folder.glob("*.tmp"):
         temporary.unlink()
     _write_index(folder, old if base else None, jobs, packed, fields)
@@ -89,12 +89,12 @@ def write_split_files(
     return manifest
 
 
-def _image_field(packed: Sequence[ShardReport], base: Manifest | None) -> Field:
+def _image_field(packed: Sequence[ShardReport], base: Manifest | None, encoding: Encoding) -> Field:
     extensions = {name for shard in packed for name in shard.extensions}
     if base is not None:
         extensions |= set(base.fields[0].member.split(";"))
     kind: Any = "raw" if extensions == {"npy"} else "image"
-    return replace(IMAGE, kind=kind, member=";".join(sorted(extensions)))
+    return replace(IMAGE, kind=kind, member=";".join(sorted(extensions)), **encoding.pixels.in_field())
 
 
 def _write_index(
@@ -128,6 +128,8 @@ def recorded_settings(options: PackOptions, own_splits: bool, no_splits: bool) -
     """
     encoding, usual = options.encoding, Encoding()
     others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
+    if encoding.is_strict:
+        others["mode"] = KEEP
     if options.dedup != "no":
         others["dedup"] = options.dedup
     if no_splits:
@@ -194,7 +196,7 @@ def _join(old: Manifest, new: Manifest) -> Manifest:
         means, stds = np.array([old.mean, new.mean]), np.array([old.std, new.std])
         joint_mean = weights @ means
         joint_std = np.sqrt(np.maximum(weights @ (stds**2 + means**2) - joint_mean**2, 0))
-        mean, std = _channels(joint_mean), _channels(joint_std)
+        mean, std = tuple(joint_mean.round(6).tolist()), tuple(joint_std.round(6).tolist())
     return replace(
         new,
         shards=old.shards + new.shards,
@@ -208,19 +210,17 @@ def _join(old: Manifest, new: Manifest) -> Manifest:
     )
 
 
-Channels = tuple[float, float, float]
-
-
 def mean_and_std(
     histogram: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
-) -> tuple[Channels | None, Channels | None]:
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and std of each channel, with pixels in 0..1; None and None if there are no pixels.
 
-    histogram: int64 (768,), exact counts of the 256 values of R, then G, then B. The sums are integers up to the final
-    division, so the result does not depend on how the images were distributed over shards.
+    histogram: int64 (256 C,), exact counts of the 256 values of each of C channels; (0,) where none are counted. The
+    sums are integers up to the final division, so the result does not depend on how the images were distributed over
+    shards.
     """
     mean, std = [], []
-    for counts in histogram.reshape(3, 256).tolist():
+    for counts in histogram.reshape(-1, 256).tolist():
         pixels = sum(counts)
         if not pixels:
             return None, None
@@ -228,12 +228,7 @@ def mean_and_std(
         squares = sum(value * value * count for value, count in enumerate(counts))
         mean.append(round(total / (255 * pixels), 6))
         std.append(round((max(0, pixels * squares - total * total) / (255 * pixels) ** 2) ** 0.5, 6))
-    return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
-
-
-def _channels(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Channels:
-    red, green, blue = values.round(6).tolist()
-    return red, green, blue
+    return (tuple(mean), tuple(std)) if mean else (None, None)
 
 
 def _sync(folder: Path) -> None:

@@ -1,0 +1,254 @@
+"""The resize of the CPU decoder for pixels that are not 8-bit RGB: any number of channels, 8 or 16 bits, or floats.
+
+The filters, and the order of the two passes, are those of `gpuload.decode.native.resample`; sums are float32. Whole
+numbers are rounded after each pass, as Pillow does; floats never, as torch does. It is a module of its own so that who
+loads RGB does not wait until it is compiled.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuload.decode.native.compiled import cached, inlined
+from gpuload.decode.native.pointers import bytes_at, floats_at, halves_at
+from gpuload.fields.pixels import Pixels
+from gpuload.types import F32, F64, I64, Bools
+
+_BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
+
+
+class Bands(NamedTuple):
+    """What decoded pixels are.
+
+    kind: bytes of a value. channels: that are wanted. step: values from one pixel to the next. peak: the largest value,
+    to which whole numbers are clamped. luma: whether the one channel is to be made of RGB.
+    """
+
+    kind: int
+    channels: int
+    step: int
+    peak: float
+    luma: bool
+
+
+class Target(NamedTuple):
+    """Where views go: (N, channels, height, width), or with channels last. bytes: of a value, 1 or 4 (float32)."""
+
+    address: int
+    height: int
+    width: int
+    planar: bool
+    bytes: int
+
+
+def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Bands:
+    """step: values from one pixel to the next, where these are not the channels alone. luma: gray is made of RGB."""
+    kind = np.dtype(pixels.dtype).itemsize
+    return Bands(kind, pixels.channels, step or pixels.channels, float(pixels.peak), luma)
+
+
+def _target(out: Any) -> Target:
+    _, _, height, width = out.shape
+    return Target(out.ctypes.data, height, width, out.strides[3] == out.itemsize, out.itemsize)
+
+
+@inlined
+def _weigh(
+    begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, first: I64, taps: I64, weights: F32
+) -> int:
+    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps.
+
+    Filled are first: int64 (outputs,), the first input of each output; taps: int64 (outputs,); weights: float32 (most
+    taps, outputs), 0 beyond the taps of an output.
+    """
+    most = 1
+    stretch = max(step, 1.0)
+    support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
+    for index in range(len(first)):
+        output = len(first) - 1 - index if flipped else index
+        center = begin + step * (index + 0.5)
+        start = min(max(int(np.floor(center - support + 0.5)), low), high - 1)
+        number = max(min(int(np.floor(center + support + 0.5)), high), start + 1) - start
+        total = 0.0
+        for tap in range(number):
+            x = abs(start + tap + 0.5 - center) * shrink
+            if not cubic:
+                value = max(1.0 - x, 0.0)
+            elif x < 1.0:
+                value = (1.5 * x - 2.5) * x * x + 1.0
+            elif x < 2.0:
+                value = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+            else:
+                value = 0.0
+            weights[tap, output] = value
+            total += value
+        if total == 0.0:  # the region is outside of its window
+            weights[0, output] = total = 1.0
+        for tap in range(number):
+            weights[tap, output] /= total
+        for tap in range(number, len(weights)):
+            weights[tap, output] = 0.0
+        first[output], taps[output] = start, number
+        most = max(most, number)
+    return most
+
+
+@inlined
+def _load(address: int, bands: Bands, begin: int, number: int, line: F32) -> None:
+    """`number` values of a row, every step-th, as float32."""
+    kind, step = bands.kind, bands.step
+    if bands.luma:  # Pillow's weights
+        levels = bytes_at(address)
+        for x in range(number):
+            at = begin + x * step
+            line[x] = (19595 * levels[at] + 38470 * levels[at + 1] + 7471 * levels[at + 2] + 32768) >> 16
+    elif kind == _BYTES:
+        levels = bytes_at(address)
+        for x in range(number):
+            line[x] = levels[begin + x * step]
+    elif kind == _HALVES:
+        numbers = halves_at(address)
+        for x in range(number):
+            line[x] = numbers[begin + x * step]
+    else:
+        values = floats_at(address)
+        for x in range(number):
+            line[x] = values[begin + x * step]
+
+
+@inlined
+def _round(values: F32, peak: np.float32) -> None:
+    for x in range(len(values)):
+        values[x] = min(max(np.floor(values[x] + np.float32(0.5)), np.float32(0)), peak)
+
+
+@inlined
+def _store(values: F32, mean: np.float32, factor: np.float32, channels: int, to: Target, at: int, channel: int) -> None:
+    """A row of one channel. at: number of the row over all images."""
+    row = at % to.height
+    if to.planar:
+        begin, step = ((at // to.height * channels + channel) * to.height + row) * to.width, 1
+    else:
+        begin, step = at * to.width * channels + channel, channels
+    if to.bytes == 1:
+        levels = bytes_at(to.address)
+        for x in range(len(values)):
+            levels[begin + x * step] = np.uint8(values[x])
+    else:
+        numbers = floats_at(to.address)
+        for x in range(len(values)):
+            numbers[begin + x * step] = (values[x] - mean) * factor
+
+
+def resample_bands(
+    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, bands: Bands, mean: F32, factor: F32, out: Any
+) -> None:
+    """As `gpuload.decode.native.resample.resample`, of other pixels.
+
+    pictures: of `bands`; the pixels need not be close together. mean, factor: float32 (C,). out: float32 (N, C, height,
+    width), or of uint8 pixels uint8, which has the levels themselves; in this order or with channels last.
+    """
+    _resample_bands(pictures, windows, regions, flips, cubic, bands, mean, factor, _target(out))
+
+
+@cached
+def _resample_bands(
+    pictures: I64,
+    windows: I64,
+    regions: F64,
+    flips: Bools,
+    cubic: bool,
+    bands: Bands,
+    mean: F32,
+    factor: F32,
+    to: Target,
+) -> None:
+    height, width, channels = to.height, to.width, bands.channels
+    peak, whole = np.float32(bands.peak), bands.kind != _FLOATS
+    most_columns, most_taps = 1, 1
+    for image in range(len(pictures)):
+        tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
+        step = max(tall / height, wide / width) / pictures[image, 6]
+        most_columns = max(most_columns, pictures[image, 2])
+        most_taps = max(most_taps, int(np.ceil(max(step, 1.0) * (4.0 if cubic else 2.0))) + 2)
+    slots = 1
+    while slots < most_taps:
+        slots *= 2
+    first_rows, row_taps = np.empty(height, np.int64), np.empty(height, np.int64)
+    first_columns, column_taps = np.empty(width, np.int64), np.empty(width, np.int64)
+    row_weights, column_weights = np.empty((most_taps, height), np.float32), np.empty((most_taps, width), np.float32)
+    line, sums = np.zeros(most_columns + most_taps, np.float32), np.empty(width, np.float32)
+    ring = np.empty((slots * channels, width), np.float32)
+    for image in range(len(pictures)):
+        stored, rows, columns, stride, y, x, reduced = pictures[image]
+        if stored == 0:
+            continue
+        # At least one pixel, and none outside, whatever the index says of the image.
+        top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
+        left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
+        bottom = max(min(-((y - windows[image, 2]) // reduced), rows), top + 1)
+        right = max(min(-((x - windows[image, 3]) // reduced), columns), left + 1)
+        begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
+        step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
+        step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
+        _weigh(begin_y, step_y, top, bottom, cubic, False, first_rows, row_taps, row_weights)
+        taps = _weigh(begin_x, step_x, left, right, cubic, flips[image, 1], first_columns, column_taps, column_weights)
+        known = top  # the rows before this one are, or have been, in the ring
+        for row in range(height):
+            first = first_rows[row]
+            known = max(known, first)
+            while known < first + row_taps[row]:
+                for channel in range(channels):
+                    begin = left * bands.step + channel
+                    _load(stored + known * stride, bands, begin, right - left, line)
+                    filled = ring[(known & (slots - 1)) * channels + channel]
+                    for column in range(width):
+                        filled[column] = column_weights[0, column] * line[first_columns[column] - left]
+                    for tap in range(1, taps):
+                        for column in range(width):
+                            filled[column] += column_weights[tap, column] * line[first_columns[column] - left + tap]
+                    if whole:
+                        _round(filled, peak)
+                known += 1
+            shown = height - 1 - row if flips[image, 0] else row
+            for channel in range(channels):
+                sums[:] = 0.0
+                for tap in range(row_taps[row]):
+                    filled = ring[((first + tap) & (slots - 1)) * channels + channel]
+                    weight = row_weights[tap, row]
+                    for column in range(width):
+                        sums[column] += weight * filled[column]
+                if whole:
+                    _round(sums, peak)
+                _store(sums, mean[channel], factor[channel], channels, to, image * height + shown, channel)
+
+
+def crop_or_pad_bands(
+    pictures: I64, windows: I64, flips: Bools, fill: float, bands: Bands, mean: F32, factor: F32, out: Any
+) -> None:
+    """As `resample_bands`, without scaling: a window of each image, as large as the output; `fill` outside of it."""
+    _crop_or_pad_bands(pictures, windows, flips, fill, bands, mean, factor, _target(out))
+
+
+@cached
+def _crop_or_pad_bands(
+    pictures: I64, windows: I64, flips: Bools, fill: float, bands: Bands, mean: F32, factor: F32, to: Target
+) -> None:
+    values, line = np.empty(to.width, np.float32), np.empty(to.width, np.float32)
+    for image in range(len(pictures)):
+        stored, rows, columns, stride, y, x, _ = pictures[image]
+        if stored == 0:
+            continue
+        for row in range(to.height):
+            at_y = windows[image, 0] - y + (to.height - 1 - row if flips[image, 0] else row)
+            begin_x = windows[image, 1] - x
+            low, high = min(max(-begin_x, 0), to.width), min(max(columns - begin_x, 0), to.width)
+            for channel in range(bands.channels):
+                values[:] = fill
+                if 0 <= at_y < rows and low < high:
+                    begin = (begin_x + low) * bands.step + channel
+                    _load(stored + at_y * stride, bands, begin, high - low, line)
+                    values[low:high] = line[: high - low]
+                if flips[image, 1]:
+                    values[:] = values[::-1].copy()
+                _store(values, mean[channel], factor[channel], bands.channels, to, image * to.height + row, channel)

@@ -1,0 +1,197 @@
+"""Sets of mixed encodings: WebP, AVIF and TIFF beside JPEG and PNG, by both decoders to Pillow's pixels."""
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset.tariterators
+from images import encode, photo
+from loaders import load
+from PIL import Image, ImageOps
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.cli import main
+from gpuload.decode.single import find_dali_fault, find_native_fault
+from gpuload.disk.tar import read_members
+from gpuload.packing.verify import verify
+
+SIDE = 40
+FORMATS = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "AVIF": "avif", "TIFF": "tif"}
+OTHERS = ["WEBP", "AVIF", "TIFF"]
+WHOLE = Augment(SIDE, crop="pad_or_crop", dtype="uint8")
+
+
+@pytest.fixture(scope="module")
+def files() -> list[tuple[str, bytes]]:
+    """Two of each encoding, by the extension of its member."""
+    return [
+        (extension, encode(photo(number, SIDE, 30 + number), format))
+        for number, (format, extension) in enumerate([*FORMATS.items()] * 2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def mixed(files: list[tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    for number, (extension, data) in enumerate(files):
+        (folder / "photos" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        (folder / "photos" / f"{number % 2}" / f"{number}.{extension}").write_bytes(data)
+    options = ["--keep", "webp,avif,tiff", "--no-shuffle", "--maxcount", "4", "--workers", "1"]
+    assert main(["pack", str(folder / "photos"), str(folder / "out"), *options]) == 0
+    return folder / "out" / "train"
+
+
+def by_key(folder: Path, decoder: str, **options: Any) -> dict[str, np.ndarray]:
+    options = {"augment": WHOLE, "fields": ("image", "key"), "shuffle": False, "drop_last": False, **options}
+    with load(folder, 4, decoder=decoder, **options) as loader:
+        return {key: image.numpy() for images, keys, *_ in loader for key, image in zip(keys, images, strict=True)}
+
+
+def pillows(data: bytes) -> np.ndarray:
+    """As WHOLE makes it."""
+    pixels = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+    whole, (height, width) = np.zeros((SIDE, SIDE, 3), np.uint8), pixels.shape[:2]
+    top, left = (SIDE - height) // 2, (SIDE - width) // 2
+    whole[top : top + height, left : left + width] = pixels
+    return whole.transpose(2, 0, 1)
+
+
+def members(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for shard in sorted(folder.glob("*.tar")):
+        with tarfile.open(shard) as archive:
+            for member in archive:
+                found[member.name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+    return found
+
+
+def damage(folder: Path, extension: str, tmp_path: Path) -> tuple[Path, str]:
+    """A copy in which the last third of the first file of this encoding is zeros; and that file's key."""
+    copy = Path(shutil.copytree(folder, tmp_path / f"{extension}-damaged"))
+    for shard in sorted(copy.glob("*.tar")):
+        for member in read_members(shard):
+            key, _, found = member.name.rpartition(".")
+            if found == extension:
+                with shard.open("r+b") as file:
+                    file.seek(member.offset + 12 if extension != "tif" else member.offset + 4)
+                    file.write(bytes(24))
+                return copy, key
+    raise AssertionError
+
+
+def test_members_are_the_files_under_their_own_names(mixed: Path, files: list[tuple[str, bytes]]) -> None:
+    found = {name: data for name, data in members(mixed).items() if not name.endswith(".cls")}
+    assert sorted((name.rpartition(".")[2], data) for name, data in found.items()) == sorted(files)
+    manifest = gpuload.Dataset(mixed).manifest
+    assert manifest.fields[0].member == "avif;jpg;png;tif;webp" and manifest.version == 2
+    assert manifest.pixels.is_rgb and manifest.packing["kept"] == len(files)
+    # As WebDataset's own reader finds them.
+    read = dict[str, bytes]()
+    for path in sorted(mixed.glob("*.tar")):
+        with path.open("rb") as file:
+            read |= {one["fname"]: one["data"] for one in webdataset.tariterators.tar_file_iterator(file)}
+    assert {name: data for name, data in read.items() if not name.endswith(".cls")} == found
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_pixels_are_pillows(mixed: Path, decoder: str) -> None:
+    expected = {name.rpartition(".")[0]: pillows(data) for name, data in members(mixed).items() if name[-3:] != "cls"}
+    found = by_key(mixed, decoder)
+    assert found.keys() == expected.keys()
+    for key, image in found.items():
+        np.testing.assert_array_equal(image, expected[key])
+
+
+def test_epochs_follow_each_other_with_dali(mixed: Path) -> None:
+    """What Pillow decodes for DALI is made anew for each epoch, also after one that was left."""
+    augment = Augment(16, dtype="uint8")
+    with (
+        load(mixed, 4, augment=augment, decoder="dali") as loader,
+        load(mixed, 4, augment=augment, decoder="dali") as other,
+    ):
+        next(iter(loader))
+        list(other)
+        for _ in range(2):
+            pairs = list(zip(loader, other, strict=True))
+            assert len(pairs) == 2 and all((one[1] == two[1]).all() for one, two in pairs)
+
+
+def test_the_packed_set_is_sound_for_verify_and_each_decoder(mixed: Path) -> None:
+    assert verify(mixed, workers=1, decode=find_native_fault) == []
+    assert verify(mixed, workers=1, decode=find_dali_fault) == []
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+@pytest.mark.parametrize("extension", ["webp", "avif", "tif"])
+def test_damaged_files_are_found_replaced_and_quarantined(
+    mixed: Path, tmp_path: Path, extension: str, decoder: str
+) -> None:
+    folder, key = damage(mixed, extension, tmp_path)
+    intact = by_key(mixed, decoder)
+    with pytest.raises(gpuload.DecodeError, match=rf"{key}.*\.tar|\.tar.*{key}"):
+        by_key(folder, decoder)
+    marked = by_key(folder, decoder, on_corrupt="mark", max_corrupt=10)
+    assert marked.keys() == intact.keys() and not marked[key].any()
+    skipped = by_key(folder, decoder, on_corrupt="skip", max_corrupt=10)
+    assert skipped.keys() == intact.keys() - {key}
+    for found in (marked, skipped):
+        assert all(np.array_equal(found[other], intact[other]) for other in found if other != key)
+    if decoder == "native":
+        lines = verify(folder, workers=1, quarantine=tmp_path / "bad.jsonl")
+        assert len(lines) == 2 and key in lines[1]  # and the checksum of the shard
+        assert by_key(folder, decoder, exclude=tmp_path / "bad.jsonl").keys() == skipped.keys()
+
+
+@pytest.mark.parametrize("format", OTHERS)
+def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(format: str) -> None:
+    from gpuload.decode.pillow import UndecodableError, decode_pixels
+    from gpuload.headers import limits
+
+    data = np.frombuffer(encode(photo(1, 60, 50), format), np.uint8)
+    assert decode_pixels(data, (50, 60)).shape == (50, 60, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuload.decode.pillow.MAX_PIXELS", 100)
+        patch.setattr(Image, "open", lambda *_: pytest.fail("it was opened"))
+        with pytest.raises(UndecodableError, match="60 × 50 pixels, and the index says 5 × 5"):
+            decode_pixels(data, (5, 5))
+    assert limits.MAX_PIXELS > 100
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_shards_of_others_are_indexed_and_shown_upright(tmp_path: Path, decoder: str) -> None:
+    """Also rotated files, which our packer does not keep."""
+    images = {}
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for number, format in enumerate([*FORMATS, *FORMATS]):
+            exif = Image.Exif()
+            exif[274] = 6 if number >= len(FORMATS) else 1
+            extension = {"TIFF": "tiff", "JPEG": "jpeg"}.get(format, FORMATS[format])
+            data = encode(photo(number, SIDE, 30), format, exif=exif)
+            images[f"{number}"] = data
+            for name, content in ((f"{number}.{extension}", data), (f"{number}.cls", b"0")):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    assert main(["index", str(tmp_path / "x.tar")]) == 0
+    found = by_key(tmp_path, decoder)
+    for key, data in images.items():
+        assert np.abs(found[key].astype(int) - pillows(data)).max() <= (0 if decoder == "native" else 2), key
+
+
+def test_one_mode_for_a_set_that_is_appended_to(tmp_path: Path) -> None:
+    gray = [{"image": encode(photo(n).convert("L"), "PNG"), "label": 0} for n in range(3)]
+    gpuload.pack(gray, tmp_path, workers=1, mode="keep", progress=False)
+    with pytest.raises(gpuload.GpuloadError, match=r"train holds images of mode L, and --mode is RGB. Give --mode L"):
+        gpuload.pack(gray, tmp_path, workers=1, append=True, progress=False)
+    colour = [{"image": encode(photo(9), "PNG"), "label": 0}]
+    report = gpuload.pack([*gray, *colour], tmp_path, workers=1, append=True, mode="keep", keep="avif", progress=False)
+    assert report.images == 6 and "is of mode RGB" in report.rejected[0].reason
+    assert gpuload.Dataset(tmp_path / "train").manifest.pixels.mode == "L"
+    assert report.folder and gpuload.pack(
+        gray, tmp_path, workers=1, resume=True, mode="keep", keep="avif", progress=False
+    )

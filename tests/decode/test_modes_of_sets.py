@@ -1,0 +1,321 @@
+"""Sets of other pixels than RGB, from the source to the batch: the same contract for both decoders."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, photo
+from loaders import load, world
+from PIL import Image
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.batchwise import CutMix, MixUp, RandomChoice
+from gpuload.packing.verify import verify
+from gpuload.transforms import ColorJitter, RandAugment, RandomApply, RandomErasing, RandomGrayscale, RandomSolarize
+
+COUNT, WIDTH, HEIGHT = 9, 24, 18
+
+
+@dataclass(frozen=True)
+class Case:
+    """give: what is packed, by number. pixels: what it is, (height, width, channels). settings: of the packer."""
+
+    give: Callable[[int], Any]
+    pixels: Callable[[int], np.ndarray]
+    settings: dict[str, Any]
+    kind: str = "image"
+
+
+def rgba(number: int) -> Image.Image:
+    image = photo(number, WIDTH, HEIGHT)
+    image.putalpha(photo(number + 50, WIDTH, HEIGHT).convert("L"))
+    return image
+
+
+def sixteen(number: int) -> np.ndarray:
+    smooth = np.asarray(photo(number, WIDTH, HEIGHT).convert("L")).astype(np.uint16)
+    return np.asarray(smooth * 250 + number)
+
+
+def bands(dtype: str) -> Callable[[int], np.ndarray]:
+    def make(number: int) -> np.ndarray:
+        random = np.random.default_rng(number)
+        channels = [Image.fromarray(random.random((4, 5)).astype(np.float32)).resize((WIDTH, HEIGHT)) for _ in range(5)]
+        values = np.stack([np.asarray(channel) for channel in channels], axis=2)
+        return np.asarray((values * (65_535 if dtype == "uint16" else 300)).astype(dtype))
+
+    return make
+
+
+def gray(number: int) -> Image.Image:
+    return photo(number, WIDTH, HEIGHT).convert("L")
+
+
+def as_pixels(make: Callable[[int], Any]) -> Callable[[int], np.ndarray]:
+    return lambda number: np.asarray(make(number)).reshape(HEIGHT, WIDTH, -1)
+
+
+CASES = {
+    "L": Case(lambda n: encode(gray(n), ("PNG", "TIFF")[n % 2]), as_pixels(gray), {"mode": "L", "keep": "tiff"}),
+    "RGBA": Case(
+        lambda n: encode(rgba(n), "PNG") if n % 2 else encode(rgba(n), "WEBP", lossless=True, exact=True),
+        as_pixels(rgba),
+        {"mode": "keep", "keep": "webp"},
+    ),
+    "I;16": Case(
+        lambda n: encode(Image.fromarray(sixteen(n)), ("PNG", "TIFF")[n % 2]),
+        as_pixels(sixteen),
+        {"mode": "keep", "keep": "tiff"},
+    ),
+    "uint16x5": Case(bands("uint16"), bands("uint16"), {"mode": "uint16x5", "encode": "raw"}, "raw"),
+    "float32x5": Case(bands("float32"), bands("float32"), {"mode": "keep", "encode": "raw"}, "raw"),
+}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root, found = tmp_path_factory.mktemp("modes"), {}
+    for name, case in CASES.items():
+        samples = [{"image": case.give(n), "label": n % 2, "name": f"{n}."} for n in range(COUNT)]
+        gpuload.pack(samples, root / name, workers=1, maxcount=4, shuffle=False, progress=False, **case.settings)
+        found[name] = root / name / "train"
+    return found
+
+
+def constants(name: str) -> dict[str, Any]:
+    """Values of 0..1, or floats as they are."""
+    channels = CASES[name].pixels(0).shape[2]
+    return {"mean": (0.0,) * channels, "std": (1.0,) * channels}
+
+
+def peak(name: str) -> float:
+    return {"uint8": 255, "uint16": 65_535, "float32": 1}[CASES[name].pixels(0).dtype.name]
+
+
+def images_of(folder: Any, augment: Augment, decoder: str, **options: Any) -> np.ndarray:
+    """(N, C, height, width), float32, by the number of the sample."""
+    options = {"fields": ("image", "index"), "shuffle": False, "drop_last": False, **options}
+    rows = {}
+    with load(folder, 4, augment=augment, decoder=decoder, **options) as loader:
+        for images, index in loader:
+            rows.update(zip(index.tolist(), images.float().numpy(), strict=True))
+    return np.stack([rows[number] for number in sorted(rows)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_manifest_tells_the_mode_and_verify_agrees(sets: dict[str, Path], name: str) -> None:
+    manifest, pixels = gpuload.Dataset(sets[name]).manifest, CASES[name].pixels(0)
+    assert (manifest.pixels.mode, manifest.version) == (name, 2)
+    assert (manifest.fields[0].kind, manifest.fields[0].size) == (CASES[name].kind, pixels.shape[2])
+    assert np.dtype(manifest.fields[0].dtype) == pixels.dtype
+    if pixels.dtype == np.uint8:
+        whole = np.stack([CASES[name].pixels(n) for n in range(COUNT)])
+        np.testing.assert_allclose(manifest.mean, whole.mean(axis=(0, 1, 2)) / 255, atol=1e-6)
+        np.testing.assert_allclose(manifest.std, whole.std(axis=(0, 1, 2)) / 255, atol=1e-6)
+    assert verify(sets[name], workers=1) == []
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+@pytest.mark.parametrize("name", CASES)
+def test_pixels_come_out_as_they_were_packed(sets: dict[str, Path], name: str, decoder: str) -> None:
+    expected = np.stack([CASES[name].pixels(n) for n in range(COUNT)]).transpose(0, 3, 1, 2)
+    augment = Augment((HEIGHT, WIDTH), crop="none", **constants(name))
+    found = images_of(sets[name], augment, decoder)
+    assert found.shape == expected.shape
+    np.testing.assert_array_equal(np.rint(found * peak(name)) if peak(name) > 1 else found, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_decoders_agree_on_crops_flips_and_layouts(sets: dict[str, Path], name: str) -> None:
+    """Inside; along the edges DALI filters differently, see DESIGN."""
+    for settings in (
+        {"crop": "random", "vertical_flip": 0.5},
+        {"crop": "pad_or_crop", "fill": 51, "layout": "channels_last"},
+        {"crop": "center", "normalize": "image", "interpolation": "bicubic"},
+    ):
+        size = (HEIGHT + 6, WIDTH - 6) if settings["crop"] == "pad_or_crop" else 12
+        augment = Augment(size, **constants(name), **settings)
+        native, dali = (images_of(sets[name], augment, decoder)[..., 1:-1, 1:-1] for decoder in ("native", "dali"))
+        if settings["crop"] == "pad_or_crop":
+            np.testing.assert_allclose(native, dali, rtol=1e-6)
+            np.testing.assert_allclose(native[0, :, 0, 0], 0.2, rtol=1e-5)
+        else:
+            scale = 4 if "normalize" in settings else np.abs(native).max()
+            assert np.abs(native - dali).max() <= 0.04 * scale
+            assert np.abs(native - dali).mean() <= 0.004 * scale
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_order_and_pixels_depend_on_neither_ranks_nor_a_resume(sets: dict[str, Path], decoder: str) -> None:
+    def epoch(loaders: list[gpuload.DaliIterator], steps: int | None = None) -> list[tuple[int, bytes]]:
+        rows = []
+        for step, batches in enumerate(zip(*loaders, strict=True), start=1):
+            for images, index in batches:
+                rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+            if step == steps:
+                break
+        return rows
+
+    name = "uint16x5" if decoder == "native" else "I;16"
+    options: dict[str, Any] = {
+        "augment": Augment(8, **constants(name)),
+        "decoder": decoder,
+        "fields": ("image", "index"),
+    }
+    alone = epoch(world(sets[name], 1, 4, **options))
+    assert epoch(world(sets[name], 2, 2, **options)) == alone
+    (first,) = world(sets[name], 1, 4, **options)
+    begun = epoch([first], steps=1)
+    (second,) = world(sets[name], 1, 2, **options)
+    second.load_state_dict(first.state_dict())
+    assert begun + epoch([second])[: len(alone) - 4] == alone
+
+
+def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path]) -> None:
+    augment = Augment((HEIGHT, WIDTH), crop="none", **constants("float32x5"))
+    part = gpuload.Dataset(sets["float32x5"]).subset([2, 7])
+    found = images_of(part, augment, "native")
+    np.testing.assert_array_equal(found, np.stack([bands("float32")(n) for n in (2, 7)]).transpose(0, 3, 1, 2))
+    both = gpuload.mix([(sets["float32x5"], 1), (sets["float32x5"], 1)])
+    assert next(iter(load(both, augment=augment, fields=("image",))))[0].shape == (8, 5, HEIGHT, WIDTH)
+    with pytest.raises(gpuload.ArgumentError, match="mode"):
+        load(gpuload.mix([(sets["float32x5"], 1), (sets["uint16x5"], 1)]), augment=augment)
+
+
+def test_transforms_of_each_channel_and_erasing_work_on_gray_and_rgba(sets: dict[str, Path]) -> None:
+    for name in ("L", "RGBA"):
+        erasing = RandomErasing(p=1, value=0.5)
+        augment = Augment(12, **constants(name), transforms=[RandomSolarize(p=1, threshold=0), erasing], crop="none")
+        found = images_of(sets[name], augment, "native")
+        plain = images_of(sets[name], Augment(12, **constants(name), crop="none"), "native")
+        erased = found == 0.5
+        assert erased.any() and (erased.all(axis=1) == erased.any(axis=1)).all()
+        np.testing.assert_allclose(found[~erased], (1 - plain)[~erased], atol=1e-6)
+        np.testing.assert_allclose(found, images_of(sets[name], augment, "dali"), atol=0.03)
+    levels = images_of(sets["I;16"], Augment(12, **constants("I;16"), transforms=[RandomErasing(p=1)]), "native")
+    assert (levels == 0).any()
+
+
+def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -> None:
+    augment = Augment(12, **constants("float32x5"))
+    with load(
+        sets["float32x5"],
+        4,
+        augment=augment,
+        batch_transforms=[RandomChoice([MixUp(num_classes=2), CutMix(num_classes=2)])],
+    ) as loader:
+        assert next(iter(loader))[1].shape == (4, 5, 12, 12)
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_rgb_becomes_gray_and_gray_rgb(packed: Path, sets: dict[str, Path], decoder: str) -> None:
+    size = {"size": 20, "crop": "pad_or_crop", "dtype": "uint8"}
+    rgb = images_of(packed, Augment(**size), decoder)
+    found = images_of(packed, Augment(**size, mode="L"), decoder)
+    expected = np.stack(
+        [np.asarray(Image.fromarray(one.transpose(1, 2, 0).astype(np.uint8)).convert("L")) for one in rgb]
+    )
+    assert found.shape == (len(rgb), 1, 20, 20) and np.abs(found[:, 0] - expected).max() <= (
+        0 if decoder == "native" else 1
+    )
+    one = images_of(sets["L"], Augment(**size), decoder)
+    np.testing.assert_array_equal(images_of(sets["L"], Augment(**size, mode="RGB"), decoder), one.repeat(3, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        (
+            "L",
+            {},
+            r"Augment\(mean, std\): 3 numbers each, expected 1, since .* \(mode L\). Give such as the measured mean=",
+        ),
+        (
+            "I;16",
+            {"mean": (0.5, 0.5), "std": (1, 1)},
+            r"2 numbers each, expected 1, since the images have 1 channel of uint16",
+        ),
+        ("I;16", {"dtype": "uint8"}, r"dtype='uint8'\): .* which uint8 does not hold"),
+        ("I;16", {"mean": (300,), "std": (300,)}, r"expected values for pixels in 0..1. Divide yours by 65535"),
+        ("L", {"transforms": [RandomGrayscale()], "dtype": "uint8"}, r"RandomGrayscale: is defined for RGB"),
+        (
+            "L",
+            {"transforms": [ColorJitter(saturation=1)], "dtype": "uint8"},
+            r"ColorJitter\(saturation=…\): is defined for RGB",
+        ),
+        ("RGBA", {"transforms": [RandAugment()], "dtype": "uint8"}, r"RandAugment: is defined for RGB"),
+        (
+            "RGBA",
+            {"transforms": [RandomApply([RandomGrayscale()])], "dtype": "uint8"},
+            r"RandomGrayscale: is defined for RGB",
+        ),
+        (
+            "I;16",
+            {"transforms": [RandomSolarize()], "mean": (0,), "std": (1,)},
+            r"RandomSolarize: .* channels of 8 bits",
+        ),
+        (
+            "L",
+            {"transforms": [RandomErasing(value="random")], "mean": (0,), "std": (1,)},
+            r"RandomErasing\(value='random'\)",
+        ),
+        (
+            "RGBA",
+            {"mode": "RGB"},
+            r"mode='RGB'\): the images have 4 channels of uint8 \(mode RGBA\), which are not converted",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error_at_construction(
+    sets: dict[str, Path], name: str, settings: dict[str, Any], message: str
+) -> None:
+    usual = {} if "mean" in settings or not settings else constants(name) if settings.get("mode") is None else {}
+    augment_or_error: Any = None
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        values = {**usual, **settings}
+        if any(value > 1 for value in values.get("mean", ())):
+            values["mode"] = name
+        augment_or_error = Augment(12, **values)
+        load(sets[name], augment=augment_or_error)
+    if "transforms" in settings:  # with a mode, the Augment itself says it
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            Augment(12, **{**usual, **settings, "mode": name})
+
+
+def test_constants_of_floats_may_be_above_1(sets: dict[str, Path]) -> None:
+    augment = Augment((HEIGHT, WIDTH), crop="none", mode="float32x5", mean=(150,) * 5, std=(30,) * 5)
+    for decoder in ("native", "dali"):
+        expected = (np.stack([bands("float32")(n) for n in range(COUNT)]).transpose(0, 3, 1, 2) - 150) / 30
+        np.testing.assert_allclose(images_of(sets["float32x5"], augment, decoder), expected, atol=1e-4)
+
+
+def test_an_older_version_refuses_a_set_of_another_mode(sets: dict[str, Path], packed: Path) -> None:
+    """Which compares the version with 1. RGB sets in the old encodings are still of that version."""
+    assert '"version": 1,' in (packed / "manifest.json").read_text()
+    assert '"version": 2,' in (sets["L"] / "manifest.json").read_text()
+
+
+def test_pixels_on_their_way_to_a_gpu_are_the_same(sets: dict[str, Path]) -> None:
+    """`upload` with the CPU in the GPU's place."""
+    from gpuload.decode.interface import Stored
+    from gpuload.decode.upload import open_uploading
+    from gpuload.fields.pixels import Pixels
+
+    for name in ("I;16", "L"):
+        augment = Augment(12, **constants(name), transforms=[RandomErasing(p=1)])
+        expected = images_of(sets[name], augment, "native")
+        loader = load(sets[name], 4, augment=augment, shuffle=False, drop_last=False, fields=("image",))
+        pixels = Pixels.of_mode(name)
+        stored = Stored(pixels=pixels, source=pixels, plain=True)
+        form = augment.form.fitted(pixels)
+        uploading = open_uploading((form,), stored, None, batch_size=4, num_threads=1, prefetch=1)
+        batches = loader._reader.batches(iter([(0, 4, 4), (4, 8, 8), (8, 9, 9)]), (augment,))
+        found = torch.cat([decoded.images[0] for _, decoded in uploading.decode(batches)]).numpy()
+        uploading.close()
+        loader.close()
+        np.testing.assert_allclose(found, expected, atol=1e-6)
