@@ -276,15 +276,18 @@ def _is_convex(corners: F64) -> npt.NDArray[np.bool_]:
 
 
 def _projections(points: F64, targets: F64) -> F64:
-    """float64 (N, 3, 3): the projections that map four points (N, 4, 2) to four targets (4, 2)."""
-    equations, (x, y) = np.zeros((len(points), 8, 8)), (points[..., 0], points[..., 1])
+    """float64 (N, 3, 3): the projections that map four corners of a convex shape (N, 4, 2) to four targets (4, 2)."""
+    # Measured from the middle of the shape, since what is 1 in the equations is 0 on the horizon.
+    middle = points.mean(axis=1)
+    equations, (x, y) = np.zeros((len(points), 8, 8)), np.moveaxis(points - middle[:, None], 2, 0)
     for axis in range(2):
         rows = slice(4 * axis, 4 * axis + 4)
         equations[:, rows, 3 * axis], equations[:, rows, 3 * axis + 1], equations[:, rows, 3 * axis + 2] = x, y, 1
         equations[:, rows, 6], equations[:, rows, 7] = -x * targets[:, axis], -y * targets[:, axis]
     solved = np.linalg.solve(equations, np.broadcast_to(targets.T.reshape(8, 1), (len(points), 8, 1)))
-    whole: F64 = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(-1, 3, 3)
-    return whole
+    maps = np.concatenate([solved[..., 0], np.ones((len(points), 1))], axis=1).reshape(-1, 3, 3)
+    maps[:, :, 2] -= np.einsum("nij,nj->ni", maps[:, :, :2], middle)
+    return np.asarray(maps, np.float64)
 
 
 def _warp(back: F64, interpolation: WarpInterpolation, fill: Fill) -> Steps:

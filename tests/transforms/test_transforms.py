@@ -21,7 +21,7 @@ from gpuload.transforms import RandomErasing
 from gpuload.transforms.auto import Space, auto_space, linspace, rand_space, trivial_space
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.policies import POLICIES
-from gpuload.transforms.steps import Op, Steps, Transform, draw_steps, join, sample_draws
+from gpuload.transforms.steps import ARGS, Op, Steps, Transform, draw_steps, join, sample_draws
 
 COUNT = 10_000
 # Two samples of 10,000 from one distribution are further apart than this once in 1,000 draws.
@@ -286,7 +286,7 @@ def test_changes_are_distributed_as_torchvisions(
     steps = draw(getattr(own, name)(**options), samples=count)
     found = [
         kind_of_step(op, args)
-        for op, args in zip(steps.ops.ravel().tolist(), steps.args.reshape(-1, 9), strict=True)
+        for op, args in zip(steps.ops.ravel().tolist(), steps.args.reshape(-1, ARGS), strict=True)
         if op or name != "AutoAugment"  # there it is a change that its probability has left out
     ]
     assert abs(len(found) - len(done)) < 4 * np.sqrt(2 * count)
@@ -380,7 +380,7 @@ def test_what_moves_pixels() -> None:
 
 def test_no_transforms_are_no_steps() -> None:
     steps = draw(samples=7)
-    assert steps.ops.shape == (7, 0) and steps.args.shape == (7, 0, 9)
+    assert steps.ops.shape == (7, 0) and steps.args.shape == (7, 0, ARGS)
     assert join([steps, draw(own.RandomInvert(), samples=7)]).ops.shape == (7, 1)
     assert draw(own.ColorJitter(), samples=7).ops.shape == (7, 0)
 

@@ -72,4 +72,4 @@ def test_the_cache_depends_on_every_file_that_a_cached_function_can_use(module: 
 
 
 def test_there_are_cached_functions() -> None:
-    assert [f"gpuload.decode.native.{name}" for name in ("jpeg.decode", "resample", "sound")] == _CACHED
+    assert [f"gpuload.decode.native.{name}" for name in ("jpeg.decode", "resample", "sound", "warp")] == _CACHED
