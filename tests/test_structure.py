@@ -19,7 +19,7 @@ PACKAGE = Path(gpuload.__file__).parent
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
 COMMON += ["draws", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
+LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "functions", "augment", "read", "decode", "batchwise", "output"]
 LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]
 COMMANDS = ["doctor", "commands", "cli", "__main__"]
 
@@ -32,6 +32,10 @@ OWNERS = {
         "commands/beside.py",
         "output/arrays.py",
         "decode/postprocess.py",
+        "decode/compute_threads.py",
+        "decode/function/views.py",
+        "functions/torch_draws.py",
+        "batchwise/operation.py",
         "decode/both.py",
         "decode/upload.py",
         f"{_NATIVE}/decoder.py",

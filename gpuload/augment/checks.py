@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from gpuload.augment.views import Crop, DType, Interpolation, Layout, Normalize
+from gpuload.augment.views import Crop, DType, FunctionAt, Interpolation, Layout, Normalize
 from gpuload.checks import (
     LARGEST,
     POSITIVE,
@@ -22,6 +22,7 @@ from gpuload.checks import (
     whole,
 )
 from gpuload.errors import ArgumentError
+from gpuload.functions.adapt import as_function
 from gpuload.transforms.erasing import RandomErasing
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
         if not hasattr(transform, "draw") or isinstance(transform, type):
             raise ArgumentError(
                 f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Augment.torchvision(...) "
-                "reads torchvision's; your own functions go into DaliIterator(batch_transforms=[...])"
+                "reads torchvision's; your own function of a sample goes into Augment(function=...), one of whole "
+                "batches into DaliIterator(batch_transforms=[...])"
             )
     return transforms
 
@@ -56,6 +58,8 @@ _RULES: dict[str, Rule[Any]] = {
     "fill": whole(0, 255, "a level, a whole number in 0..255"),
     "dtype": member(*get_args(DType)),
     "layout": member(*get_args(Layout)),
+    "function": optional(Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", as_function)),
+    "function_at": choice(*get_args(FunctionAt)),
 }
 
 
@@ -67,6 +71,8 @@ def check_arguments(augment: "Augment") -> None:
     """
     check_fields(augment, **_RULES)
     _check_center(augment)
+    if augment.function is None and augment.function_at != "after_crop":
+        raise ArgumentError(f"Augment(function_at={augment.function_at!r}): there is no function. Give one, or leave it out")
     if sum(isinstance(transform, RandomErasing) for transform in augment.transforms) > 1:
         raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
     if augment.dtype == "uint8" and augment.normalize == "image":

@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 from gpuload.augment.crops import Crops
+from gpuload.augment.planned import PlannedFunction
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
 from gpuload.types import I64
@@ -12,18 +13,21 @@ Interpolation = Literal["bilinear", "bicubic"]
 Normalize = Literal["constants", "image"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
+FunctionAt = Literal["after_crop", "before_crop"]
 
 
 class View(NamedTuple):
     """What is to be done to a batch of N stored images, to make one output image of each.
 
     size: (height, width) of the output in pixels. steps, erased: of the N images; None where there is nothing to do.
+    function: the user's, to be called for each image; None where there is none.
     """
 
     size: tuple[int, int]
     crops: Crops
     steps: Steps | None
     erased: ErasedRegions | None
+    function: PlannedFunction | None = None
 
     def select(self, rows: I64 | slice) -> "View":
         """The same for some of the images."""
@@ -32,6 +36,7 @@ class View(NamedTuple):
             self.crops.select(rows),
             None if self.steps is None else self.steps.select(rows),
             None if self.erased is None else self.erased.select(rows),
+            None if self.function is None else self.function.select(rows),
         )
 
     def without_transforms(self) -> "View":
@@ -45,8 +50,8 @@ class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
     fill: level 0..255 of what is padded. pads: whether a crop may extend beyond the image. flips_vertically,
-    transforms: whether there may be any; pixel transforms and erasing count as transforms. The others are arguments of
-    `Augment`.
+    transforms: whether there may be any; pixel transforms and erasing count as transforms. function: where the user's
+    function is called, "" where there is none. The others are arguments of `Augment`.
     """
 
     dtype: DType
@@ -59,6 +64,7 @@ class Form(NamedTuple):
     pads: bool
     flips_vertically: bool
     transforms: bool
+    function: FunctionAt | Literal[""] = ""
 
     @property
     def is_plain(self) -> bool:
@@ -68,4 +74,4 @@ class Form(NamedTuple):
     @property
     def levels(self) -> "Form":
         """The form of its pixels before they are transformed and normalised: uint8 (N, 3, height, width)."""
-        return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False)
+        return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False, function="")
