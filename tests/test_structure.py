@@ -17,7 +17,7 @@ PACKAGE = Path(gpuload.__file__).parent
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
-COMMON += ["draws", "headers", "fields", "disk"]
+COMMON += ["draws", "fork_server", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "functions", "augment", "read", "decode", "batchwise", "output"]
 LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]

@@ -27,7 +27,7 @@ class Caller(Protocol):
         """
 
     def close(self) -> None:
-        """Ends what was started; calls that are under way may fail. A later call starts it again."""
+        """Ends what was started; calls that are under way, and later ones, may fail."""
 
 
 class InThreads:

@@ -30,7 +30,7 @@ from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import as_tensor
 from gpuload.errors import FunctionError
 from gpuload.functions.callers import Caller
-from gpuload.functions.interface import Sample, WrongResultError, name_of
+from gpuload.functions.interface import CallFailedError, Sample, WrongResultError, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import Array
 
@@ -101,12 +101,12 @@ class FunctionDecoder:
 
     def close(self) -> None:
         """Stops the threads and processes; batches handed out stay valid."""
+        self._stop.is_set = True
         self._caller.close()
         self._abandon()
         self._decoder.close()
         self._starter.close()
         self._pool.close()
-        self._caller.close()  # a thread may have started a process meanwhile
 
     def _give(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """What the decoder gets: the views that it makes, of those with a function only the crop."""
@@ -158,7 +158,7 @@ class FunctionDecoder:
     def _work(self, flight: "_Flight") -> None:
         """One thread's share of a batch: the next row that no other thread has taken, until none is left."""
         begun = time.perf_counter()
-        called = _Called(self, flight)
+        called = _Called(self._numbers, self._caller)
         for row in flight.rows:
             if row >= len(flight.batch) or flight.abandoned or self._stop.is_set or row > min(flight.failed, default=row):
                 break
@@ -166,8 +166,8 @@ class FunctionDecoder:
                 continue
             try:
                 self._make(flight, row, called)
-            except Exception as error:
-                flight.failed[row] = error
+            except _FailedError as failed:
+                flight.failed[row] = failed
         flight.ended = time.perf_counter()
         flight.function_s.append(called.seconds)
         flight.work_s.append(flight.ended - begun - called.seconds)
@@ -215,17 +215,13 @@ class FunctionDecoder:
 
     def _explain(self, flight: "_Flight") -> FunctionError:
         """The user's error for what a function raised, or returned, for the first sample of the batch."""
-        row, error = min(flight.failed.items())
-        planned = next(view.view.function for view in flight.views.values() if view.view.function is not None)
-        name = name_of(planned.augment.function)
-        what = str(error) if isinstance(error, WrongResultError) else f"raised {_described(error)}"
-        found = FunctionError(f"{self._name_of_sample(flight.batch, row)}: the function {name} {what}")
-        found.__cause__ = error.__cause__ if isinstance(error, WrongResultError) else error
+        row = min(flight.failed)
+        error, function = flight.failed[row].error, flight.failed[row].function
+        is_ours = isinstance(error, WrongResultError | CallFailedError)
+        what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
+        found = FunctionError(f"{self._name_of_sample(flight.batch, row)}: the function {name_of(function)} {what}")
+        found.__cause__ = None if is_ours else error
         return found
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 @dataclass
@@ -233,7 +229,7 @@ class _Flight:
     """A batch that the threads work on.
 
     plain: images and masks of the views without a function. views: those with one. rows: their `next` is atomic.
-    broken: by row, what does not decode. failed: by row, what a function raised.
+    broken: by row, what does not decode. failed: by row, why a function did.
     """
 
     batch: Batch
@@ -245,7 +241,7 @@ class _Flight:
     rows: Iterator[int] = field(default_factory=count)
     tasks: "list[Task[None]]" = field(default_factory=list)
     broken: dict[int, Fault] = field(default_factory=dict)
-    failed: dict[int, Exception] = field(default_factory=dict)
+    failed: "dict[int, _FailedError]" = field(default_factory=dict)
     abandoned: bool = False
     ended: float = -math.inf
     work_s: list[float] = field(default_factory=list)
@@ -274,10 +270,13 @@ class _Flight:
 
 
 class _Called:
-    """Calls functions for one thread's share of a batch, and adds up how long they took."""
+    """Calls functions for one thread's share of a batch.
 
-    def __init__(self, decoder: FunctionDecoder, flight: _Flight) -> None:
-        self._numbers, self._caller = decoder._numbers, decoder._caller
+    seconds: how long they took.
+    """
+
+    def __init__(self, numbers: Mapping[int, int], caller: Caller) -> None:
+        self._numbers, self._caller = numbers, caller
         self.seconds = 0.0
 
     def __call__(self, planned: PlannedFunction, row: int, sample: Sample) -> Mapping[str, Array]:
@@ -288,5 +287,15 @@ class _Called:
             return self._caller.call(
                 self._numbers[id(augment.function)], (first, second), sample, augment.function_at == "after_crop"
             )
+        except Exception as error:
+            raise _FailedError(error, augment.function) from error
         finally:
             self.seconds += time.perf_counter() - begun
+
+
+class _FailedError(Exception):
+    """A call failed; what fails in our own code reaches the loop as it is."""
+
+    def __init__(self, error: Exception, function: Any) -> None:
+        super().__init__(str(error))
+        self.error, self.function = error, function

@@ -66,6 +66,11 @@ def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
     return f"{dataset.shard_paths[shard]}: sample {batch.encoded.columns['key'][row].as_py()!r}"
 
 
+def on_gpu(device_id: int | None) -> bool:
+    """Whether batches go to a GPU. In tests also without one: then everything is done as for it, but nothing is pinned."""
+    return device_id is not None
+
+
 def inner_forms(forms: Sequence[Form], device_id: int | None) -> tuple[Form, ...]:
     """What the decoder makes of the views whose function does not come before the crop: where there is one, levels, and
     for a GPU all levels."""
@@ -74,7 +79,7 @@ def inner_forms(forms: Sequence[Form], device_id: int | None) -> tuple[Form, ...
         if form.function == "after_crop":
             inner.append(form.levels._replace(layout="channels_last", flips_vertically=False))
         elif not form.function:
-            inner.append(form if device_id is None else form.levels)
+            inner.append(form.levels if on_gpu(device_id) else form)
     return tuple(inner)
 
 
@@ -111,13 +116,13 @@ def open_functions(
             functions.masks,
             stored.mask_fills,
             functions.moving,
-            Postprocess(form, "cpu") if device_id is None else None,
+            None if on_gpu(device_id) else Postprocess(form, "cpu"),
         )
         for number, form in enumerate(forms)
         if form.function
     }
     allocate: dict[str, Any] = {}
-    if device_id is not None:
+    if on_gpu(device_id):
         from gpuload.decode.upload import allocator
 
         allocate["allocate"] = allocator(device_id)
@@ -140,7 +145,7 @@ def open_functions(
         prefetch=prefetch,
         **allocate,
     )
-    if device_id is None:
+    if not on_gpu(device_id):
         return made
     from gpuload.decode.upload import UploadingDecoder
 
