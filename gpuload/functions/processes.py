@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
@@ -56,34 +57,34 @@ class InProcesses:
         self._need_main = b"__main__" in self._payload
         modules = {getattr(one, "__module__", None) or type(one).__module__ for one in functions}
         self._ensure = partial(ensure_server, [__name__, *sorted(modules - {"__main__"})])
-        self._free: list[_Worker | None] = []
+        self._free: list[_Worker] = []  # that no thread has taken yet
+        self._own = threading.local()  # a thread keeps its process, in whose memory the last result lies
         self._all: weakref.WeakSet[_Worker] = weakref.WeakSet()
         atexit.register(_close, weakref.ref(self))  # before multiprocessing's own end, and that of our threads
         try:
             self._free += [self._start() for _ in range(count)]
             for worker in self._free:
-                if worker is not None:
-                    self._make_ready(worker)
+                self._make_ready(worker)
         except BaseException:
             self.close()
             raise
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
         """As `gpuload.functions.callers.Caller`."""
-        worker = self._free.pop()
+        if self._is_closed:
+            raise CallFailedError("was not called, since the loader is closed")
+        worker: _Worker | None = getattr(self._own, "worker", None)
         try:
-            if self._is_closed:
-                raise CallFailedError("was not called, since the loader is closed")
+            if worker is None and self._free:
+                worker = self._free.pop()
             if worker is None or worker.has_ended():
-                worker = None
                 worker = self._start()
                 self._make_ready(worker)
+            self._own.worker = worker
             return worker.call(number, key, sample, keeps_size)
         except _EndedError as error:
-            worker = None
+            self._own.worker = None
             raise CallFailedError(f"did not return: {error}") from None
-        finally:
-            self._free.append(worker)
 
     def close(self) -> None:
         """Kills the processes. Calls that are under way, and later ones, raise CallFailedError."""

@@ -1,7 +1,7 @@
 """Stops loops whose functions are called in processes, at random moments: python stopped.py folder how times seed.
 
-how: "kill" kills a process, "interrupt" sends SIGINT, "close" closes the loader, "leave" leaves the loop, "exit" ends the
-interpreter. Prints how often it came in time. A process of its own, which ends itself where something waits for ever.
+how: some of these, with commas: "kill" kills a process, "interrupt" sends SIGINT, "close" closes the loader, "leave" leaves the loop, "exit" ends the
+interpreter. Prints how often each came in time. A process of its own, which ends itself where something waits for ever.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from sample_functions import slow_speckle
 import gpuload
 
 PROCESSES = 2
+KEPT: list[Any] = []  # what is alive when the interpreter ends
 
 
 def open_loader(folder: str) -> gpuload.DaliIterator:
@@ -54,8 +55,6 @@ def stop(loader: gpuload.DaliIterator, how: str, after_s: float) -> bool:
             os.kill(os.getpid(), signal.SIGINT)
         elif how == "close":
             loader.close()
-        elif how == "exit":
-            os.write(1, b"")
 
     acting = threading.Thread(target=act, daemon=True)
     try:
@@ -75,9 +74,7 @@ def stop(loader: gpuload.DaliIterator, how: str, after_s: float) -> bool:
     return not ended
 
 
-def main(folder: str, how: str, times: int, seed: int) -> None:
-    faulthandler.dump_traceback_later(200, exit=True)
-    drawn = random.Random(seed)
+def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
     loader = open_loader(folder)
     begun = time.monotonic()
     expected = drain([loader])
@@ -86,8 +83,9 @@ def main(folder: str, how: str, times: int, seed: int) -> None:
     for _ in range(times):
         loader.set_epoch(0)
         if how == "exit":
-            for _ in loader:
-                if time.monotonic() - begun > 2 * epoch_s * drawn.random():
+            KEPT.append(batches := iter(loader))
+            for number, _ in enumerate(batches):
+                if number >= drawn.randrange(8):
                     print(1, flush=True)
                     return
         stopped += stop(loader, how, drawn.uniform(0, epoch_s))
@@ -103,4 +101,7 @@ def main(folder: str, how: str, times: int, seed: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments: Any = sys.argv[1:]
-    main(arguments[0], arguments[1], int(arguments[2]), int(arguments[3]))
+    faulthandler.dump_traceback_later(200, exit=True)
+    random_times = random.Random(int(arguments[3]))
+    for each in arguments[1].split(","):
+        main(arguments[0], each, int(arguments[2]), random_times)
