@@ -179,6 +179,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "function_processes": whole(0, 4096),
     "cache": CACHE,
     "cache_size": CACHE_SIZE,
     "verify": or_none(words("sha256")),
@@ -205,6 +206,8 @@ AUGMENT: dict[str, Wrong] = {
     "fill": whole(0, 255),
     "dtype": words("float32", "float16", "bfloat16", "uint8"),
     "layout": words("NCHW", "channels_last"),
+    "function": or_none(wrong("function")),
+    "function_at": words("after_crop", "before_crop"),
 }
 PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}

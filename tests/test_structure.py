@@ -35,7 +35,6 @@ OWNERS = {
         "decode/compute_threads.py",
         "decode/function/views.py",
         "functions/torch_draws.py",
-        "batchwise/operation.py",
         "decode/both.py",
         "decode/upload.py",
         f"{_NATIVE}/decoder.py",
