@@ -203,9 +203,7 @@ class DaliIterator(NotSupported):
         collate = Collate(
             fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
         )
-        functions = find_functions(
-            self._schedule, collate.masks, collate.moving, self._datasets, function_processes
-        )
+        functions = find_functions(self._schedule, collate.masks, collate.moving, self._datasets, function_processes)
         moves = functions is not None and bool(collate.moving)
         self._collate, decodes = collate, collate.has_images or bool(collate.masks) or moves
 

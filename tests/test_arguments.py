@@ -459,7 +459,7 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 
 # What the loader calls or constructs by itself, for each batch.
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples"}
-ITS_METHODS = {"draw", "plan", "check", "select"}
+ITS_METHODS = {"draw", "plan", "check", "select", "kernel", "steps"}
 ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
 
 

@@ -19,7 +19,19 @@ PACKAGE = Path(gpuload.__file__).parent
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
 COMMON += ["draws", "fork_server", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "functions", "augment", "read", "decode", "batchwise", "output"]
+LOADING = [
+    "ranks",
+    "tuning",
+    "monitor",
+    "order",
+    "transforms",
+    "functions",
+    "augment",
+    "read",
+    "decode",
+    "batchwise",
+    "output",
+]
 LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]
 COMMANDS = ["doctor", "commands", "cli", "__main__"]
 

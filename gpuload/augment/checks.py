@@ -58,7 +58,9 @@ _RULES: dict[str, Rule[Any]] = {
     "fill": whole(0, 255, "a level, a whole number in 0..255"),
     "dtype": member(*get_args(DType)),
     "layout": member(*get_args(Layout)),
-    "function": optional(Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", as_function)),
+    "function": optional(
+        Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", as_function)
+    ),
     "function_at": choice(*get_args(FunctionAt)),
 }
 
@@ -72,7 +74,9 @@ def check_arguments(augment: "Augment") -> None:
     check_fields(augment, **_RULES)
     _check_center(augment)
     if augment.function is None and augment.function_at != "after_crop":
-        raise ArgumentError(f"Augment(function_at={augment.function_at!r}): there is no function. Give one, or leave it out")
+        raise ArgumentError(
+            f"Augment(function_at={augment.function_at!r}): there is no function. Give one, or leave it out"
+        )
     if sum(isinstance(transform, RandomErasing) for transform in augment.transforms) > 1:
         raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
     if augment.dtype == "uint8" and augment.normalize == "image":

@@ -37,7 +37,9 @@ class Schedule:
             if len(views) != len(first):
                 raise ArgumentError(f"augment: epoch {start} makes {counted(len(views), 'view')}, epoch 0 {len(first)}")
             for one, other in zip(first, views, strict=True):
-                _check_alike(one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms", "function"))
+                _check_alike(
+                    one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms", "function")
+                )
         for view in first[1:]:
             if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
                 raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
@@ -81,7 +83,9 @@ def _views(augment: Augments) -> tuple[Augment, ...]:
 
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
     if one.function and other.function and one.function != other.function:
-        raise ArgumentError(f"augment: {which} differ in function_at ({one.function!r} and {other.function!r}). Use one")
+        raise ArgumentError(
+            f"augment: {which} differ in function_at ({one.function!r} and {other.function!r}). Use one"
+        )
     for name in Form._fields:
         if name not in free and getattr(one, name) != getattr(other, name):
             what = "crop='pad_or_crop'" if name == "pads" else name

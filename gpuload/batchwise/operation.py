@@ -70,7 +70,9 @@ class Operation(ABC):
             made = self.kernel(numbers, *given)
         after = made if isinstance(made, tuple) else (made,)
         if len(after) != len(given):
-            raise ArgumentError(f"{self}: kernel returned {shown(made)}, expected {len(given)} tensors: {', '.join(self.uses)}")
+            raise ArgumentError(
+                f"{self}: kernel returned {shown(made)}, expected {len(given)} tensors: {', '.join(self.uses)}"
+            )
         for name, array, old, new in zip(self.uses, before, given, after, strict=True):
             if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or new.device != old.device:
                 what = f"{new.dtype} on {new.device}" if isinstance(new, torch.Tensor) else shown(new)

@@ -104,7 +104,9 @@ def open_decoder(
     if forms:  # on the CPU, where the functions are; what they have made is copied to a GPU
         ahead = {**options, "prefetch": 1}
         inner, find_faults = _open(name, forms, datasets, stored, None, None, None, cpu_share, **ahead)
-    return Guard(open_functions(inner, functions, schedule.forms, stored, device_id, **options), on_corrupt, find_faults)
+    return Guard(
+        open_functions(inner, functions, schedule.forms, stored, device_id, **options), on_corrupt, find_faults
+    )
 
 
 def _open(
@@ -126,9 +128,7 @@ def _open(
             f"decoder={name!r}: one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    dali, find_faults = _open_dali(
-        forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
-    )
+    dali, find_faults = _open_dali(forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options)
     if name == "dali":
         return dali, find_faults
     from gpuload.decode.both import BothDecoder

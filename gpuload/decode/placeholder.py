@@ -20,7 +20,9 @@ def with_placeholders(batch: Batch, rows: Collection[int]) -> Batch:
         images[row], spans[row] = data, (data.ctypes.data, data.nbytes)
         for field in masks:
             field[row] = data
-    return replace(batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks), placeholders=frozenset(rows))
+    return replace(
+        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks), placeholders=frozenset(rows)
+    )
 
 
 def _black_png(size: HeightWidth) -> U8:

@@ -74,4 +74,4 @@ class SharedMemory:
         if self._map is None or not array.flags.c_contiguous:
             return None
         at: int = array.ctypes.data - self._map.ctypes.data
-        return at if 0 <= at and at + array.nbytes <= self.size else None
+        return at if at >= 0 and at + array.nbytes <= self.size else None

@@ -143,7 +143,7 @@ class _Worker:
         weakref.finalize(self, _end, self._process, self._pipe, self._memory, os.getpid())
 
     def wait_until_ready(self) -> str:
-        """"", or why it cannot work."""
+        """ "", or why it cannot work."""
         try:
             reduction.send_handle(self._pipe, self._memory.fd, self._process.pid)
             problem: str = self._pipe.recv()

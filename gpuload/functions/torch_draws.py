@@ -18,7 +18,16 @@ _DRAWING = {
         (torch, ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")),
         (
             torch.Tensor,
-            ("bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_")
+            (
+                "bernoulli",
+                "bernoulli_",
+                "cauchy_",
+                "exponential_",
+                "geometric_",
+                "log_normal_",
+                "multinomial",
+                "normal_",
+            )
             + ("random_", "uniform_"),
         ),
     )

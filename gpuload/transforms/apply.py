@@ -147,7 +147,11 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
 
 def _checked(made: object, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:
     """What a kernel of the user's has made."""
-    if isinstance(made, Tensor) and (made.shape, made.dtype, made.device) == (images.shape, images.dtype, images.device):
+    if isinstance(made, Tensor) and (made.shape, made.dtype, made.device) == (
+        images.shape,
+        images.dtype,
+        images.device,
+    ):
         return made.contiguous()
     found = f"{made.dtype} {tuple(made.shape)} on {made.device}" if isinstance(made, Tensor) else type(made).__name__
     raise ArgumentError(

@@ -49,10 +49,14 @@ class PixelTransform(ABC):
         if kernel is None:  # that of its base class
             return
         if not isinstance(kernel, staticmethod):
-            raise ArgumentError(f"{cls.__name__}.kernel: expected a static method, (images, args). Put @staticmethod above it")
+            raise ArgumentError(
+                f"{cls.__name__}.kernel: expected a static method, (images, args). Put @staticmethod above it"
+            )
         code = _FIRST + len(_KERNELS)
         if code > _LAST:
-            raise ArgumentError(f"{cls.__name__}: there are {len(_KERNELS)} classes of PixelTransform already. Use one of them")
+            raise ArgumentError(
+                f"{cls.__name__}: there are {len(_KERNELS)} classes of PixelTransform already. Use one of them"
+            )
         cls._code = code
         _KERNELS[code] = kernel.__func__
 

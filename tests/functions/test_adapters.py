@@ -88,14 +88,18 @@ def test_albumentations_are_exact_and_move_all_fields(painted: Path) -> None:
 
 def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
     augment = Augment(24, function=transforms.ToDtype(torch.float32, scale=True))
-    with pytest.raises(FunctionError, match=r"made torch.float32 of the image, .* leave ToDtype, ToTensor and Normalize"):
+    with pytest.raises(
+        FunctionError, match=r"made torch.float32 of the image, .* leave ToDtype, ToTensor and Normalize"
+    ):
         of_one(painted, augment, 1)
     augment = Augment(24, function=A.Compose([A.Normalize()]))
     with pytest.raises(FunctionError, match=r"Albumentations returned an image of float32: expected uint8, 0..255"):
         of_one(painted, augment, 1)
     keypoints = A.KeypointParams("xy", remove_invisible=True)
     augment = Augment(24, function=A.Compose([A.CenterCrop(4, 4), A.Resize(24, 24)], keypoint_params=keypoints))
-    with pytest.raises(FunctionError, match=r"keypoints went into the transform, and \d+ came out: use A.KeypointParams"):
+    with pytest.raises(
+        FunctionError, match=r"keypoints went into the transform, and \d+ came out: use A.KeypointParams"
+    ):
         of_one(painted, augment, 1, ("image", "keypoints"))
 
 

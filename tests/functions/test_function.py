@@ -271,7 +271,9 @@ def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, m
     augment = Augment(12, function=function, function_at=at)
     with (
         load(painted, 3, augment=augment, fields=(*FIELDS, KEYPOINTS), shuffle=False) as loader,
-        pytest.raises(FunctionError, match=rf"shard-000000.tar: sample '0*3[^']*': the function .*function .*{message}"),
+        pytest.raises(
+            FunctionError, match=rf"shard-000000.tar: sample '0*3[^']*': the function .*function .*{message}"
+        ),
     ):
         list(loader)
 
@@ -280,7 +282,9 @@ def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None
     augment = Augment(12, function=refuse_seven)
     with load(packed, 4, augment=augment, decoder=decoder, shuffle=False) as loader:
         batches = 0
-        with pytest.raises(FunctionError, match=r"the function refuse_seven raised ValueError: seven is refused") as one:
+        with pytest.raises(
+            FunctionError, match=r"the function refuse_seven raised ValueError: seven is refused"
+        ) as one:
             for _ in loader:
                 batches += 1
         assert isinstance(one.value.__cause__, ValueError) and batches == 1
@@ -327,7 +331,7 @@ def test_metrics_tell_its_time(packed: Path) -> None:
     with load(packed, augment=NOISY) as loader:
         list(loader)
         found = loader.metrics()
-    assert 0 < found.function_s and found.decode_s > 0
+    assert found.function_s > 0 and found.decode_s > 0
     with load(packed) as loader:
         list(loader)
         assert loader.metrics().function_s == 0

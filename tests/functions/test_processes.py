@@ -56,9 +56,13 @@ def test_a_process_that_ends_is_replaced(packed: Path) -> None:
 
 
 def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match=r"function_processes=1: .*lambda.* cannot be sent to a process .* top level"):
+    with pytest.raises(
+        ArgumentError, match=r"function_processes=1: .*lambda.* cannot be sent to a process .* top level"
+    ):
         load(packed, augment=Augment(12, function=lambda sample, rng: sample), function_processes=1)
-    with pytest.raises(ArgumentError, match=r"a process does not start: ModuleNotFoundError: No module named 'not_there'"):
+    with pytest.raises(
+        ArgumentError, match=r"a process does not start: ModuleNotFoundError: No module named 'not_there'"
+    ):
         load(packed, augment=Augment(12, function=NotThere()), function_processes=1)
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"function_processes=1: this process is a daemon, which cannot have any"):

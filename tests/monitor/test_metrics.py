@@ -226,7 +226,13 @@ def test_the_binding_stage(training: float, for_read: float, for_decode: float, 
 
 @pytest.mark.parametrize(
     ("decode_s", "function_s", "stage"),
-    [(2.0, 1.9, "decode"), (2.0, 2.1, "function"), (math.nan, 0.4, "decode"), (math.nan, 0.6, "function"), (0, 0, "decode")],
+    [
+        (2.0, 1.9, "decode"),
+        (2.0, 2.1, "function"),
+        (math.nan, 0.4, "decode"),
+        (math.nan, 0.6, "function"),
+        (0, 0, "decode"),
+    ],
 )
 def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, function_s: float, stage: str) -> None:
     assert binding_stage(1.0, 0.1, 0.5, 0.1, 0.0, decode_s, function_s) == stage

@@ -77,7 +77,9 @@ def test_groups_of_images_are_done_as_single_ones(monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match=r"Plain.kernel: expected a static method, \(images, args\). Put @staticmethod"):
+    with pytest.raises(
+        ArgumentError, match=r"Plain.kernel: expected a static method, \(images, args\). Put @staticmethod"
+    ):
 
         class Plain(Darken):
             def kernel(self, images: Any, args: Any) -> Any:
@@ -93,7 +95,9 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TypeError, match="abstract"):
         PixelTransform()  # type: ignore[abstract]
     for numbers in ((), (np.zeros(3), np.zeros(4)), (1.0,), tuple(np.zeros(2) for _ in range(10))):
-        with pytest.raises(ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 9, each \(N,\)"):
+        with pytest.raises(
+            ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 9, each \(N,\)"
+        ):
             Darken().steps(*numbers)
     monkeypatch.setattr(own, "_LAST", own._FIRST)
     with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):

@@ -160,7 +160,12 @@ class FunctionDecoder:
         begun = time.perf_counter()
         called = _Called(self._numbers, self._caller)
         for row in flight.rows:
-            if row >= len(flight.batch) or flight.abandoned or self._stop.is_set or row > min(flight.failed, default=row):
+            if (
+                row >= len(flight.batch)
+                or flight.abandoned
+                or self._stop.is_set
+                or row > min(flight.failed, default=row)
+            ):
                 break
             if row in flight.broken or row in flight.batch.placeholders:
                 continue

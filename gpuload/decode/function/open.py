@@ -149,4 +149,6 @@ def open_functions(
         return made
     from gpuload.decode.upload import UploadingDecoder
 
-    return PostprocessingDecoder(UploadingDecoder(made, device_id), tuple(forms), stored.mask_fills, device_id, levels=True)
+    return PostprocessingDecoder(
+        UploadingDecoder(made, device_id), tuple(forms), stored.mask_fills, device_id, levels=True
+    )

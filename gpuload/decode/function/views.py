@@ -73,7 +73,9 @@ class FunctionView:
         found: list[dict[str, Any]] = [{} for _ in range(len(self.batch))]
         crops = None if view is None else view.crops
         for field in self.setting.moving:
-            for entries, some in zip(found, field.split(self.batch.encoded.columns, crops, self.view.size), strict=True):
+            for entries, some in zip(
+                found, field.split(self.batch.encoded.columns, crops, self.view.size), strict=True
+            ):
                 entries.update(some)
         return found
 

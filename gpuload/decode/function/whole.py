@@ -58,7 +58,6 @@ class WholeImages:
                 return None, Fault(reason_of(error), number)
         return WholeImage(pixels, masks), None
 
-
     def cut(self, form: Form, view: View, image: U8) -> U8:
         """uint8 (3, height, width): the view, of one image, of uint8 (height, width, 3), C order."""
         height, width, _ = image.shape
