@@ -10,8 +10,8 @@ The same small net is trained on the same images three times for each seed:
     gpuload      gpuload's own crop, flip and ColorJitter, and balance="label"
     function     gpuload's crop and flip, the same ColorJitter of torchvision's as function=, and balance="label"
 
-The set has four shapes of any colour on noise, of which the rarest is an eighth as frequent as the commonest; accuracy is
-that on as many of each. The ways take turns; images/s are those of the training, without its first epoch.
+The set has four shapes of any colour on noise, of which the rarest is an eighth as frequent as the commonest; accuracy
+is that on as many of each. The ways take turns; images/s are those of the training, without its first epoch.
 """
 
 import argparse
@@ -199,7 +199,7 @@ def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     colours = ("#8a8a8a", "#1f6fb4", "#d1702a")
-    for place, (name, runs) in enumerate(found.items()):
+    for place, runs in enumerate(found.values()):
         accuracies, rates = [100 * run["accuracy"] for run in runs], [run["images_per_s"] for run in runs]
         left.plot([place] * len(runs), accuracies, "o", color=colours[place], markersize=8, alpha=0.8)
         left.plot([place - 0.2, place + 0.2], [mean(accuracies)] * 2, color=colours[place], linewidth=2)

@@ -70,7 +70,7 @@ def exit_code(process: ForkServerProcess) -> int:
 
 
 def end_with_server() -> None:
-    """To be called in a process: the kernel kills it when the server ends, which ends with the process that started it."""
+    """To be called in a process: the kernel kills it when the server ends, as that does with whoever started it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -101,8 +101,8 @@ class DaliIterator(NotSupported):
     cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
         default nine tenths of what is free on its disk.
     function_processes: processes in which functions of `Augment(function=…)` are called, each for one sample at a time,
-        for those that hold Python's lock. 0: in threads of this process, as many as num_threads. A function that goes to
-        processes must be one of a module, or such an object, as for `pickle`.
+        for those that hold Python's lock. 0: in threads of this process, as many as num_threads. A function that goes
+        to processes must be one of a module, or such an object, as for `pickle`.
     verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
         for each shard. That is done while reading ahead; the first batch waits for a window of shards.
     max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
@@ -129,8 +129,8 @@ class DaliIterator(NotSupported):
         ShardError: while iterating, where a shard and its index do not match, an image has more than `max_pixels`, or a
             shard was truncated or changed, or cannot be read any more. As after any error in a loop, `state_dict` is
             then that of the last batch handed out; the next loop opens the shard again.
-        FunctionError: while iterating, where a function of an `Augment` raises (its exception is the cause) or returns what
-            cannot be used; names shard and sample.
+        FunctionError: while iterating, where a function of an `Augment` raises (its exception is the cause) or returns
+            what cannot be used; names shard and sample.
         DecodeError: while iterating, where a stored image does not decode (names shard, sample, byte and reason), or
             more than max_corrupt do not.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.

@@ -19,8 +19,9 @@ The loaders take turns, so that other load on the machine affects all of them al
 rounds: five with a warm page cache and five with a cold one, each of 1 to 5 s a loader for images like ImageNet's on 2
 cores. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
-and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a feature takes turns with gpuload
-without it, and where it is simple a DataLoader, too; the figures are ratios, round by round.
+and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a
+feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the figures are ratios, round by
+round.
 
 Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
@@ -202,7 +203,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.features and (args.loaders or args.read_only or args.profile or args.device == "cuda"):
         parser.error(
-            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and --device out"
+            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and --device "
+            "out"
         )
     contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
     if contrary:

@@ -55,9 +55,9 @@ class Augment:
     fill: level 0..255 of all channels where "pad_or_crop" pads.
     dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
-    function: your own function of each sample, f(sample, rng), called on the CPU; or a transform of torchvision's v2, or
-        of Albumentations. It gets uint8 pixels, boxes, masks and keypoints in a dict, and returns the image or a dict of
-        what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
+    function: your own function of each sample, f(sample, rng), called on the CPU; or a transform of torchvision's v2,
+        or of Albumentations. It gets uint8 pixels, boxes, masks and keypoints in a dict, and returns the image or a
+        dict of what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
     function_at: "after_crop": it gets the cropped and resized image, and keeps its size. "before_crop": it gets the
         whole decoded image and may change its size; crops, boxes, masks and keypoints follow.
 

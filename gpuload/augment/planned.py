@@ -17,7 +17,8 @@ _WORD = 0xFFFFFFFFFFFFFFFF
 class PlannedFunction(NamedTuple):
     """A function that is to be called for each of N images of a view.
 
-    augment: whose function it is. view: the number of the view. keys: uint64 (N, 2), the key of each sample's generator.
+    augment: whose function it is. view: the number of the view. keys: uint64 (N, 2), the key of each sample's
+    generator.
     origin: uint64 (N, 3), the seed, the epoch and the repeat that the view was drawn with.
     """
 

@@ -7,7 +7,8 @@
         ...
 
 Any function that takes a `FieldBatch` and changes its fields is a batch transform, too, such as a CUDA kernel
-(`examples/raw_kernel.py`). `Operation` is the base class of one of your own in torch. Random numbers are those of (seed, epoch, sample), as for crops.
+(`examples/raw_kernel.py`). `Operation` is the base class of one of your own in torch. Random numbers are those of
+(seed, epoch, sample), as for crops.
 """
 
 from gpuload.batchwise.center_hole import CenterHole

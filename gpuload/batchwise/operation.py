@@ -23,7 +23,8 @@ class Operation(ABC):
             def kernel(self, numbers, images):
                 return images * numbers[:, None, None, None]    # float32 (N, 3, height, width) stays so
 
-    uses: names of the fields that the kernel gets, after the numbers, and returns: one tensor, or a tuple in this order.
+    uses: names of the fields that the kernel gets, after the numbers, and returns: one tensor, or a tuple in this
+    order.
 
     It may also have what any batch transform may: `adds`, `softens` and `check` (see `BatchTransform`).
     """
@@ -58,7 +59,8 @@ class Operation(ABC):
         count = len(batch.fields["image"])
         if drawn.ndim not in (1, 2) or len(drawn) != count:
             raise ArgumentError(
-                f"{self}: draw returned numbers of shape {drawn.shape}, expected ({count},) or ({count}, K), for each sample"
+                f"{self}: draw returned numbers of shape {drawn.shape}, expected ({count},) or ({count}, K), for each "
+                "sample"
             )
         before = [batch.fields[name] for name in self.uses]
         with torch.no_grad():

@@ -73,8 +73,8 @@ def open_decoder(
     """The decoder, guarded; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
-        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder. functions: of the user's;
-    None: there are none.
+        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder. functions: of the
+        user's; None: there are none.
 
     Raises:
         ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.

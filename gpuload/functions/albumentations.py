@@ -17,9 +17,10 @@ class Albumentations:
 
     The image goes there as "image", "mask" as "mask", "boxes" as "bboxes" in its pascal_voc format, and the first two
     numbers of "keypoints" as its xy format: give `A.Compose(…, bbox_params=A.BboxParams("pascal_voc",
-    label_fields=["classes"]), keypoint_params=A.KeypointParams("xy", remove_invisible=False))` where the loader's fields
-    ask for them. Points are dropped with their visibility outside of the image. Its random numbers are seeded by the
-    sample's generator for each call, in a copy of the transform for each thread, so that threads do not change them.
+    label_fields=["classes"]), keypoint_params=A.KeypointParams("xy", remove_invisible=False))` where the loader's
+    fields ask for them. Points are dropped with their visibility outside of the image. Its random numbers are seeded by
+    the sample's generator for each call, in a copy of the transform for each thread, so that threads do not change
+    them.
 
     boxes, mask, keypoints: names of the fields that it gets.
 

@@ -22,7 +22,7 @@ class Caller(Protocol):
         The arrays of the result are valid until the next call in this thread.
 
         Raises:
-            WrongResultError: it returned what cannot be used. CallFailedError: what it raised, or how its process ended.
+            WrongResultError: it returned what cannot be used. CallFailedError: how its process ended.
             Exception: whatever it raises.
         """
 

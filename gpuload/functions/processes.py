@@ -2,8 +2,8 @@
 
 A calling thread has a process for itself for the time of a call: the pixels lie in memory that both share, and a pipe
 takes everything else. So a process that is killed, or ends, is noticed at once by the one thread that waits for it, and
-nobody else waits for anything. Processes come from the fork server (`gpuload.fork_server`), ignore Ctrl-C, and are killed
-when the loader is closed, when the interpreter ends, or when this process dies.
+nobody else waits for anything. Processes come from the fork server (`gpuload.fork_server`), ignore Ctrl-C, and are
+killed when the loader is closed, when the interpreter ends, or when this process dies.
 """
 
 import atexit

@@ -47,8 +47,8 @@ def read_result(
         for name in entries.places:
             if name not in returned:
                 raise WrongResultError(
-                    f"changed the image's size from {_sides(size)} to {_sides(image.shape)} without returning {name!r}, "
-                    "which has to follow it"
+                    f"changed the image's size from {_sides(size)} to {_sides(image.shape)} without returning "
+                    f"{name!r}, which has to follow it"
                 )
     for name in entries.masks:
         _check_mask(name, found[name], image.shape[:2])

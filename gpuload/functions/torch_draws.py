@@ -27,8 +27,9 @@ _DRAWING = {
                 "log_normal_",
                 "multinomial",
                 "normal_",
-            )
-            + ("random_", "uniform_"),
+                "random_",
+                "uniform_",
+            ),
         ),
     )
     for name in names

@@ -14,9 +14,9 @@ class Torchvision:
     """A transform of `torchvision.transforms.v2`, for `Augment(function=…)`, which makes this of it.
 
     It gets the image as a `tv_tensors.Image` (uint8, 3 × height × width), and where the loader's fields ask for them,
-    boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict, as such transforms take
-    them. `v2.SanitizeBoundingBoxes` at the end drops boxes of which nothing is left. Its random numbers, those that
-    torch's functions draw on the CPU, are those of the sample, whichever thread calls it.
+    boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict, as such transforms
+    take them. `v2.SanitizeBoundingBoxes` at the end drops boxes of which nothing is left. Its random numbers, those
+    that torch's functions draw on the CPU, are those of the sample, whichever thread calls it.
 
     transform: must leave uint8: conversion and normalisation are `Augment`'s. boxes, mask: names of the fields that it
     gets.
@@ -52,8 +52,8 @@ class Torchvision:
         if not isinstance(moved, torch.Tensor) or moved.dtype != torch.uint8:
             what = f"{moved.dtype}" if isinstance(moved, torch.Tensor) else type(moved).__name__
             raise ValueError(
-                f"the transform made {what} of the image, expected a uint8 tensor: leave ToDtype, ToTensor and Normalize "
-                "to Augment"
+                f"the transform made {what} of the image, expected a uint8 tensor: leave ToDtype, ToTensor and "
+                "Normalize to Augment"
             )
         result: dict[str, Any] = {"image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())}
         if mask in sample:

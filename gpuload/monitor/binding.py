@@ -8,8 +8,8 @@ from typing import Literal
 from gpuload.store.url import URL
 
 # training: the training loop itself, which is as it should be. disk: reading shards into memory. read: finding samples
-# in them and drawing their augmentation. decode: pixels. function: a function of `Augment(function=…)`. hand_over: fields,
-# batch transforms, arrays of the user's library. none: there were no batches yet.
+# in them and drawing their augmentation. decode: pixels. function: a function of `Augment(function=…)`. hand_over:
+# fields, batch transforms, arrays of the user's library. none: there were no batches yet.
 Stage = Literal["none", "training", "disk", "read", "decode", "function", "hand_over"]
 
 # Training that waits for less of its time than this is not held up: an epoch's first batches alone cost that much.

@@ -34,8 +34,8 @@ class Metrics(NamedTuple):
     binds: the stage that limits: "training", "disk", "read", "decode", "function" or "hand_over" (see
         `gpuload.monitor.binding`); "none" before the second batch.
     bad_samples: that did not decode and were replaced. epoch, position: the epoch, and how many of its samples all
-        ranks together have been handed. function_s: work of functions of `Augment(function=…)`, in all threads or processes
-        together; decode_s is without it, wait_decode_s with it.
+        ranks together have been handed. function_s: work of functions of `Augment(function=…)`, in all threads or
+        processes together; decode_s is without it, wait_decode_s with it.
     """
 
     steps: int

@@ -1,7 +1,8 @@
 """Augmentations of pixels, after crop and flips: the names and arguments are torchvision's.
 
 They are specifications, which draw the steps of each image as numbers; nothing here needs torch. `apply` executes the
-steps, and needs it. `PixelTransform` is the base class of one of your own. Each module lists in `__all__` what users use.
+steps, and needs it. `PixelTransform` is the base class of one of your own. Each module lists in `__all__` what users
+use.
 """
 
 from gpuload.transforms import auto, color, compose, erasing, own

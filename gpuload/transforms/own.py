@@ -33,10 +33,10 @@ class PixelTransform(ABC):
             def kernel(images, args): ...                   # uint8 (n, 3, height, width) to the same
 
     `draw` says in NumPy what is done to each image, as numbers, and calls `self.steps` with them: at most nine of each
-    image. Random numbers are `draws(k)`: float64 (N,) in [0, 1), number k of each image, a pure function of (seed, epoch,
-    view, sample, k), k in 0..4095. `kernel` does it in torch, to images that have this step: in the threads that decode
-    on a CPU, image by image, on a GPU at once. It combines with all other transforms, such as `RandomApply`. It must not
-    move pixels, since boxes, masks and keypoints would not follow.
+    image. Random numbers are `draws(k)`: float64 (N,) in [0, 1), number k of each image, a pure function of (seed,
+    epoch, view, sample, k), k in 0..4095. `kernel` does it in torch, to images that have this step: in the threads that
+    decode on a CPU, image by image, on a GPU at once. It combines with all other transforms, such as `RandomApply`. It
+    must not move pixels, since boxes, masks and keypoints would not follow.
 
     A class has one kernel, which gets nothing but images and numbers; up to 64 classes.
     """
@@ -82,8 +82,8 @@ class PixelTransform(ABC):
         sizes = {np.shape(values) for values in (*numbers, *(() if where is None else (where,)))} - {()}
         if not 1 <= len(numbers) <= ARGS or len(sizes) != 1 or len(next(iter(sizes))) != 1:
             raise ArgumentError(
-                f"{type(self).__name__}.steps: {len(numbers)} numbers of shapes {sorted(sizes)}; expected one to {ARGS}, "
-                "each (N,), a number for each image"
+                f"{type(self).__name__}.steps: {len(numbers)} numbers of shapes {sorted(sizes)}; expected one to "
+                f"{ARGS}, each (N,), a number for each image"
             )
         (count,) = next(iter(sizes))
         made = no_steps(count)

@@ -40,9 +40,11 @@ def test_what_is_raised_there(packed: Path) -> None:
             list(loader)
         cause = raised.value.__cause__
         assert isinstance(cause, ValueError) and "in refuse_seven" in str(cause.__cause__)
-    with load(packed, augment=Augment(12, function=raise_own), function_processes=1) as loader:
-        with pytest.raises(FunctionError, match=r"raise_own raised RuntimeError: OwnError: 1 and 2"):
-            list(loader)
+    with (
+        load(packed, augment=Augment(12, function=raise_own), function_processes=1) as loader,
+        pytest.raises(FunctionError, match=r"raise_own raised RuntimeError: OwnError: 1 and 2"),
+    ):
+        list(loader)
 
 
 def test_a_process_that_ends_is_replaced(packed: Path) -> None:

@@ -1,7 +1,7 @@
 """The features that `tools/bench.py --with` can switch on. A new one is an entry in `FEATURES`.
 
-Each is measured as two loaders that take turns, gpuload with it and without it; where a DataLoader has a counterpart, as
-two more.
+Each is measured as two loaders that take turns, gpuload with it and without it; where a DataLoader has a counterpart,
+as two more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +20,8 @@ from benchmark.work import Batches, Work
 class Feature:
     """What is switched on.
 
-    what: in words. loader, augment: arguments of `DaliIterator` and of `Augment` beside the usual ones. dataloader: gives
-    a DataLoader over Pillow that does the same; None: there is none that is simple.
+    what: in words. loader, augment: arguments of `DaliIterator` and of `Augment` beside the usual ones. dataloader:
+    gives a DataLoader over Pillow that does the same; None: there is none that is simple.
     """
 
     what: str

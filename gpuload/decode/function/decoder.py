@@ -3,8 +3,8 @@
     after the crop    decoder ─► uint8, cropped, not flipped ─► function ─► flips ─► transforms, normalisation
     before the crop   stored bytes ─► whole image ─► function ─► crop, resize, flips ─► transforms, normalisation
 
-Both go on in threads of their own, some batches ahead of the training; a sample is done by one of them from beginning to
-end, so that its pixels stay in the cache. What a function makes of boxes and keypoints goes on with the batch
+Both go on in threads of their own, some batches ahead of the training; a sample is done by one of them from beginning
+to end, so that its pixels stay in the cache. What a function makes of boxes and keypoints goes on with the batch
 (`Decoded.changed`). Samples that do not decode are not given to it.
 """
 
@@ -40,8 +40,9 @@ _SPARE = 3  # batches beside those ahead whose memory is kept
 class FunctionDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
-    decoder: makes the views whose function does not come before the crop, in their order: of those with a function uint8
-        (N, height, width, 3). settings: of the views with a function, by their numbers. views: how many views there are.
+    decoder: makes the views whose function does not come before the crop, in their order: of those with a function
+        uint8 (N, height, width, 3).
+    settings: of the views with a function, by their numbers. views: how many views there are.
     whole: decodes whole images, `WholeImages`; None where no function needs them.
     functions: those that may be asked for, of which `caller` knows the numbers. name_of_sample: its shard and key, for
         messages. allocate: makes the memory of batches.
@@ -77,7 +78,7 @@ class FunctionDecoder:
         self._stop = Stop(self, caller.close)  # made last, so that it comes first where the interpreter ends
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `gpuload.decode.interface.Decoder`: NumPy arrays, and for views without a function what `decoder` makes."""
+        """As `gpuload.decode.interface.Decoder`: NumPy arrays; for views without a function, what `decoder` makes."""
         self._abandon()
         decoding = self._decoder.decode(self._give(batches))
         while True:

@@ -67,7 +67,7 @@ def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
 
 
 def on_gpu(device_id: int | None) -> bool:
-    """Whether batches go to a GPU. In tests also without one: then everything is done as for it, but nothing is pinned."""
+    """Whether batches go to a GPU. Tests pretend so without one; then everything is done, but nothing is pinned."""
     return device_id is not None
 
 
