@@ -17,6 +17,7 @@ is that on as many of each. The ways take turns; images/s are those of the train
 import argparse
 import io
 import json
+import os
 import sys
 import tempfile
 import time
@@ -194,8 +195,8 @@ def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
 
     titles = {
         "dataloader": "DataLoader,\ntorchvision",
-        "gpuload": "gpuload,\nits own transforms",
-        "function": "gpuload,\nfunction=torchvision's",
+        "gpuload": "gpuload,\nits own\ntransforms",
+        "function": "gpuload,\ntorchvision's as\nfunction=",
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     colours = ("#8a8a8a", "#1f6fb4", "#d1702a")
@@ -205,14 +206,7 @@ def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
         left.plot([place - 0.2, place + 0.2], [mean(accuracies)] * 2, color=colours[place], linewidth=2)
         right.bar(place, median(rates), 0.6, color=colours[place], alpha=0.6)
         right.plot([place] * len(runs), rates, "o", color=colours[place], markersize=5)
-        right.annotate(
-            f"{median(rates):,.0f}",
-            (place, median(rates)),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            weight="bold",
-        )
+        right.text(place, 0.03 * max(rates), f"{median(rates):,.0f}", ha="center", weight="bold")
     left.set(title="Accuracy on as many of each class (%)", xlim=(-0.6, 2.6))
     right.set(title="Images/s while training (median)", xlim=(-0.6, 2.6), ylim=(0, 1.15 * right.get_ylim()[1]))
     for axes in (left, right):
@@ -250,9 +244,8 @@ def main(argv: list[str] | None = None) -> int:
         )
     if args.json:
         setting = {"images": args.images, "epochs": args.epochs, "batch_size": args.batch_size, "size": SIZE}
-        args.json.write_text(
-            json.dumps({"setting": setting, "torch_threads": torch.get_num_threads(), "runs": found}, indent=1) + "\n"
-        )
+        machine = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
+        args.json.write_text(json.dumps({"setting": setting, "machine": machine, "runs": found}, indent=1) + "\n")
     if args.plot:
         plot(found, args.plot)
     return 0

@@ -203,8 +203,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.features and (args.loaders or args.read_only or args.profile or args.device == "cuda"):
         parser.error(
-            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and --device "
-            "out"
+            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and "
+            "--device out"
         )
     contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
     if contrary:
