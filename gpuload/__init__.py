@@ -5,7 +5,8 @@
     for images, labels in gpuload.DaliIterator("shards/train", batch_size=256, augment=gpuload.Augment(224)):
         ...
 
-`gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches.
+`gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches, and
+`gpuload.functions` is about functions of your own.
 
 Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` imports them when it is first used.
 """
@@ -19,6 +20,7 @@ from gpuload.errors import (
     DecodeError,
     DeviceError,
     FormatError,
+    FunctionError,
     GpuloadError,
     MissingPackageError,
     OutputError,
@@ -29,7 +31,7 @@ from gpuload.errors import (
 )
 
 if TYPE_CHECKING:
-    from gpuload import batchwise, monitor, transforms
+    from gpuload import batchwise, functions, monitor, transforms
     from gpuload.augment import Augment, RandomCrop
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
@@ -54,6 +56,7 @@ __all__ = [
     "DecodeError",
     "DeviceError",
     "FormatError",
+    "FunctionError",
     "GpuloadError",
     "Keypoints",
     "Mask",
@@ -70,6 +73,7 @@ __all__ = [
     "Target",
     "Tokens",
     "batchwise",
+    "functions",
     "mix",
     "monitor",
     "pack",
@@ -94,7 +98,7 @@ _LAZY = {
     "pack": "packing.api",
 }
 
-_LAZY_MODULES = ("batchwise", "monitor", "transforms")
+_LAZY_MODULES = ("batchwise", "functions", "monitor", "transforms")
 
 
 def __getattr__(name: str) -> Any:

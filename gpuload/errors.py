@@ -9,6 +9,7 @@
     ├── FormatError          a manifest or index cannot be read, or has an unsupported version
     │   └── ShardError       a shard and its index disagree, or the shard is truncated
     ├── DecodeError          a sample cannot be decoded
+    ├── FunctionError        a function of the user's raised, or returned what cannot be used
     ├── DeviceError          the requested device does not exist
     ├── RemoteError          a URL cannot be read: no connection, no access, or no such object
     ├── MissingPackageError  a package of an extra is not installed (also an ImportError)
@@ -23,6 +24,7 @@ __all__ = [
     "DecodeError",
     "DeviceError",
     "FormatError",
+    "FunctionError",
     "GpuloadError",
     "MissingPackageError",
     "OutputError",
@@ -71,6 +73,10 @@ class ShardError(FormatError):
 
 class DecodeError(GpuloadError):
     """A stored sample cannot be decoded."""
+
+
+class FunctionError(GpuloadError):
+    """A function of the user's raised, or returned what cannot be used; its own exception is the cause."""
 
 
 class DeviceError(GpuloadError):

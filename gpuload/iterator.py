@@ -12,8 +12,9 @@ from gpuload.batchwise import BatchTransform
 from gpuload.checks import POSITIVE, checked, number, whole
 from gpuload.corrupt import CorruptSamples, Report
 from gpuload.counted import counted
+from gpuload.decode.function.open import find_functions
 from gpuload.decode.guard import OnCorrupt
-from gpuload.decode.open import DecoderName, choose_backend, open_decoder
+from gpuload.decode.open import DecoderName, choose_backend, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import GpuloadError, StateError
 from gpuload.fields import FieldSpec
@@ -99,6 +100,9 @@ class DaliIterator(NotSupported):
         processes on this machine; by default $GPULOAD_CACHE, else gpuload in the user's cache folder.
     cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
         default nine tenths of what is free on its disk.
+    function_processes: processes in which functions of `Augment(function=…)` are called, each for one sample at a time,
+        for those that hold Python's lock. 0: in threads of this process, as many as num_threads. A function that goes
+        to processes must be one of a module, or such an object, as for `pickle`.
     verify: "sha256": no sample is handed out before the checksum of its shard was compared with the manifest's, once
         for each shard. That is done while reading ahead; the first batch waits for a window of shards.
     max_pixels: of an image by the index; a larger one is an error before there is memory for it. The packer's option
@@ -126,6 +130,8 @@ class DaliIterator(NotSupported):
         ShardError: while iterating, where a shard and its index do not match, an image has more than `max_pixels`, or a
             shard was truncated or changed, or cannot be read any more. As after any error in a loop, `state_dict` is
             then that of the last batch handed out; the next loop opens the shard again.
+        FunctionError: while iterating, where a function of an `Augment` raises (its exception is the cause) or returns
+            what cannot be used; names shard and sample.
         DecodeError: while iterating, where a stored image does not decode (names shard, sample, byte and reason), or
             more than max_corrupt do not.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
@@ -167,6 +173,7 @@ class DaliIterator(NotSupported):
         graph: Callable[[Any, Any], Any] | None = None,
         output: Output = "torch",
         window: int = 8,
+        function_processes: int = 0,
         cache: str | Path | None = None,
         cache_size: int | str | None = None,
         verify: Literal["sha256"] | None = None,
@@ -197,13 +204,17 @@ class DaliIterator(NotSupported):
         collate = Collate(
             fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
         )
-        self._collate, decodes = collate, collate.has_images or bool(collate.masks)
+        functions = find_functions(self._schedule, collate.masks, collate.moving, self._datasets, function_processes)
+        moves = functions is not None and bool(collate.moving)
+        self._collate, decodes = collate, collate.has_images or bool(collate.masks) or moves
         if decodes:
             manifest = self._datasets[0].manifest
             self._schedule.fit(manifest.pixels, manifest.is_raw, manifest.mean, manifest.std)
 
         check_shares(decoder, cpu_share, deterministic, hw_decoder_load)
         wanted = "dali" if graph is not None and decoder == "auto" else decoder
+        if functions is not None and decoder == "auto" and native_fault() is None:
+            wanted = "native"  # on a GPU, too: functions are called on the CPU
         self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes)
         self.num_threads, prefetch, hw_decoder_load, share = tuned(
             self._datasets[0].folder,
@@ -229,7 +240,7 @@ class DaliIterator(NotSupported):
             partial(
                 Stream, self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle
             ),
-            collate.columns,
+            collate.columns if functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
             collate.members,
             collate.masks,
             verify=verify is not None,
@@ -246,6 +257,7 @@ class DaliIterator(NotSupported):
             hw_decoder_load,
             on_corrupt,
             share,
+            functions,
             batch_size=min(batch_size, self._epochs.samples),
             num_threads=self.num_threads,
             prefetch=prefetch,

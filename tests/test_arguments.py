@@ -179,6 +179,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "function_processes": whole(0, 4096),
     "cache": CACHE,
     "cache_size": CACHE_SIZE,
     "verify": or_none(words("sha256")),
@@ -206,6 +207,8 @@ AUGMENT: dict[str, Wrong] = {
     "dtype": words("float32", "float16", "bfloat16", "uint8"),
     "layout": words("NCHW", "channels_last"),
     "mode": or_none(wrong("text", too=st.sampled_from(["", "CMYK", "uint8x0", "float64x3"]))),
+    "function": or_none(wrong("function")),
+    "function_at": words("after_crop", "before_crop"),
 }
 PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
@@ -459,7 +462,7 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 
 # What the loader calls or constructs by itself, for each batch.
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples"}
-ITS_METHODS = {"draw", "plan", "check", "select"}
+ITS_METHODS = {"draw", "plan", "check", "select", "kernel", "steps"}
 ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
 
 

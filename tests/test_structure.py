@@ -17,9 +17,21 @@ PACKAGE = Path(gpuload.__file__).parent
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
-COMMON += ["draws", "headers", "fields", "disk"]
+COMMON += ["draws", "fork_server", "headers", "fields", "disk"]
 PACKING = ["sources", "packing"]
-LOADING = ["ranks", "tuning", "monitor", "order", "transforms", "augment", "read", "decode", "batchwise", "output"]
+LOADING = [
+    "ranks",
+    "tuning",
+    "monitor",
+    "order",
+    "transforms",
+    "functions",
+    "augment",
+    "read",
+    "decode",
+    "batchwise",
+    "output",
+]
 LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]
 COMMANDS = ["doctor", "commands", "cli", "__main__"]
 
@@ -32,6 +44,9 @@ OWNERS = {
         "commands/beside.py",
         "output/arrays.py",
         "decode/postprocess.py",
+        "decode/compute_threads.py",
+        "decode/function/views.py",
+        "functions/torch_draws.py",
         "decode/both.py",
         "decode/dali/padding.py",
         "decode/upload.py",

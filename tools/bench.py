@@ -6,6 +6,7 @@
     python tools/bench.py shards/train --python ffcv=/opt/ffcv/bin/python mosaic=/opt/mosaic/bin/python
     python tools/bench.py shards/train --profile
     python tools/bench.py shards/train --read-only
+    python tools/bench.py shards/train --with function balance
 
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
@@ -18,7 +19,9 @@ The loaders take turns, so that other load on the machine affects all of them al
 rounds: five with a warm page cache and five with a cold one, each of 1 to 5 s a loader for images like ImageNet's on 2
 cores. In warm rounds all data is in the page cache and the loader stays open. A cold round is the first epoch of a new
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
-and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone.
+and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a
+feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the figures are ratios, round by
+round.
 
 Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
@@ -35,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pil
 from benchmark.ceiling import Ceiling, copy_rate, disk_rate
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course, default_cache
+from benchmark.features import FEATURES, names_of, print_ratios, ratios
 from benchmark.profile import profile
 from benchmark.report import describe, describe_ceiling, print_profile, print_report, summarise
 from benchmark.work import Work
@@ -109,6 +113,8 @@ def main(argv: list[str] | None = None) -> int:
             temporary.replace(args.json)
 
     course = Course(work, pythons, count_labels(dataset), write)
+    if args.features:
+        return _compare_features(args, course, title, lines, write)
     names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
     if args.read_only:
         course.take(names)
@@ -135,6 +141,23 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _compare_features(args: argparse.Namespace, course: Course, title: str, lines: list[str], write: Any) -> int:
+    """gpuload, and a DataLoader, with and without each feature."""
+    course.take(names_of(args.features))
+    course.run_warm(args.rounds, None)
+    rates = {name: [turn.rate for turn in result.warm] for name, result in course.results.items()}
+    rows = ratios(args.features, rates)
+    if not rows:
+        print("no loader could run, for the reasons above", file=sys.stderr)
+        return 2
+    print_ratios(rows, title, lines)
+    write(None, complete=True)
+    if args.json:
+        record = json.loads(args.json.read_text())
+        args.json.write_text(json.dumps({**record, "features": rows}, indent=1) + "\n")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of JPEGs or of raw pixels")
@@ -144,6 +167,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--read-only", action="store_true", help="measure reading alone, without decoding")
     parser.add_argument("--profile", action="store_true", help="instead: show where gpuload spends its time")
+    parser.add_argument(
+        "--with",
+        dest="features",
+        nargs="+",
+        choices=list(FEATURES),
+        default=[],
+        metavar="FEATURE",
+        help=f"instead: what a feature costs, on the CPU: {', '.join(FEATURES)}",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--cold", type=int, metavar="ROUNDS", help="rounds with a cold page cache (default: as --rounds; 0: none)"
@@ -169,6 +201,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if args.features and (args.loaders or args.read_only or args.profile or args.device == "cuda"):
+        parser.error(
+            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and "
+            "--device out"
+        )
     contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
     if contrary:
         where, end = ("on the GPU", "do not end") if args.device == "cpu" else ("in host memory", "end")
@@ -216,7 +253,7 @@ def _asked(args: argparse.Namespace) -> list[str]:
     return [
         name
         for name, contender in CONTENDERS.items()
-        if contender.reads_only == args.read_only and args.device in ("auto", contender.device)
+        if "+" not in name and contender.reads_only == args.read_only and args.device in ("auto", contender.device)
     ]
 
 

@@ -1,7 +1,8 @@
 """`Augment`: how images become a batch, and the random numbers for it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from gpuload.augment.crops import (
 )
 from gpuload.augment.from_torchvision import arguments_of
 from gpuload.augment.padding import RandomCrop
-from gpuload.augment.views import Crop, DType, Form, Interpolation, Layout, Normalize, View
+from gpuload.augment.planned import plan_function
+from gpuload.augment.views import Crop, DType, Form, FunctionAt, Interpolation, Layout, Normalize, View
 from gpuload.checks import FLAG, check, function
 from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, each_key, make_key, uniform
+from gpuload.functions.interface import SampleFunction
 from gpuload.transforms.color import ColorJitter
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
@@ -61,6 +64,11 @@ class Augment:
         default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
         else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
         constants of floats may be above 1.
+    function: your own function of each sample, f(sample, rng), called on the CPU; or a transform of torchvision's v2,
+        or of Albumentations. It gets uint8 pixels, boxes, masks and keypoints in a dict, and returns the image or a
+        dict of what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
+    function_at: "after_crop": it gets the cropped and resized image, and keeps its size. "before_crop": it gets the
+        whole decoded image and may change its size; crops, boxes, masks and keypoints follow.
 
     Raises:
         ArgumentError: a value out of its range, or two that contradict each other.
@@ -83,6 +91,8 @@ class Augment:
     dtype: DType = "float32"
     layout: Layout = "NCHW"
     mode: str | None = None
+    function: SampleFunction | None = None
+    function_at: FunctionAt = "after_crop"
 
     @classmethod
     def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
@@ -171,7 +181,13 @@ class Augment:
             flips_vertically=self.vertical_flip > 0,
             transforms=bool(self.transforms),
             padding_mode="constant" if own is None else own.padding_mode,
+            function="" if self.function is None else self.function_at,
         )
+
+    @cached_property
+    def only_crops(self) -> "Augment":
+        """The same crops and flips, and nothing else."""
+        return replace(self, transforms=(), function=None, function_at="after_crop")
 
     def draw(
         self,
@@ -219,7 +235,8 @@ class Augment:
         transforms, erasing = self._pixel_transforms, self._erasing
         steps = draw_steps(transforms, draws_of, *self.output_size) if transforms else None
         erased = erasing.draw(draws_of(len(transforms)), *self.output_size) if erasing else None
-        return View(self.output_size, crops, steps, erased)
+        function = None if self.function is None else plan_function(self, seed, epoch, samples, view, repeats)
+        return View(self.output_size, crops, steps, erased, function)
 
     def _crops(self, drawn: F64, draw_more: Callable[[I64], F64], width: F64, height: F64) -> Crops:
         if self.crop == "random":

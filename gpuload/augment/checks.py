@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gpuload.augment.fit import check_pixels
 from gpuload.augment.padding import RandomCrop
-from gpuload.augment.views import Crop, DType, Interpolation, Layout, Normalize
+from gpuload.augment.views import Crop, DType, FunctionAt, Interpolation, Layout, Normalize
 from gpuload.checks import (
     LARGEST,
     POSITIVE,
@@ -27,6 +27,7 @@ from gpuload.checks import (
 )
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import MODE, Pixels
+from gpuload.functions.adapt import as_function
 from gpuload.transforms.erasing import RandomErasing
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
         if not hasattr(transform, "draw") or isinstance(transform, type):
             raise ArgumentError(
                 f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Augment.torchvision(...) "
-                "reads torchvision's; your own functions go into DaliIterator(batch_transforms=[...])"
+                "reads torchvision's; your own function of a sample goes into Augment(function=...), one of whole "
+                "batches into DaliIterator(batch_transforms=[...])"
             )
     return transforms
 
@@ -70,6 +72,10 @@ _RULES: dict[str, Rule[Any]] = {
     "dtype": member(*get_args(DType)),
     "layout": member(*get_args(Layout)),
     "mode": optional(MODE),
+    "function": optional(
+        Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", as_function)
+    ),
+    "function_at": choice(*get_args(FunctionAt)),
 }
 
 
@@ -83,6 +89,10 @@ def check_arguments(augment: "Augment") -> None:
     _check_center(augment)
     if augment.fill and isinstance(augment.crop, RandomCrop):
         raise ArgumentError(f"Augment(fill={augment.fill!r}): is for crop='pad_or_crop'. Use RandomCrop(fill=...)")
+    if augment.function is None and augment.function_at != "after_crop":
+        raise ArgumentError(
+            f"Augment(function_at={augment.function_at!r}): there is no function. Give one, or leave it out"
+        )
     if sum(isinstance(transform, RandomErasing) for transform in augment.transforms) > 1:
         raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
     if augment.dtype == "uint8" and augment.normalize == "image":

@@ -76,6 +76,8 @@ def check_pixels(augment: "Augment", pixels: Pixels, mean: Constants = None, std
     if augment.dtype == "uint8" and pixels.dtype != "uint8":
         raise ArgumentError(f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32")
     _check_constants(augment, pixels, are, mean, std)
+    if augment.function is not None and not pixels.is_rgb:
+        raise ArgumentError(f"Augment(function): functions get RGB, and {are}. Leave it out")
     if isinstance(augment.crop, RandomCrop) and not pixels.is_rgb:
         _check_padding(augment.crop, are)
     for transform in augment.transforms:

@@ -40,7 +40,9 @@ class Schedule:
             if len(views) != len(first):
                 raise ArgumentError(f"augment: epoch {start} makes {counted(len(views), 'view')}, epoch 0 {len(first)}")
             for one, other in zip(first, views, strict=True):
-                _check_alike(one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms"))
+                _check_alike(
+                    one.form, other.form, f"epochs 0 and {start}", ("flips_vertically", "transforms", "function")
+                )
         for view in first[1:]:
             if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
                 raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
@@ -78,6 +80,7 @@ class Schedule:
         return forms[0]._replace(
             flips_vertically=any(form.flips_vertically for form in forms),
             transforms=any(form.transforms for form in forms),
+            function=next((form.function for form in forms if form.function), ""),
         )
 
 
@@ -95,6 +98,10 @@ def _views(augment: Augments) -> tuple[Augment, ...]:
 
 
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:
+    if one.function and other.function and one.function != other.function:
+        raise ArgumentError(
+            f"augment: {which} differ in function_at ({one.function!r} and {other.function!r}). Use one"
+        )
     for name in Form._fields:
         if name not in free and getattr(one, name) != getattr(other, name):
             what = "crop='pad_or_crop' or RandomCrop" if name == "pads" else name

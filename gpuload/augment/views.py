@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from gpuload.augment.crops import Crops
 from gpuload.augment.padding import Levels, PaddingMode
+from gpuload.augment.planned import PlannedFunction
 from gpuload.fields.pixels import Pixels
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
@@ -14,18 +15,21 @@ Interpolation = Literal["bilinear", "bicubic"]
 Normalize = Literal["constants", "image"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
+FunctionAt = Literal["after_crop", "before_crop"]
 
 
 class View(NamedTuple):
     """What is to be done to a batch of N stored images, to make one output image of each.
 
     size: (height, width) of the output in pixels. steps, erased: of the N images; None where there is nothing to do.
+    function: the user's, to be called for each image; None where there is none.
     """
 
     size: tuple[int, int]
     crops: Crops
     steps: Steps | None
     erased: ErasedRegions | None
+    function: PlannedFunction | None = None
 
     def select(self, rows: I64 | slice) -> "View":
         """The same for some of the images."""
@@ -34,6 +38,7 @@ class View(NamedTuple):
             self.crops.select(rows),
             None if self.steps is None else self.steps.select(rows),
             None if self.erased is None else self.erased.select(rows),
+            None if self.function is None else self.function.select(rows),
         )
 
     def without_transforms(self) -> "View":
@@ -48,8 +53,8 @@ class Form(NamedTuple):
 
     normalize: "levels" are pixels as they are stored, which no user asks for. fill: level 0..255 of what is padded, or
     one for each channel. pads: whether a crop may extend beyond the image. flips_vertically, transforms: whether there
-    may be any; pixel transforms and erasing count as transforms. padding_mode: of `RandomCrop`. The others are
-    arguments of `Augment`.
+    may be any; pixel transforms and erasing count as transforms. padding_mode: of `RandomCrop`.
+    function: where the user's function is called, "" where there is none. The others are arguments of `Augment`.
     """
 
     dtype: DType
@@ -63,6 +68,7 @@ class Form(NamedTuple):
     flips_vertically: bool
     transforms: bool
     padding_mode: PaddingMode = "constant"
+    function: FunctionAt | Literal[""] = ""
 
     def fills(self, channels: int) -> tuple[int, ...]:
         """The fill of each channel."""
@@ -90,5 +96,5 @@ class Form(NamedTuple):
         """The form of its pixels before they are transformed and normalised, (N, C, height, width): uint8, or the same
         numbers as float32 where they are not uint8."""
         if pixels.dtype == "uint8":
-            return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False)
-        return self._replace(dtype="float32", layout="NCHW", normalize="levels", transforms=False)
+            return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False, function="")
+        return self._replace(dtype="float32", layout="NCHW", normalize="levels", transforms=False, function="")

@@ -7,11 +7,13 @@
         ...
 
 Any function that takes a `FieldBatch` and changes its fields is a batch transform, too, such as a CUDA kernel
-(`examples/raw_kernel.py`). Random numbers are those of (seed, epoch, sample), as for crops.
+(`examples/raw_kernel.py`). `Operation` is the base class of one of your own in torch. Random numbers are those of
+(seed, epoch, sample), as for crops.
 """
 
 from gpuload.batchwise.center_hole import CenterHole
 from gpuload.batchwise.interface import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice
+from gpuload.batchwise.operation import Operation
 
-__all__ = ["BatchForm", "BatchTransform", "CenterHole", "CutMix", "FieldBatch", "MixUp", "RandomChoice"]
+__all__ = ["BatchForm", "BatchTransform", "CenterHole", "CutMix", "FieldBatch", "MixUp", "Operation", "RandomChoice"]

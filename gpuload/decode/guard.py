@@ -89,11 +89,12 @@ class Guard:
             try:
                 for _, decoded in self._decoder.decode(feed.batches()):
                     flight = feed.in_flight[0]
-                    if decoded.broken and not self._mend(flight, decoded, read_spare):
+                    mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
+                    if mended is None:
                         break
                     feed.in_flight.popleft()
                     batch = flight.given if self._on_corrupt == "skip" else flight.asked
-                    yield Guarded(batch, decoded, flight.asked, flight.faults)
+                    yield Guarded(batch, mended, flight.asked, flight.faults)
                 else:
                     if feed.refused is not None:
                         raise feed.refused
@@ -125,25 +126,29 @@ class Guard:
             self._repair(flight, read_spare)
         return flight
 
-    def _mend(self, flight: _InFlight, decoded: Decoded, read_spare: ReadSpare) -> bool:
-        """Completes a decoded batch of which some samples are broken; False if it must be decoded again."""
+    def _mend(self, flight: _InFlight, decoded: Decoded, read_spare: ReadSpare) -> Decoded | None:
+        """Completes a decoded batch of which some samples are broken; None if it must be decoded again."""
         if self._on_corrupt == "raise":
             raise BatchDecodeError(flight.asked, decoded.broken)
         is_spare = flight.rows is None
         if not _note(flight, decoded.broken):
             raise BatchDecodeError(flight.asked, decoded.broken)
         if self._on_corrupt == "mark":
-            return True
+            return decoded
         self._repair(flight, read_spare)
         if is_spare or flight.rows is None:
-            return False
+            return None
         # Copied, since a batch that is decoded again takes those after it with it.
         rows = sorted(decoded.broken)
         sources = flight.rows[rows].tolist()
         for arrays in (decoded.images, *decoded.masks):
             for array in arrays:
                 array[rows] = array[sources]
-        return True
+        if not decoded.changed:
+            return decoded
+        at = np.arange(len(flight.asked))
+        at[rows] = sources
+        return decoded._replace(changed=tuple(None if one is None else one.take(at) for one in decoded.changed))
 
     def _repair(self, flight: _InFlight, read_spare: ReadSpare) -> None:
         """Gives the decoder what takes the place of the samples that do not decode."""

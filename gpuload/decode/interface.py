@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuload.augment import Form
+from gpuload.augment.crops import Crops
 from gpuload.fields.pixels import RGB, Pixels
-from gpuload.read.batch import Batch
+from gpuload.read.batch import Batch, take_rows
+from gpuload.types import I64
 
 
 class Fault(NamedTuple):
@@ -26,6 +28,21 @@ class Fault(NamedTuple):
 NO_FAULTS: Mapping[int, Fault] = MappingProxyType({})
 
 
+class Changed(NamedTuple):
+    """What a function of the user's made of the N samples of a view.
+
+    columns: of the index, in place of those that were read. crops: of the images that these are about.
+    """
+
+    columns: Mapping[str, Any]
+    crops: Crops
+
+    def take(self, rows: I64) -> "Changed":
+        """The samples at these rows."""
+        columns = {name: take_rows(values, rows) for name, values in self.columns.items()}
+        return Changed(columns, self.crops.select(rows))
+
+
 class Decoded(NamedTuple):
     """A decoded batch, as arrays that support DLPack.
 
@@ -37,6 +54,8 @@ class Decoded(NamedTuple):
         it had been read. queue_depth: batches that were ready when it was asked for. NaN where it is not known.
     broken: the samples that do not decode, by their rows. Their pixels may be anything; arrays are then NumPy arrays or
         torch's tensors, whose rows can be replaced.
+    changed: for each view what a function of the user's made of its samples, None where there is none; or no views.
+    function_s: work of these functions, in all threads and processes together.
     """
 
     images: tuple[Any, ...]
@@ -46,6 +65,8 @@ class Decoded(NamedTuple):
     read_wait_s: float = 0.0
     queue_depth: float = 0.0
     broken: Mapping[int, Fault] = NO_FAULTS
+    changed: tuple[Changed | None, ...] = ()
+    function_s: float = 0.0
 
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
 from gpuload.collector import paused_collector
+from gpuload.decode.function.open import Functions, inner_forms, open_functions
 from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
 from gpuload.decode.interface import Decoder, NoDecoder, Stored
 from gpuload.disk.dataset import Dataset
@@ -67,12 +68,14 @@ def open_decoder(
     hw_decoder_load: float | None,
     on_corrupt: OnCorrupt = "raise",
     cpu_share: float = 0.0,
+    functions: Functions | None = None,
     **options: Any,
 ) -> Guard:
     """The decoder, guarded; options are batch_size, num_threads and prefetch.
 
     mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
-        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder.
+        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder. functions: of the
+        user's; None: there are none.
 
     Raises:
         ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.
@@ -98,29 +101,57 @@ def open_decoder(
         source=RGB if schedule.pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
         others=any(manifest.has_others for manifest in manifests),
     )
+    if functions is None:
+        decoder, find_faults = _open(
+            name, schedule.forms, datasets, stored, device_id, graph, hw_decoder_load, cpu_share, **options
+        )
+        return Guard(decoder, on_corrupt, find_faults, stored.source)
+    if graph is not None:
+        raise ArgumentError("graph: cannot be used where an Augment has a function. Use one of them")
+    forms, inner, find_faults = inner_forms(schedule.forms, stored, device_id), None, None
+    if len(forms) < len(schedule.forms) and (fault := native_fault()) is not None:
+        raise MissingPackageError(f"Augment(function_at='before_crop'): {fault.reason}. {fault.remedy}")
+    if forms:  # on the CPU, where the functions are; what they have made is copied to a GPU
+        ahead = {**options, "prefetch": 1}
+        inner, find_faults = _open(name, forms, datasets, stored, None, None, None, cpu_share, **ahead)
+    return Guard(
+        open_functions(inner, functions, schedule.forms, stored, device_id, **options), on_corrupt, find_faults
+    )
+
+
+def _open(
+    name: Backend,
+    forms: tuple[Form, ...],
+    datasets: Sequence[Dataset],
+    stored: Stored,
+    device_id: int | None,
+    graph: Callable[[Any, Any], Any] | None,
+    hw_decoder_load: float | None,
+    cpu_share: float,
+    **options: Any,
+) -> tuple[Decoder, FindFaults | None]:
+    """The decoder, and what finds the samples that it must not be given; None where it takes anything."""
     if name == "native":
         if stored.source == GRAY and any(map(_is_raw, datasets)) and not stored.raw:
             raise ArgumentError(
                 "decoder='native': one of the data sets holds encoded gray images and another raw ones. Pack both in "
                 "the same way"
             )
-        return Guard(_open_native(schedule.forms, stored, device_id, **options), on_corrupt)
+        return _open_native(forms, stored, device_id, **options), None
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
             f"decoder={name!r}: one of the data sets holds encoded images and another raw ones. Pack both in the same "
             "way, or use decoder='native'"
         )
-    dali, find_faults = _open_dali(
-        schedule.forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options
-    )
+    dali, find_faults = _open_dali(forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options)
     if name == "dali":
-        return Guard(dali, on_corrupt, find_faults, stored.source)
+        return dali, find_faults
     from gpuload.decode.both import BothDecoder
     from gpuload.decode.share import find_dalis_faults
 
-    native = _open_native(schedule.forms, stored, device_id, **options)
+    native = _open_native(forms, stored, device_id, **options)
     both = BothDecoder(dali, native, stored, cpu_share)
-    return Guard(both, on_corrupt, partial(find_dalis_faults, find_faults, cpu_share), stored.source)
+    return both, partial(find_dalis_faults, find_faults, cpu_share)
 
 
 def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:

@@ -23,7 +23,9 @@ def with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels = RGB)
         spans[row] = (data.ctypes.data, data.nbytes)
         for field in masks:
             field[row] = gray
-    return replace(batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks))
+    return replace(
+        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks), placeholders=frozenset(rows)
+    )
 
 
 def black_png(size: HeightWidth, pixels: Pixels = GRAY) -> U8:

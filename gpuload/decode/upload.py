@@ -33,7 +33,7 @@ def open_uploading(forms: tuple[Form, ...], stored: Stored, device_id: int | Non
     device_id: None stands for a GPU on the CPU: everything is done in the same way, but nothing is pinned.
     """
     levels = [form.levels(stored.pixels) for form in forms]
-    native = NativeDecoder(levels, stored, spare=3 + _AHEAD, allocate=_allocator(device_id), **options)
+    native = NativeDecoder(levels, stored, spare=3 + _AHEAD, allocate=allocator(device_id), **options)
     uploading = UploadingDecoder(native, device_id)
     return PostprocessingDecoder(uploading, forms, stored, device_id, levels=True)
 
@@ -131,7 +131,8 @@ def _each(decoded: Decoded, make: Any) -> Decoded:
     return decoded._replace(images=tuple(make(images) for images in decoded.images), masks=masks)
 
 
-def _allocator(device_id: int | None) -> Any:
+def allocator(device_id: int | None) -> Any:
+    """What makes the memory of arrays that are copied to a GPU: pinned."""
     if device_id is None:
         return np.empty
 

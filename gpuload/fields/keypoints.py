@@ -177,7 +177,7 @@ class BoundKeypoints:
     members: tuple[str, ...] = ()
 
     def __init__(self, spec: Keypoints, field: Field) -> None:
-        self.name, self.columns = spec.name, (field.name,)
+        self.name, self.columns, self.points = spec.name, (field.name,), field.size
         self._spec, self._field = spec, field
         pairs = pairs_by_name(field.classes) if spec.flip_pairs is None else spec.flip_pairs
         largest = max((point for pair in pairs for point in pair), default=-1)

@@ -1,5 +1,6 @@
 """Which stage limits the speed of a run, and what to change."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,9 +8,9 @@ from typing import Literal
 from gpuload.store.url import URL
 
 # training: the training loop itself, which is as it should be. disk: reading shards into memory. read: finding samples
-# in them and drawing their augmentation. decode: pixels. hand_over: fields, batch transforms, arrays of the user's
-# library. none: there were no batches yet.
-Stage = Literal["none", "training", "disk", "read", "decode", "hand_over"]
+# in them and drawing their augmentation. decode: pixels. function: a function of `Augment(function=…)`. hand_over:
+# fields, batch transforms, arrays of the user's library. none: there were no batches yet.
+Stage = Literal["none", "training", "disk", "read", "decode", "function", "hand_over"]
 
 # Training that waits for less of its time than this is not held up: an epoch's first batches alone cost that much.
 WAIT_SHARE = 0.1
@@ -18,11 +19,20 @@ WAIT_SHARE = 0.1
 DISK_SHARE = 0.8
 
 
-def binding_stage(seconds: float, wait_read_s: float, wait_decode_s: float, hand_over_s: float, disk_s: float) -> Stage:
+def binding_stage(
+    seconds: float,
+    wait_read_s: float,
+    wait_decode_s: float,
+    hand_over_s: float,
+    disk_s: float,
+    decode_s: float = 0.0,
+    function_s: float = 0.0,
+) -> Stage:
     """The stage that limits: training, unless it waited for 10 % of these seconds or more.
 
     Then it is the disk, where the thread that reads ahead was busy for 80 % of the time and training did not mostly
-    wait for its own hand-over; else what training waited for longest.
+    wait for its own hand-over; else what training waited for longest. A function comes with the pixels: it limits where
+    its work took longer than that of decoding, or where that is not known, than half of the time.
     """
     waited = wait_read_s + wait_decode_s + hand_over_s
     if seconds <= 0:
@@ -33,7 +43,9 @@ def binding_stage(seconds: float, wait_read_s: float, wait_decode_s: float, hand
         return "hand_over"
     if disk_s >= DISK_SHARE * seconds:
         return "disk"
-    return "read" if wait_read_s > wait_decode_s else "decode"
+    if wait_read_s > wait_decode_s:
+        return "read"
+    return "function" if function_s > (0.5 * seconds if math.isnan(decode_s) else decode_s) else "decode"
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,11 @@ def advice(stage: Stage, setup: Setup) -> str:
         return (
             "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are not "
             "used, or do their work on the device"
+        )
+    if stage == "function":
+        return (
+            "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's lock, use "
+            f"function_processes={setup.cores}; or use one of gpuload.transforms in its place"
         )
     if stage == "decode":
         return _advice_on_decoding(setup)

@@ -25,7 +25,11 @@ _COUNTERS = [
 ]
 _STAGES = [  # of a counter of seconds, by label
     ("gpuload_wait_seconds", "Time that training waited, by what for", ["read", "decode", "hand_over"]),
-    ("gpuload_work_seconds", "Time that the loader's threads worked", ["disk", "read", "decode", "hand_over"]),
+    (
+        "gpuload_work_seconds",
+        "Time that the loader's threads worked",
+        ["disk", "read", "decode", "function", "hand_over"],
+    ),
 ]
 _FIELDS = {
     ("gpuload_wait_seconds", "read"): "wait_read_s",

@@ -9,13 +9,14 @@ import numpy as np
 from gpuload.augment.schedule import Schedule
 from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.apply import apply_transforms, check_transforms
-from gpuload.decode.interface import Decoded
+from gpuload.decode.interface import Changed, Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.boxes import BoundBoxes
 from gpuload.fields.integers import BoundIntegers
 from gpuload.fields.keypoints import BoundKeypoints
+from gpuload.fields.moving import moving_fields
 from gpuload.fields.rows import BoundField
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
@@ -32,7 +33,7 @@ class Collate:
 
     columns, members: what the fields need of the index and of shards. masks, mask_fills: names of the mask fields, and
     the class of what lies outside the image in each. has_images: whether images are asked for. names: of all fields, in
-    the order of a batch.
+    the order of a batch. moving: the fields that move with the image.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -66,6 +67,7 @@ class Collate:
             {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
+        self.moving = moving_fields(self._bound)
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError(
@@ -93,14 +95,13 @@ class Collate:
 
         broken: rows of samples that do not decode; where they are marked, their pixels become zeros.
         """
-        rows = Rows(
-            {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources},
-            batch.encoded.members,
-            [view.crops for view in batch.views],
-            [view.size for view in batch.views],
-            [None if view.steps is None else affine_of(view.steps, *view.size) for view in batch.views],
-        )
+        rows = _rows(batch)
         values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
+        if any(decoded.changed):
+            each = [_rows(batch, number, changed) for number, changed in enumerate(decoded.changed)]
+            for field in self._bound:
+                if any(set(field.columns) & set(moved.columns) for moved in self.moving):
+                    values[field.name] = self._views([field.values(view) for view in each])
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
             fields = {name: _each(make.from_host, value) for name, value in values.items()}
@@ -146,6 +147,23 @@ def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
                 f"fields: {field.name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
                 "shows parts of the image again. Use padding_mode='constant'"
             )
+
+
+def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None) -> Rows:
+    """What fields get of a batch: with all views, or with one of them, and what a function made of it."""
+    views = batch.views if view is None else batch.views[view : view + 1]
+    return Rows(
+        {
+            **batch.encoded.columns,
+            **({} if changed is None else changed.columns),
+            "index": batch.encoded.samples,
+            "dataset": batch.sources,
+        },
+        batch.encoded.members,
+        [view.crops for view in views] if changed is None else [changed.crops],
+        [view.size for view in views],
+        [None if view.steps is None else affine_of(view.steps, *view.size) for view in views],
+    )
 
 
 def _clear(pixels: Any, rows: list[int], level: int) -> None:

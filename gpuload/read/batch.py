@@ -44,7 +44,7 @@ class EncodedBatch:
 
     def take(self, rows: I64) -> "EncodedBatch":
         """The samples at these rows, in this order; a row may come several times. The stored bytes are not copied."""
-        return self._choose(rows, lambda values: _take(values, rows))
+        return self._choose(rows, lambda values: take_rows(values, rows))
 
     def _choose(self, rows: Any, choose: Callable[[Any], Any]) -> "EncodedBatch":
         return EncodedBatch(
@@ -66,7 +66,8 @@ class Batch:
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
     stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
-        images together, as they are stored.
+        images together, as they are stored. placeholders: the rows whose images are black ones in place of what does
+        not decode.
     """
 
     encoded: EncodedBatch
@@ -77,6 +78,7 @@ class Batch:
     stop: int
     read_s: float
     image_bytes: int = 0
+    placeholders: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -86,7 +88,7 @@ class Batch:
         encoded = self.encoded.take(rows)
         return Batch(
             encoded,
-            tuple(_take(masks, rows) for masks in self.masks),
+            tuple(take_rows(masks, rows) for masks in self.masks),
             tuple(view.select(rows) for view in self.views),
             self.sources[rows],
             self.keys[rows],
@@ -100,7 +102,8 @@ class Batch:
         return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
 
 
-def _take(values: Any, rows: I64) -> Any:
+def take_rows(values: Any, rows: I64) -> Any:
+    """The values at these rows, of an array of NumPy's or Arrow's, or a list."""
     if isinstance(values, np.ndarray):
         return values[rows]
     if isinstance(values, pa.Array):

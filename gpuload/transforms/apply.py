@@ -1,12 +1,16 @@
 """Executes steps on images and masks; with `kernels` and `noise`, the part of this package that needs torch."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
+from gpuload.errors import ArgumentError
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur, warp
 from gpuload.transforms.noise import normal_noise, on_device
-from gpuload.transforms.steps import MAP_ARGS, Op, Steps
+from gpuload.transforms.own import kernel_of
+from gpuload.transforms.steps import MAP_ARGS, Op, Steps, is_warp
 from gpuload.types import F32, I8, I64
 
 Tensor = torch.Tensor
@@ -34,7 +38,7 @@ def apply_steps(images: Tensor, steps: Steps) -> Tensor:
 def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
     """Masks uint8 (n, h, w) after the geometric steps of their images, by nearest pixel; `fill` from outside."""
     ops = np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING))
-    ops[steps.ops >= Op.WARP_NEAREST] = Op.WARP_NEAREST
+    ops[is_warp(steps.ops)] = Op.WARP_NEAREST
     geometric = Steps(ops, steps.args.copy())
     geometric.args[:, :, 6][ops == Op.AFFINE] = fill
     geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill
@@ -137,8 +141,24 @@ def _groups(codes: I8) -> list[tuple[int, int, int]]:
 
 def _execute(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
+    if (kernel := kernel_of(code)) is not None:
+        return _checked(kernel(images, args), images, kernel)
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
-    if code >= Op.WARP_NEAREST:
+    if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
         return warp(images, args, numbers, code == Op.WARP_BILINEAR)
     return KERNELS[Op(code)](images, args)
+
+
+def _checked(made: object, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:
+    """What a kernel of the user's has made."""
+    if isinstance(made, Tensor) and (made.shape, made.dtype, made.device) == (
+        images.shape,
+        images.dtype,
+        images.device,
+    ):
+        return made.contiguous()
+    found = f"{made.dtype} {tuple(made.shape)} on {made.device}" if isinstance(made, Tensor) else type(made).__name__
+    raise ArgumentError(
+        f"{kernel.__qualname__}: returned {found}, expected {images.dtype} {tuple(images.shape)} on {images.device}"
+    )

@@ -79,6 +79,12 @@ def sample_draws(key: int | U64, samples: npt.NDArray[np.int64]) -> Draws:
     return lambda number: uniform(key, TRANSFORM_DRAWS.counters(samples, number))
 
 
+def is_warp(ops: I8) -> Bools:
+    """Which steps move pixels by a matrix; codes above are those of `PixelTransform`."""
+    warps: Bools = (ops >= Op.WARP_NEAREST) & (ops <= Op.WARP_BILINEAR)
+    return warps
+
+
 def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws], height: int, width: int) -> Steps:
     """The steps of all transforms, one after another; `draws_of(i)` gives the random numbers of transform i.
 
@@ -88,7 +94,7 @@ def draw_steps(transforms: Sequence[Transform], draws_of: Callable[[int], Draws]
     if not transforms:
         return no_steps(len(draws_of(0)(0)))
     steps = join([transform.draw(draws_of(i), height, width) for i, transform in enumerate(transforms)])
-    warps = np.flatnonzero((steps.ops >= Op.WARP_NEAREST).any(axis=0)).tolist()
+    warps = np.flatnonzero(is_warp(steps.ops).any(axis=0)).tolist()
     for at in reversed(warps):
         if at - 1 in warps:
             steps = _merge_warps(steps, at)
@@ -101,7 +107,7 @@ def _merge_warps(steps: Steps, at: int) -> Steps:
     idle = ops == Op.NOTHING
     fills = args[:, :, MAP_ARGS:]
     alike = np.unique(ops[~idle])
-    if len(alike) > 1 or alike[0] < Op.WARP_NEAREST or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any():
+    if len(alike) > 1 or not is_warp(alike).all() or (fills[:, 0] != fills[:, 1])[~idle.any(axis=1)].any():
         return steps
     maps = args[:, :, :MAP_ARGS].reshape(-1, 2, 3, 3).astype(np.float64)
     maps[idle] = np.eye(3)

@@ -14,7 +14,7 @@ import gpuload
 from gpuload.augment import Augment
 from gpuload.decode import open as opening
 from gpuload.decode.interface import Decoded
-from gpuload.decode.upload import Copies, _allocator, open_uploading
+from gpuload.decode.upload import Copies, allocator, open_uploading
 from gpuload.transforms import ColorJitter, RandAugment, RandomErasing
 
 LIMITS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "uint8": 0}
@@ -214,7 +214,7 @@ def test_pinned_memory_is_made_on_the_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         torch, "empty", lambda shape, dtype, pin_memory: asked.append(pin_memory) or empty(shape, dtype=dtype)
     )
-    array = _allocator(2)((4, 3), np.dtype("uint8"))
+    array = allocator(2)((4, 3), np.dtype("uint8"))
     assert asked == [2, True] and array.shape == (4, 3) and array.dtype == np.uint8 and array.flags.writeable
 
 

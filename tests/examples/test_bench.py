@@ -11,6 +11,7 @@ import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
+from benchmark.features import FEATURES, names_of, open_dataloader, open_gpuload, ratios
 from benchmark.process import First, Round
 from benchmark.work import Work
 
@@ -66,6 +67,51 @@ def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "gpuload, a batch every" in said
     assert "ms an image" in said
+
+
+def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpuload with a feature against gpuload without it, in turns; and a DataLoader."""
+    figures = tmp_path / "figures.json"
+    options = ["--with", "function", "--rounds", "2", "--images", "512", "--batch-size", "32", "--size", "32"]
+    assert bench.main([str(packed / "train"), *options, "--threads", "1", "--json", str(figures)]) == 0
+    said = capsys.readouterr().out
+    record = json.loads(figures.read_text())
+    assert [(row["feature"], row["loader"]) for row in record["features"]] == [
+        ("function", "gpuload"),
+        ("function", "torch"),
+    ]
+    for row in record["features"]:
+        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["loader"] in said
+    assert [row["name"] for row in record["loaders"]] == ["gpuload", "gpuload+function", "torch", "torch+function"]
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_feature_loads(packed: Path, name: str) -> None:
+    work = Work(packed / "train", 16, 32, 1, 64)
+    for opens, there in ((open_gpuload, True), (open_dataloader, FEATURES[name].dataloader is not None)):
+        if there:
+            with opens(work, name) as loader:
+                images, labels = next(iter(loader))
+                assert images.shape == (16, 3, 32, 32) and len(labels) == 16
+                del loader
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    rates = {"gpuload": [100.0, 50.0, 80.0], "gpuload+balance": [90.0, 49.0, 40.0], "torch": [10.0, 10.0, 10.0]}
+    (row,) = ratios(["balance"], rates)
+    assert (row["loader"], row["ratio"], row["ratio_min"], row["ratio_max"]) == ("gpuload", 0.9, 0.5, 0.98)
+    assert names_of(["balance", "function-processes"])[:4] == [
+        "gpuload",
+        "gpuload+balance",
+        "gpuload+function-processes",
+        "torch",
+    ]
+
+
+def test_with_and_other_modes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main([str(packed / "train"), "--with", "balance", "--read-only"])
+    assert "--with: compares gpuload and a DataLoader on the CPU; leave --loaders" in capsys.readouterr().err
 
 
 class Interrupted:

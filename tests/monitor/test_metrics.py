@@ -187,6 +187,7 @@ class FakeBatch:
     """As much of a batch, decoded, as is counted."""
 
     sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
+    function_s = 0.0
 
 
 def step(meter: Meter) -> None:
@@ -224,8 +225,24 @@ def test_the_binding_stage(training: float, for_read: float, for_decode: float, 
 
 
 @pytest.mark.parametrize(
+    ("decode_s", "function_s", "stage"),
+    [
+        (2.0, 1.9, "decode"),
+        (2.0, 2.1, "function"),
+        (math.nan, 0.4, "decode"),
+        (math.nan, 0.6, "function"),
+        (0, 0, "decode"),
+    ],
+)
+def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, function_s: float, stage: str) -> None:
+    assert binding_stage(1.0, 0.1, 0.5, 0.1, 0.0, decode_s, function_s) == stage
+    assert binding_stage(1.0, 0.6, 0.3, 0.1, 0.0, decode_s, function_s) == "read"
+
+
+@pytest.mark.parametrize(
     ("stage", "setup", "words"),
     [
+        ("function", Setup(Path("s"), "native", "cpu", 2, 8, 64), "function_processes=8"),
         ("decode", Setup(Path("s"), "native", "cpu", 2, 8, 64), "Raise num_threads=2: this process may use 8 cores"),
         ("decode", Setup(Path("s"), "native", "cpu", 8, 8, 64), "All 8 cores .* decode on a GPU"),
         ("decode", Setup(Path("s"), "dali", "cpu", 8, 8, 64), "decoder='native' is faster"),

@@ -3,7 +3,7 @@
 import importlib.util
 from functools import partial
 
-from benchmark import reading
+from benchmark import features, reading
 from benchmark.peers import dali, dataloader, ffcv, litdata, mosaic, own, spdl, webdataset
 from benchmark.work import Contender
 
@@ -75,6 +75,18 @@ _READING = [
 ]
 
 
+_FEATURES = [
+    Contender(
+        name,
+        what,
+        opens,
+        package="simplejpeg" if name.startswith("gpuload") else "torch",
+        raw=name.startswith("gpuload"),
+    )
+    for name, (what, opens) in features.opened().items()
+]
+
+
 def _on_gpu(contender: Contender) -> Contender:
     """The same contender with batches on the GPU: decoded there if it can, otherwise copied."""
     from dataclasses import replace
@@ -96,6 +108,7 @@ CONTENDERS = {
         *_ALL,
         *(_on_gpu(contender) for contender in _ALL if contender.name != "gpuload-dali"),
         *_READING,
+        *_FEATURES,
     )
 }
 

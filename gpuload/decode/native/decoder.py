@@ -6,11 +6,9 @@ On a CPU it replaces DALI's operators, whose resize takes longer than its decode
 """
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -22,6 +20,7 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.collector import paused_collector
+from gpuload.decode.compute_threads import compute_threads
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Allocate, Buffers
@@ -84,18 +83,7 @@ class NativeDecoder:
         # cuts are 0.3 ms of Python.
         self._in_flight: deque[Task[_BatchInFlight | None]] = deque()
         self._starter = Threads(1, "gpuload-start")
-        # torch keeps its number of threads for each calling thread, but for threads yet to start, and for MKL, in the
-        # whole process. So the user's number is restored once all of ours have started.
-        torch_threads = torch.get_num_threads()
-        started = threading.Barrier(num_threads + 1)
-        try:
-            self._pool = Threads(num_threads, "gpuload-decode", partial(_compute_alone, started))
-            started.wait()
-        except BaseException:  # Ctrl-C, or no more threads
-            started.abort()
-            raise
-        finally:
-            torch.set_num_threads(torch_threads)
+        self._pool = compute_threads(num_threads, "gpuload-decode")
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
@@ -297,11 +285,3 @@ def _cut_and_warp(
 
 def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
-
-
-def _compute_alone(started: threading.Barrier) -> None:
-    """Keeps torch from splitting the calling thread's computations among further threads: it is one of many already."""
-    torch.set_num_threads(1)
-    torch.get_num_threads()  # a thread adopts the number at its first use of it, which must not come later
-    with suppress(threading.BrokenBarrierError):
-        started.wait()

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from gpuload.augment import View
 from gpuload.decode.native.resample import FACTOR
 from gpuload.decode.native.warp import warp
-from gpuload.transforms.steps import MAP_ARGS, Op, Steps
+from gpuload.transforms.steps import MAP_ARGS, Op, Steps, is_warp
 from gpuload.types import U8
 
 
@@ -59,6 +59,6 @@ def first_warps(view: View) -> FirstWarps | None:
     if steps is None or not steps.ops.shape[1]:
         return None
     first = steps.ops[:, 0]
-    if not first.any() or ((first != Op.NOTHING) & (first < Op.WARP_NEAREST)).any():
+    if not first.any() or ((first != Op.NOTHING) & ~is_warp(first)).any():
         return None
     return FirstWarps(view, steps)

@@ -11,34 +11,27 @@ and Pillow (2 cores of an AMD EPYC, 2026-11). The server starts before the packe
 waits for the other.
 """
 
-import ctypes
 import gc
-import multiprocessing
 import os
 import signal
-import sys
-import threading
-import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from gpuload.fork_server import end_with_server, ensure_server, exit_code, start_process
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_SERVER = multiprocessing.get_context("forkserver")
 _FORMATS = ("Bmp", "Gif", "Jpeg", "Ppm", "Png")  # the plugins that Pillow imports when it opens its first image
 _PRELOAD = ["gpuload.packing.run.shard", *(f"PIL.{name}ImagePlugin" for name in _FORMATS)]
-_SERVER_DIED = 255  # multiprocessing's exit code for a process whose fork server has died
-_START_ATTEMPTS = 10
 _POLL_S = 0.1  # between two calls of `watch`
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def start_server(preload: Sequence[str] = ()) -> None:
@@ -46,9 +39,7 @@ def start_server(preload: Sequence[str] = ()) -> None:
 
     preload: modules to import in addition to those that all workers need; modules that cannot be imported are ignored.
     """
-    _SERVER.set_forkserver_preload([*_PRELOAD, *preload])
-    with _sigint_deferred():
-        forkserver.ensure_running()
+    ensure_server([*_PRELOAD, *preload])
 
 
 class Workers(Generic[Task, Result]):
@@ -136,22 +127,9 @@ class _Worker(Generic[Task]):
 
     def __init__(self, function: Callable[[Task], object], need_main: bool, preload: Sequence[str]) -> None:
         self.task: Task | None = None
-        for attempts_left in reversed(range(_START_ATTEMPTS)):
-            start_server(preload)
-            self.pipe, child_pipe = _SERVER.Pipe()
-            self.process = _SERVER.Process(target=_work, args=(child_pipe, function), name="gpuload-pack", daemon=True)
-            try:
-                with _sigint_deferred(), nullcontext() if need_main else _hidden_main():
-                    self.process.start()
-                break
-            except (ConnectionError, EOFError):
-                # The server was killed, but start_server has not noticed yet; the next attempt will.
-                self.pipe.close()
-                if not attempts_left:
-                    raise
-                time.sleep(_POLL_S)
-            finally:
-                child_pipe.close()
+        self.process, self.pipe = start_process(
+            partial(start_server, preload), _work, (function,), name="gpuload-pack", need_main=need_main
+        )
 
     def give(self, task: Task) -> None:
         self.task = task
@@ -161,56 +139,14 @@ class _Worker(Generic[Task]):
     def stop(self) -> int:
         """Waits for the end of a process that has died or was killed, and returns its exit code."""
         self.pipe.close()
-        self.process.join()
-        code = self.process.exitcode
-        self.process.close()
-        # No image is to blame for the death of the server: it counts as the kernel's SIGKILL, its most likely cause.
-        return code if code not in (None, _SERVER_DIED) else -signal.SIGKILL
-
-
-@contextmanager
-def _sigint_deferred() -> Iterator[None]:
-    """Defers Ctrl-C, so that it neither hits a child that is still importing nor leaves one half-started.
-
-    SIGINT goes to the whole process group, and only the parent must react to it. A child inherits the blocked signal.
-    In the parent another thread, such as a math library's, may receive the signal nevertheless, so a handler there
-    records it too.
-    """
-    # Starts multiprocessing's helper process first: starting it later would unblock Ctrl-C again.
-    resource_tracker.ensure_running()
-    in_main = threading.current_thread() is threading.main_thread()
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number)) if in_main else None
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if seen:
-            signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def _hidden_main() -> Iterator[None]:
-    """Hides the main module's name and file meanwhile, so that a process that is started does not import it."""
-    main = sys.modules["__main__"]
-    kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
-    for name in kept:
-        setattr(main, name, None)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(main, name, value)
+        return exit_code(self.process)
 
 
 def _work(pipe: Connection, function: Callable[[Task], object]) -> None:
     """The main loop of a worker: receives tasks and sends results until the parent closes the pipe."""
     # When the packer is killed, its server ends, and the kernel then kills this process, so that it does not write
     # while a resumed run does. If the packer was killed before this line, there is no task.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_server()
     gc.freeze()  # imported objects stay alive, so the collector need not scan them, nor thereby copy shared pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,0 +1,171 @@
+"""What becomes of a view's images around a function of the user's: before it, and after it until the batch's values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gpuload.augment import Form, View
+from gpuload.augment.crops import Crops, whole_images
+from gpuload.augment.planned import PlannedFunction
+from gpuload.decode.interface import Changed
+from gpuload.decode.masks import crop_and_resize_mask
+from gpuload.decode.postprocess import Postprocess
+from gpuload.fields.moving import MovingField
+from gpuload.functions.interface import Sample
+from gpuload.read.batch import Batch
+from gpuload.transforms.apply import warp_masks
+from gpuload.types import U8, Array
+
+# (function, sample, rows of the generator's key) to the image and all entries, checked.
+Call = Callable[[PlannedFunction, int, Sample], Mapping[str, Array]]
+
+
+class Setting(NamedTuple):
+    """What is the same for all batches of a view.
+
+    number: of the view. form: of what the user gets. masks: names of the mask fields; fills: the class outside of each.
+    moving: fields that move with the image. values: makes the batch's values; None where somebody else does, so that
+    levels are delivered, uint8 (N, 3, height, width).
+    """
+
+    number: int
+    form: Form
+    masks: Sequence[str]
+    fills: Sequence[int]
+    moving: Sequence[MovingField]
+    values: Postprocess | None
+
+
+class Whole(Protocol):
+    """A decoded image, whole and upright, uint8 (height, width, 3), and its masks."""
+
+    image: U8
+    masks: Sequence[U8]
+
+
+class FunctionView:
+    """A view of a batch, filled row by row, in several threads.
+
+    images: of the batch's values, or levels. masks: for each mask field uint8 (N, height, width).
+    """
+
+    def __init__(self, setting: Setting, batch: Batch, images: npt.NDArray[Any]) -> None:
+        self.setting, self.batch, self.images = setting, batch, images
+        self.view: View = batch.views[setting.number]
+        self.masks = [np.empty((len(batch), *self.view.size), np.uint8) for _ in setting.masks]
+        self._entries: list[dict[str, Any]] = []
+
+    def changed(self) -> Changed:
+        """What became of the fields that move, and of the crops."""
+        columns: dict[str, Any] = {}
+        for field in self.setting.moving if len(self.batch) else ():
+            columns |= field.join(self._entries)
+        return Changed(columns, self._crops())
+
+    def _crops(self) -> Crops:
+        raise NotImplementedError
+
+    def _split(self, view: View | None) -> list[dict[str, Any]]:
+        """The entries of each sample that move, before the function."""
+        found: list[dict[str, Any]] = [{} for _ in range(len(self.batch))]
+        crops = None if view is None else view.crops
+        for field in self.setting.moving:
+            for entries, some in zip(
+                found, field.split(self.batch.encoded.columns, crops, self.view.size), strict=True
+            ):
+                entries.update(some)
+        return found
+
+    def _call(self, call: Call, row: int, image: U8, masks: Sequence[U8]) -> tuple[U8, list[U8]]:
+        """The image and masks after the function, if there is one; takes note of the fields that move."""
+        planned = self.view.function
+        if planned is None:
+            return image, list(masks)
+        sample: Sample = {"image": image, **dict(zip(self.setting.masks, masks, strict=True)), **self._entries[row]}
+        sample["key"] = self.batch.encoded.columns["key"][row].as_py()
+        sample["index"] = int(self.batch.encoded.samples[row])
+        found = call(planned, row, sample)
+        self._entries[row] = {name: found[name] for name in self._entries[row]}
+        return found["image"], [found[name] for name in self.setting.masks]
+
+    def _store(self, row: int, levels: U8, masks: Sequence[U8]) -> None:
+        """levels: uint8 (3, height, width). masks: both as the view flips them."""
+        form, rows = self.setting.form, slice(row, row + 1)
+        if self.setting.values is None:
+            self.images[row] = levels
+        else:
+            out = self.images[rows] if form.layout == "NCHW" else self.images[rows].transpose(0, 3, 1, 2)
+            with torch.no_grad():
+                self.setting.values(
+                    torch.from_numpy(np.ascontiguousarray(levels)[None]), torch.from_numpy(out), self.view.select(rows)
+                )
+        for number, mask in enumerate(masks):
+            self.masks[number][row] = mask
+            if self.setting.values is not None and self.view.steps is not None:
+                moved = torch.from_numpy(self.masks[number][rows])
+                moved.copy_(warp_masks(moved, self.view.steps.select(rows), self.setting.fills[number]))
+
+
+class AfterCrop(FunctionView):
+    """The function gets the cropped and resized image.
+
+    levels: uint8 (N, height, width, 3), before flips; overwritten. cropped: for each mask field uint8 (N, height,
+    width), so, too.
+    """
+
+    def __init__(
+        self, setting: Setting, batch: Batch, images: npt.NDArray[Any], levels: U8, cropped: Sequence[U8]
+    ) -> None:
+        super().__init__(setting, batch, images)
+        self._levels, self._cropped = levels, cropped
+        self._entries = self._split(unflipped(self.view))
+
+    def make(self, row: int, call: Call) -> None:
+        """Fills a row."""
+        image, masks = self._call(call, row, self._levels[row], [masks[row] for masks in self._cropped])
+        across, down = (-1 if flips[row] else 1 for flips in (self.view.crops.mirror, self.view.crops.mirror_y))
+        self._store(row, image[::down, ::across].transpose(2, 0, 1), [mask[::down, ::across] for mask in masks])
+
+    def _crops(self) -> Crops:
+        height, width = (np.full(len(self.batch), side, np.float64) for side in self.view.size)
+        flips = {"mirror": self.view.crops.mirror, "mirror_y": self.view.crops.mirror_y}
+        return whole_images(width, height)._replace(**flips)
+
+
+class BeforeCrop(FunctionView):
+    """The function gets the whole image."""
+
+    def __init__(self, setting: Setting, batch: Batch, images: npt.NDArray[Any]) -> None:
+        super().__init__(setting, batch, images)
+        self._entries = self._split(None)
+        self._moved = Crops(*(part.copy() for part in self.view.crops))
+
+    def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, U8], U8]) -> None:
+        """Fills a row. cut: crops, resizes and flips an image, to uint8 (3, height, width)."""
+        encoded = self.batch.encoded
+        masks = [mask.copy() for mask in whole.masks]
+        image, masks = self._call(call, row, whole.image.copy(), masks)
+        view = self.view.select(slice(row, row + 1))
+        if image.shape[:2] != (int(encoded.heights[row]), int(encoded.widths[row])):
+            planned = self.view.function
+            if planned is not None:
+                crops = planned.crop(row, int(encoded.samples[row]), image.shape[0], image.shape[1])
+                for part, own in zip(self._moved, crops, strict=True):
+                    part[row] = own[0]
+                view = view._replace(crops=crops)
+        levels = cut(self.setting.form, view, np.ascontiguousarray(image))
+        fills, mode = self.setting.fills, self.setting.form.padding_mode
+        moved = [crop_and_resize_mask(mask, view, 0, fill, mode) for mask, fill in zip(masks, fills, strict=True)]
+        self._store(row, levels, moved)
+
+    def _crops(self) -> Crops:
+        return self._moved
+
+
+def unflipped(view: View) -> View:
+    """The view without flips and whatever follows the crop."""
+    none = np.zeros_like(view.crops.mirror)
+    return View(view.size, view.crops._replace(mirror=none, mirror_y=none), None, None)

@@ -1,0 +1,92 @@
+"""Transforms of Albumentations as functions of a sample."""
+
+import copy
+import threading
+from typing import Any
+
+import numpy as np
+
+from gpuload.errors import ArgumentError
+from gpuload.functions.interface import Sample, class_entry
+
+_VISIBLE = 3  # numbers of a keypoint: x, y, visibility
+
+
+class Albumentations:
+    """A transform of Albumentations, such as a `Compose`, for `Augment(function=…)`, which makes this of it.
+
+    The image goes there as "image", "mask" as "mask", "boxes" as "bboxes" in its pascal_voc format, and the first two
+    numbers of "keypoints" as its xy format: give `A.Compose(…, bbox_params=A.BboxParams("pascal_voc",
+    label_fields=["classes"]), keypoint_params=A.KeypointParams("xy", remove_invisible=False))` where the loader's
+    fields ask for them. Points are dropped with their visibility outside of the image. Its random numbers are seeded by
+    the sample's generator for each call, in a copy of the transform for each thread, so that threads do not change
+    them.
+
+    boxes, mask, keypoints: names of the fields that it gets.
+
+    Raises:
+        ArgumentError: something that is no transform of Albumentations 2.
+    """
+
+    def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask", keypoints: str = "keypoints") -> None:
+        if not callable(transform) or not callable(getattr(transform, "set_random_seed", None)):
+            raise ArgumentError(
+                f"Albumentations({type(transform).__name__}): expected a transform of Albumentations 2, such as "
+                "A.Compose([...])"
+            )
+        self._transform, self._names = transform, (boxes, mask, keypoints)
+        self._own = threading.local()
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+        """As `SampleFunction`."""
+        boxes, mask, keypoints = self._names
+        transform = self._in_this_thread()
+        transform.set_random_seed(int(rng.integers(1 << 32)))
+        given: dict[str, Any] = {"image": sample["image"]}
+        if mask in sample:
+            given["mask"] = sample[mask]
+        if boxes in sample:
+            given |= {"bboxes": sample[boxes], "classes": sample[class_entry(boxes)]}
+        if keypoints in sample:
+            given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
+        found = transform(**given)
+        result: dict[str, Any] = {"image": np.ascontiguousarray(found["image"])}
+        if mask in sample:
+            result[mask] = np.ascontiguousarray(found["mask"])
+        if boxes in sample:
+            result[boxes] = np.asarray(found["bboxes"], np.float32).reshape(-1, 4)
+            result[class_entry(boxes)] = np.asarray(found["classes"]).astype(np.int64)
+        if keypoints in sample:
+            result[keypoints] = _points(sample[keypoints], found["keypoints"], result["image"].shape)
+        return result
+
+    def __repr__(self) -> str:
+        return f"Albumentations({type(self._transform).__name__})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_transform": self._transform, "_names": self._names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _own=threading.local())
+
+    def _in_this_thread(self) -> Any:
+        """A copy of the transform, which holds its generators."""
+        if not hasattr(self._own, "transform"):
+            self._own.transform = copy.deepcopy(self._transform)
+        return self._own.transform
+
+
+def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
+    """float32 (M, K, 3) with the moved positions; a point outside of the image is not visible."""
+    found = np.array(before, np.float32)
+    positions = np.asarray(moved, np.float32).reshape(-1, 2)
+    if len(positions) != found[..., 0].size:
+        raise ValueError(
+            f"{found[..., 0].size} keypoints went into the transform, and {len(positions)} came out: use "
+            "A.KeypointParams('xy', remove_invisible=False)"
+        )
+    labelled = found[..., 2] > 0
+    found[..., :2] = positions.reshape(*found.shape[:2], 2)
+    inside = ((found[..., :2] >= 0) & (found[..., :2] <= [shape[1], shape[0]])).all(axis=-1)
+    found[~(labelled & inside)] = 0
+    return found

@@ -1,0 +1,130 @@
+"""What a function returned: checked, and completed by what it left as it was."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuload.checks import shown
+from gpuload.functions.generator import generator_of
+from gpuload.functions.interface import Entries, Sample, SampleFunction, WrongResultError, class_entry
+from gpuload.types import Array, HeightWidth
+
+_LARGEST_SIDE = 65_535  # pixels, as of a JPEG
+
+
+def call(
+    function: SampleFunction, sample: Sample, key: tuple[int, int], entries: Entries, keeps_size: bool
+) -> dict[str, Array]:
+    """The image and all entries of a sample after the function.
+
+    keeps_size: whether the image must have the size that it had.
+
+    Raises:
+        WrongResultError: it returned what cannot be used. Besides, whatever it raises.
+    """
+    size = sample["image"].shape
+    return read_result(function(sample, generator_of(key)), sample, size, entries, keeps_size)
+
+
+def read_result(
+    returned: Any, sample: Sample, size: tuple[int, ...], entries: Entries, keeps_size: bool
+) -> dict[str, Array]:
+    """As `call`, for what a function returned. size: of the image before."""
+    if isinstance(returned, np.ndarray):
+        returned = {"image": returned}
+    if not isinstance(returned, Mapping):
+        raise WrongResultError(
+            f"returned {shown(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
+        )
+    names = ("image", *entries.names)
+    for name in returned:
+        if name not in names and name not in ("key", "index"):
+            raise WrongResultError(f"returned an entry {shown(name)}: the entries are {', '.join(map(repr, names))}")
+    found = {name: returned.get(name, sample[name]) for name in names}
+    image = _check_image(found["image"], size, keeps_size)
+    if image.shape != size:
+        for name in entries.places:
+            if name not in returned:
+                raise WrongResultError(
+                    f"changed the image's size from {_sides(size)} to {_sides(image.shape)} without returning "
+                    f"{name!r}, which has to follow it"
+                )
+    for name in entries.masks:
+        _check_mask(name, found[name], image.shape[:2])
+    for name in entries.boxes:
+        classes = class_entry(name)
+        found[name] = _check_boxes(name, found[name])
+        found[classes] = _check_classes(name, found[classes], len(found[name]))
+    for name, points in entries.keypoints:
+        found[name] = _check_keypoints(name, found[name], points)
+    return found
+
+
+def _check_image(image: Any, size: tuple[int, ...], keeps_size: bool) -> Array:
+    if not isinstance(image, np.ndarray):
+        raise WrongResultError(f"returned {shown(image)} as 'image': expected a NumPy array")
+    if image.dtype != np.uint8:
+        raise WrongResultError(
+            f"returned an image of {image.dtype}: expected uint8, 0..255. Leave conversion and normalisation to Augment"
+        )
+    if image.ndim != 3 or image.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in image.shape[:2]):
+        raise WrongResultError(f"returned an image of shape {image.shape}: expected (height, width, {size[2]})")
+    if keeps_size and image.shape != size:
+        raise WrongResultError(
+            f"returned an image of {_sides(image.shape)} pixels (height×width): expected {_sides(size)}, since it is "
+            "called after the crop. Use function_at='before_crop' for a function that changes the size"
+        )
+    return image
+
+
+def _check_mask(name: str, mask: Any, size: HeightWidth) -> None:
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.uint8 or mask.shape != size:
+        what = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else shown(mask)
+        raise WrongResultError(f"returned {what} as {name!r}: expected uint8 {size}, as its image")
+
+
+def _check_boxes(name: str, boxes: Any) -> Array:
+    found = _numbers(name, boxes, "float32 (M, 4), x0, y0, x1, y1")
+    if found.size == 0:
+        return np.empty((0, 4), np.float32)
+    if found.ndim != 2 or found.shape[1] != 4:
+        raise WrongResultError(f"returned {name!r} of shape {found.shape}: expected (M, 4)")
+    if (found[:, 2:] < found[:, :2]).any():
+        raise WrongResultError(f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels")
+    return found
+
+
+def _check_classes(boxes: str, classes: Any, count: int) -> Array:
+    name = class_entry(boxes)
+    found = np.asarray(classes)
+    if found.size == 0:
+        found = np.empty(0, np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1:
+        raise WrongResultError(f"returned {shown(classes)} as {name!r}: expected whole numbers (M,)")
+    if len(found) != count:
+        raise WrongResultError(f"returned {count} {boxes!r} and {len(found)} {name!r}: expected one for each box")
+    return found.astype(np.int64)
+
+
+def _check_keypoints(name: str, keypoints: Any, points: int) -> Array:
+    found = _numbers(name, keypoints, f"float32 (M, {points}, 3)")
+    if found.size == 0:
+        return np.empty((0, points, 3), np.float32)
+    if found.ndim != 3 or found.shape[1:] != (points, 3):
+        raise WrongResultError(f"returned {name!r} of shape {found.shape}: expected (M, {points}, 3)")
+    return found
+
+
+def _numbers(name: str, values: Any, expected: str) -> Array:
+    try:
+        found = np.asarray(values, np.float32)
+    except (TypeError, ValueError):
+        raise WrongResultError(f"returned {shown(values)} as {name!r}: expected {expected}") from None
+    if not np.isfinite(found).all():
+        raise WrongResultError(f"returned {name!r} with numbers that are not finite")
+    return found
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]}×{shape[1]}"

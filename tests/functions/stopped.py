@@ -1,0 +1,107 @@
+"""Stops loops whose functions are called in processes, at random moments: python stopped.py folder how times seed.
+
+how: some of these, with commas: "kill" kills a process, "interrupt" sends SIGINT, "close" closes the loader, "leave" leaves the loop, "exit" ends the
+interpreter. Prints how often each came in time. A process of its own, which ends itself where something waits for ever.
+"""
+
+import contextlib
+import faulthandler
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from loaders import drain, load
+from sample_functions import slow_speckle
+
+import gpuload
+
+PROCESSES = 2
+KEPT: list[Any] = []  # what is alive when the interpreter ends
+
+
+def open_loader(folder: str) -> gpuload.DaliIterator:
+    augment = gpuload.Augment(12, dtype="uint8", function=slow_speckle)
+    return load(Path(folder), augment=augment, function_processes=PROCESSES)
+
+
+def children() -> list[int]:
+    """The processes that call functions: those that the fork server has forked."""
+    found = []
+    for task in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parent = int((task / "stat").read_text().rpartition(")")[2].split()[1])
+            grandparent = int((Path("/proc") / str(parent) / "stat").read_text().rpartition(")")[2].split()[1])
+            if grandparent == os.getpid():
+                found.append(int(task.name))
+    return found
+
+
+def stop(loader: gpuload.DaliIterator, how: str, after_s: float) -> bool:
+    """Loops over it, and does that some time later; whether it came before the end."""
+
+    def act() -> None:
+        time.sleep(after_s)
+        if how == "kill":
+            for process in children()[:1]:
+                os.kill(process, signal.SIGKILL)
+        elif how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+        elif how == "close":
+            loader.close()
+
+    acting = threading.Thread(target=act, daemon=True)
+    try:
+        acting.start()
+        begun = time.monotonic()
+        for _ in loader:
+            if how == "leave" and time.monotonic() - begun > after_s:
+                return True
+        ended = True
+        acting.join()
+        time.sleep(0.05)
+    except (KeyboardInterrupt, gpuload.GpuloadError) as error:
+        if how == "kill" and "was killed by SIGKILL" not in str(error):
+            raise
+        ended = False
+        acting.join()
+    return not ended
+
+
+def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
+    loader = open_loader(folder)
+    begun = time.monotonic()
+    expected = drain([loader])
+    epoch_s = time.monotonic() - begun
+    stopped = 0
+    for _ in range(times):
+        loader.set_epoch(0)
+        if how == "exit":
+            KEPT.append(batches := iter(loader))
+            for number, _ in enumerate(batches):
+                if number >= drawn.randrange(8):
+                    print(1, flush=True)
+                    return
+        stopped += stop(loader, how, drawn.uniform(0, epoch_s))
+        if how == "close":
+            loader = open_loader(folder)
+        loader.set_epoch(0)
+        assert drain([loader]) == expected
+    assert len(children()) >= PROCESSES  # those of the last loader
+    loader.close()
+    print(stopped, flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    arguments: Any = sys.argv[1:]
+    faulthandler.dump_traceback_later(200, exit=True)
+    random_times = random.Random(int(arguments[3]))
+    for each in arguments[1].split(","):
+        main(arguments[0], each, int(arguments[2]), random_times)

@@ -1,0 +1,337 @@
+"""A function of the user's for each sample: where it is called, with what, and that nothing but the sample decides."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from damaged import damage
+from loaders import drain, load, world
+from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
+from sample_functions import refuse_seven, speckle, swap_sides, turn
+
+import gpuload
+from gpuload import ArgumentError, Augment, FunctionError
+from gpuload.functions.generator import generator_of
+from gpuload.transforms import ColorJitter, RandomErasing
+
+NOISY = Augment(12, dtype="uint8", function=speckle)
+NOISY_BEFORE = Augment(12, dtype="uint8", function=speckle, function_at="before_crop")
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"))
+
+
+@pytest.fixture(params=["native", "dali", "both"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes batches go the way of a GPU, on the CPU, for decoders such as "native-uploading"."""
+
+    def prepare(decoder: str) -> str:
+        name, _, uploads = decoder.partition("-")
+        if uploads:
+            monkeypatch.setattr("gpuload.decode.function.open.on_gpu", lambda device_id: True)
+        return name
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("decoder", "function", "at"),
+    [
+        ("native", swap_sides, "after_crop"),
+        ("dali", swap_sides, "after_crop"),
+        ("both-uploading", swap_sides, "after_crop"),
+        ("native", turn, "before_crop"),
+        ("dali-uploading", turn, "before_crop"),
+    ],
+)
+def test_masks_boxes_and_keypoints_go_with_the_image(
+    painted: Path, decoder: str, function: Any, at: Any, upload: Callable[[str], str]
+) -> None:
+    decoder = upload(decoder)
+    augment = Augment(64, dtype="uint8", scale=(0.5, 1), vertical_flip=0.3, function=function, function_at=at)
+    fields = (*FIELDS, KEYPOINTS)
+    options: dict[str, Any] = {"fields": fields, "decoder": decoder, "output_dict": True, "drop_last": False}
+    with load(painted, 5, augment=augment, **options) as loader:
+        boxes = points = 0
+        for batch in (batch for _ in range(2) for batch in loader):
+            check_masks(batch["image"], batch["mask"])
+            boxes += check_boxes(batch["image"], batch["boxes"])
+            points += check_keypoints(batch["image"], batch["keypoints"], upright=False)
+    assert boxes > 50 and points > 100
+
+
+def test_what_a_function_gets(painted: Path, decoder: str) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(sample: Any, rng: np.random.Generator) -> Any:
+        seen[sample["key"]] = {name: getattr(value, "shape", value) for name, value in sample.items()}
+        assert sample["image"].flags.writeable and sample["image"].dtype == np.uint8
+        return sample
+
+    for at in ("after_crop", "before_crop"):
+        augment = Augment((20, 30), crop="none", function=look, function_at=at)
+        with load(painted, 4, augment=augment, fields=(*FIELDS, KEYPOINTS, "label"), decoder=decoder) as loader:
+            list(loader)
+        size = (20, 30) if at == "after_crop" else (100, 100)
+        first = next(one for one in seen.values() if one["index"] == 0)
+        assert set(first) == {"image", "mask", "boxes", "boxes_class", "keypoints", "key", "index"}
+        assert (first["image"], first["mask"], first["boxes"], first["boxes_class"], first["keypoints"]) == (
+            (*size, 3), size, (3, 4), (3,), (3, 3, 3),
+        )  # fmt: skip
+
+
+def plain(packed: Path, augment: Augment, decoder: str = "native", **options: Any) -> torch.Tensor:
+    with load(packed, augment=augment, decoder=decoder, shuffle=False, fields=("image",), **options) as loader:
+        return torch.cat([images for (images,) in loader])
+
+
+@pytest.mark.parametrize(
+    ("decoder", "dtype", "layout"),
+    [
+        ("native", "float32", "NCHW"),
+        ("native", "float16", "channels_last"),
+        ("native-uploading", "bfloat16", "NCHW"),
+        ("dali", "float32", "channels_last"),
+        ("dali-uploading", "float16", "NCHW"),
+        ("both", "bfloat16", "NCHW"),
+    ],
+)
+def test_a_function_that_changes_nothing_changes_nothing(
+    packed: Path, decoder: str, dtype: Any, layout: Any, upload: Callable[[str], str]
+) -> None:
+    """What follows it is what follows the crop without it: flips, transforms, normalisation, erasing, layout."""
+    decoder = upload(decoder)
+    steps = (ColorJitter(0.4, hue=0.1), RandomErasing(0.5, value="random"))
+    options: dict[str, Any] = {"dtype": dtype, "layout": layout, "vertical_flip": 0.5, "transforms": steps}
+    expected = plain(packed, Augment(12, **options), decoder)
+    found = plain(packed, Augment(12, function=lambda sample, rng: sample["image"], **options), decoder)
+    assert found.dtype == expected.dtype and found.stride() == expected.stride()
+    assert torch.equal(found, expected)
+
+
+def test_a_function_before_the_crop_that_changes_nothing_changes_nothing(packed: Path) -> None:
+    expected = plain(packed, Augment(12, scale=(0.9, 1), vertical_flip=0.5))
+    augment = Augment(12, scale=(0.9, 1), vertical_flip=0.5, function=lambda s, _: s, function_at="before_crop")
+    found = plain(packed, augment)
+    assert (found - expected).abs().mean() < 0.01  # large images are decoded in a part of their size without it
+
+
+@pytest.mark.parametrize(
+    ("decoder", "augment"), [("native", NOISY), ("dali", NOISY), ("both", NOISY), ("native", NOISY_BEFORE)]
+)
+def test_nothing_but_the_sample_decides(packed: Path, decoder: str, augment: Augment) -> None:
+    """Neither threads, batch size, ranks, processes nor a resume."""
+    options: dict[str, Any] = {"augment": augment, "decoder": decoder}
+    with load(packed, 8, drop_last=False, **options) as loader:
+        epochs = [drain([loader]) for _ in range(2)]
+    assert len({pixels for epoch in epochs for _, pixels in epoch}) == 2 * 97
+    with load(packed, 5, drop_last=False, num_threads=3, prefetch=3, **options) as loader:
+        assert [drain([loader]) for _ in range(2)] == epochs
+    ranks = world(packed, 3, 4, drop_last=False, **options)
+    found = dict(drain(ranks))
+    assert found == dict(epochs[0])
+    drain(ranks, steps=3)
+    state = ranks[0].state_dict()
+    for loader in ranks:
+        loader.close()
+    with load(packed, 7, drop_last=False, **options) as loader:
+        loader.load_state_dict(state)
+        assert dict(drain([loader])) == dict(epochs[1][36:])
+
+
+def test_a_subset_a_mixture_and_repeats(packed: Path, decoder: str) -> None:
+    options: dict[str, Any] = {"augment": NOISY, "decoder": decoder, "drop_last": False}
+    whole = gpuload.Dataset(packed)
+    with load(packed, **options) as loader:
+        expected = dict(drain([loader]))
+    with load(whole.subset(range(0, 97, 3)), **options) as loader:
+        some = drain([loader])
+    assert len(some) == 33 and all(len(pixels) == 3 * 12 * 12 for _, pixels in some)
+    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), **options) as loader:  # type: ignore[arg-type]
+        mixed = [drain([loader]) for _ in range(2)]
+    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), 3, **options) as loader:  # type: ignore[arg-type]
+        assert [drain([loader]) for _ in range(2)] == mixed
+    weights = np.ones(97)
+    weights[5] = 200
+    with load(packed, weights=weights, **options) as loader:
+        again = [pixels for index, pixels in drain([loader]) if index == 5]
+    assert len(set(again)) == len(again) > 10  # each repeat has other random numbers
+    assert expected[5] in again
+
+
+def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
+    options: dict[str, Any] = {"dtype": "uint8", "scale": (0.5, 1)}  # so that no image is decoded in a part of its size
+    plainly = Augment(40, **options)
+    noisy = Augment(40, function=speckle, **options)
+    augments = [noisy, plainly, Augment(40, function=speckle, function_at="before_crop", **options), noisy]
+    with load(packed, augment=augments, decoder=decoder, shuffle=False, fields=("image",)) as loader:
+        views = [torch.cat(images) for images in zip(*(views for (views,) in loader), strict=True)]
+    assert torch.equal(views[0], plain(packed, noisy, decoder))
+    assert len({view.numpy().tobytes() for view in views}) == 4
+    with load(packed, augment=[plainly, plainly], decoder=decoder, shuffle=False, fields=("image",)) as loader:
+        without = torch.cat([second for ((_, second),) in loader])
+    assert torch.equal(views[1], without)
+
+
+def test_a_schedule_may_begin_one_later(packed: Path) -> None:
+    augment = {0: Augment(12, dtype="uint8"), 1: NOISY}
+    with load(packed, augment=augment, drop_last=False) as loader:
+        first, second = (dict(drain([loader])) for _ in range(2))
+    with load(packed, augment=NOISY, drop_last=False) as loader:
+        noisy, again = (dict(drain([loader])) for _ in range(2))
+    assert second == again and first != noisy and first.keys() == noisy.keys()
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
+@pytest.mark.parametrize(
+    ("decoder", "augment"), [("native", NOISY), ("dali", NOISY), ("both", NOISY), ("native", NOISY_BEFORE)]
+)
+def test_samples_that_do_not_decode(
+    packed: Path, tmp_path: Path, decoder: str, on_corrupt: Any, augment: Augment
+) -> None:
+    """They are not given to the function; what takes their place, or is marked, is as it is without it."""
+    bad = damage(packed, tmp_path / "train", (0, 15, 25, 26, *range(40, 48), 96))
+    options: dict[str, Any] = {"decoder": decoder, "shuffle": False, "max_corrupt": 1.0, "on_corrupt": on_corrupt}
+    fields = ("index", "image", "label")
+    with load(bad, augment=augment, fields=fields, drop_last=False, **options) as loader:
+        found = [(index.clone(), images.clone()) for index, images, *_ in loader]
+        report = loader.report()
+    with load(bad, fields=fields, drop_last=False, **options) as loader:
+        assert [index.tolist() for index, *_ in loader] == [index.tolist() for index, _ in found]
+        assert loader.report().corrupt == report.corrupt == 13
+    clean = plain(packed, augment, "native", drop_last=False) if decoder == "native" else None
+    last = -1 if on_corrupt == "skip" else None  # in place of the last one comes one of the next pass
+    for index, images in found[:last]:
+        for sample, image in zip(index.tolist(), images, strict=True):
+            if on_corrupt == "mark" and sample in (0, 15, 25, 26, *range(40, 48), 96):
+                assert not image.any()
+            elif clean is not None:
+                assert torch.equal(image, clean[sample])
+
+
+def test_the_generator_is_well_defined() -> None:
+    """The numbers of a key never change, and are those of NumPy's own Philox with that key."""
+    drawn = generator_of((1, 2)).integers(0, 1 << 63, 3)
+    assert drawn.tolist() == np.random.Generator(np.random.Philox(key=np.array([1, 2], np.uint64))).integers(
+        0, 1 << 63, 3
+    ).tolist()  # fmt: skip
+    generator_of((3, 4)).normal(size=7)
+    assert generator_of((1, 2)).integers(0, 1 << 63, 3).tolist() == drawn.tolist()
+    with pytest.raises(TypeError, match="does not implement spawning"):
+        generator_of((1, 2)).spawn(2)
+    view = NOISY.draw(7, 3, np.array([0, 5]), *np.full((2, 2), 40, np.int32), 1, np.array([0, 2]))
+    assert view.function is not None
+    assert view.function.keys.tolist() == GOLDEN
+    one = NOISY.draw(7, 3, np.array([0]), *np.full((2, 1), 40, np.int32), 1)
+    assert one.function is not None and one.function.keys.tolist() == GOLDEN[:1]
+
+
+GOLDEN = [[9581030684215792379, 5234189398341145004], [15070054850686972695, 13984747787447326408]]
+
+
+def failing(message: str, at: str = "after_crop", **returned: Any) -> Any:
+    return pytest.param(returned, at, message, id=message[:40])
+
+
+@pytest.mark.parametrize(
+    ("returned", "at", "message"),
+    [
+        failing(r"returned None: expected the image as a NumPy array, or a dict", it=None),
+        failing(r"an image of float64: expected uint8, 0..255. Leave conversion", it=np.zeros((12, 12, 3))),
+        failing(r"an image of shape \(3, 12, 12\): expected \(height, width, 3\)", it=np.zeros((3, 12, 12), np.uint8)),
+        failing(r"an image of 11×12 pixels .*: expected 12×12, .*before_crop", it=np.zeros((11, 12, 3), np.uint8)),
+        failing(r"returned \[1\] as 'image': expected a NumPy array", image=[1]),
+        failing(r"returned an entry 'bboxes': the entries are 'image', 'boxes', 'mask', 'keypoints'", bboxes=1),
+        failing(r"returned 2 'boxes' and 1 'boxes_class': expected one for each", boxes=np.eye(2, 4).cumsum(1), boxes_class=[1]),
+        failing(r"'boxes' of shape \(1, 5\): expected \(M, 4\)", boxes=np.ones((1, 5)), boxes_class=[1]),
+        failing(r"'boxes' with x1 < x0 or y1 < y0", boxes=[[5, 5, 4, 9]], boxes_class=[1]),
+        failing(r"'boxes' with numbers that are not finite", boxes=[[math.nan] * 4], boxes_class=[1]),
+        failing(r"returned 'x' as 'boxes': expected float32 \(M, 4\)", boxes="x"),
+        failing(r"\[0.5\] as 'boxes_class': expected whole numbers", boxes=[[1, 1, 2, 2]], boxes_class=[0.5]),
+        failing(r"returned float32 \(12, 12\) as 'mask': expected uint8", mask=np.zeros((12, 12), np.float32)),
+        failing(r"'keypoints' of shape \(2, 3\): expected \(M, 3, 3\)", keypoints=np.ones((2, 3))),
+        failing(r"size from 1\d\d×1\d\d to 9×9 without returning 'boxes'", "before_crop", it=np.zeros((9, 9, 3), np.uint8)),
+    ],
+)  # fmt: skip
+def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, message: str) -> None:
+    def function(sample: Any, rng: np.random.Generator) -> Any:
+        return returned.get("it", returned) if sample["index"] == 3 else sample
+
+    augment = Augment(12, function=function, function_at=at)
+    with (
+        load(painted, 3, augment=augment, fields=(*FIELDS, KEYPOINTS), shuffle=False) as loader,
+        pytest.raises(
+            FunctionError, match=rf"shard-000000.tar: sample '0*3[^']*': the function .*function .*{message}"
+        ),
+    ):
+        list(loader)
+
+
+def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None:
+    augment = Augment(12, function=refuse_seven)
+    with load(packed, 4, augment=augment, decoder=decoder, shuffle=False) as loader:
+        batches = 0
+        with pytest.raises(
+            FunctionError, match=r"the function refuse_seven raised ValueError: seven is refused"
+        ) as one:
+            for _ in loader:
+                batches += 1
+        assert isinstance(one.value.__cause__, ValueError) and batches == 1
+        assert loader.state_dict()["samples"] == 4
+        with pytest.raises(FunctionError):  # the next loop is as good
+            list(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"function": 3}, r"Augment\(function=3\): expected a function f\(sample, rng\), or a transform of"),
+        ({"function": dict}, r"Augment\(function=<class 'dict'>\): expected a function"),
+        ({"function": lambda image: image}, r"is to be called with \(sample, rng\), and takes \(image\)"),
+        ({"function": speckle, "function_at": "after"}, r"function_at='after'\): expected one of 'after_crop', "),
+        ({"function_at": "before_crop"}, r"function_at='before_crop'\): there is no function"),
+    ],
+)
+def test_arguments(options: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Augment(12, **options)
+
+
+def test_arguments_of_the_loader(packed: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"function_processes=2: there is no function to be called in them"):
+        load(packed, function_processes=2)
+    with pytest.raises(ArgumentError, match=r"epochs 0 and 2 differ in function_at"):
+        load(packed, augment={0: NOISY, 2: NOISY_BEFORE})
+    with pytest.raises(ArgumentError, match=r"graph: cannot be used where an Augment has a function"):
+        load(packed, augment=NOISY, decoder="dali", graph=lambda images, draws: images)
+
+
+def test_fields_without_images(painted: Path) -> None:
+    """Boxes alone are those that come with the images."""
+    augment = Augment(40, function=swap_sides)
+    boxes: list[Sequence[Any]] = []
+    for fields in ((FIELDS[2],), ("image", FIELDS[2])):
+        with load(painted, 6, augment=augment, fields=fields) as loader:
+            boxes.append([batch[-1].boxes for batch in loader])
+    assert all(torch.equal(one, other) for one, other in zip(*boxes, strict=True))
+
+
+def test_metrics_tell_its_time(packed: Path) -> None:
+    with load(packed, augment=NOISY) as loader:
+        list(loader)
+        found = loader.metrics()
+    assert found.function_s > 0 and found.decode_s > 0
+    with load(packed) as loader:
+        list(loader)
+        assert loader.metrics().function_s == 0

@@ -1,0 +1,108 @@
+"""Functions in processes: the same results, what they raise, and that nothing waits for ever where one ends."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import drain, load
+from sample_functions import NotThere, end_at_seven, raise_own, refuse_seven, speckle, swap_sides, turn
+
+from gpuload import ArgumentError, Augment, FunctionError
+from gpuload.functions.memory import SharedMemory
+
+STOPPED = Path(__file__).parent / "stopped.py"
+
+
+@pytest.mark.parametrize(
+    "augments",
+    [[Augment(12, dtype="uint8", function=speckle), Augment(12, dtype="uint8", function=swap_sides)],
+     [Augment(12, dtype="uint8", function=turn, function_at="before_crop")]],
+    ids=["after", "before"],
+)  # fmt: skip
+def test_results_are_those_of_threads(packed: Path, augments: Any) -> None:
+    options: dict[str, Any] = {"augment": augments, "fields": ("image",), "drop_last": False}
+    epochs = []
+    for processes in (0, 2):
+        with load(packed, function_processes=processes, **options) as loader:
+            epochs.append([image for (images,) in loader for image in images])
+            assert loader.metrics().function_s > 0
+    assert all(str(one) == str(other) for one, other in zip(*epochs, strict=True))
+
+
+def test_what_is_raised_there(packed: Path) -> None:
+    with load(packed, 4, augment=Augment(12, function=refuse_seven), shuffle=False, function_processes=1) as loader:
+        with pytest.raises(FunctionError, match=r"refuse_seven raised ValueError: seven is refused") as raised:
+            list(loader)
+        cause = raised.value.__cause__
+        assert isinstance(cause, ValueError) and "in refuse_seven" in str(cause.__cause__)
+    with (
+        load(packed, augment=Augment(12, function=raise_own), function_processes=1) as loader,
+        pytest.raises(FunctionError, match=r"raise_own raised RuntimeError: OwnError: 1 and 2"),
+    ):
+        list(loader)
+
+
+def test_a_process_that_ends_is_replaced(packed: Path) -> None:
+    with load(packed, 4, augment=Augment(12, function=end_at_seven), shuffle=False, function_processes=2) as loader:
+        for _ in range(2):
+            batches = 0
+            with pytest.raises(FunctionError, match=r"end_at_seven did not return: its process ended with exit code 3"):
+                for _ in loader:
+                    batches += 1
+            assert batches == 1
+
+
+def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"function_processes=1: .*lambda.* cannot be sent to a process .* top level"
+    ):
+        load(packed, augment=Augment(12, function=lambda sample, rng: sample), function_processes=1)
+    with pytest.raises(
+        ArgumentError, match=r"a process does not start: ModuleNotFoundError: No module named 'not_there'"
+    ):
+        load(packed, augment=Augment(12, function=NotThere()), function_processes=1)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(ArgumentError, match=r"function_processes=1: this process is a daemon, which cannot have any"):
+        load(packed, augment=Augment(12, function=speckle), function_processes=1)
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(ArgumentError, match=r"imports it. Put that code under if __name__ == '__main__':"):
+        load(packed, augment=Augment(12, function=speckle), function_processes=1)
+
+
+def test_nothing_waits_for_ever(packed: Path) -> None:
+    """Nor is a process left behind: stderr, which all of them hold, would stay open. Thirty of each were tried."""
+    command = [sys.executable, "-W", "error", str(STOPPED), str(packed), "kill,interrupt,close,leave,exit", "2", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 5 and not done.stderr
+
+
+def test_one_that_was_closed_ends_at_once(packed: Path) -> None:
+    loader = load(packed, augment=Augment(12, function=speckle), function_processes=1)
+    drain([loader])
+    loader.close()
+    loader.close()
+
+
+def test_shared_memory_grows_and_keeps_what_lies_in_it() -> None:
+    memory = SharedMemory()
+    memory.reach(300_000)
+    small, large = np.arange(10, dtype=np.uint8), np.arange(100_000, dtype=np.int64).astype(np.uint8).reshape(100, 1000)
+    places, end = memory.write({"small": small})
+    inside = memory.array(places[0])
+    more, _ = memory.write({"large": large, "inside": inside, "turned": large.T}, end)
+    assert more[1].at == places[0].at
+    found = memory.arrays([*places, *more])
+    assert found["small"].tolist() == found["inside"].tolist() == small.tolist()
+    assert np.array_equal(found["large"], large) and np.array_equal(found["turned"], large.T)
+    again = SharedMemory(os.dup(memory.fd))
+    assert np.array_equal(again.arrays(more)["large"], large)
+    memory.reach(10_000_000)
+    assert memory.arrays(more)["inside"].tolist() == small.tolist()
+    again.close()
+    memory.close()
