@@ -67,7 +67,7 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
     `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = steps.ops >= Op.AFFINE
+    geometric = (steps.ops >= Op.AFFINE) & (steps.ops <= Op.WARP_BILINEAR)
     if not geometric.any():
         return None
     whole, has_perspective = np.tile(np.eye(3), (len(steps.ops), 1, 1)), False

@@ -32,8 +32,8 @@ class PixelTransform(ABC):
             @staticmethod
             def kernel(images, args): ...                   # uint8 (n, 3, height, width) to the same
 
-    `draw` says in NumPy what is done to each image, as numbers, and calls `self.steps` with them: at most nine of each
-    image. Random numbers are `draws(k)`: float64 (N,) in [0, 1), number k of each image, a pure function of (seed,
+    `draw` says in NumPy what is done to each image, as numbers, and calls `self.steps` with them: at most twelve of
+    each image. Random numbers are `draws(k)`: float64 (N,) in [0, 1), number k of each image, a pure function of (seed,
     epoch, view, sample, k), k in 0..4095. `kernel` does it in torch, to images that have this step: in the threads that
     decode on a CPU, image by image, on a GPU at once. It combines with all other transforms, such as `RandomApply`. It
     must not move pixels, since boxes, masks and keypoints would not follow.
@@ -69,11 +69,11 @@ class PixelTransform(ABC):
     def kernel(images: Any, args: Any) -> Any:
         """New images, uint8 (n, 3, height, width), of such images, contiguous, which stay as they are.
 
-        args: float32 (n, 9) on the same device, the numbers that `steps` was given, then zeros.
+        args: float32 (n, 12) on the same device, the numbers that `steps` was given, then zeros.
         """
 
     def steps(self, *numbers: float | F64, where: Bools | None = None) -> Steps:
-        """One step for each of N images. numbers: up to nine; each (N,), at least the first. where: bool (N,), the
+        """One step for each of N images. numbers: up to twelve; each (N,), at least the first. where: bool (N,), the
         images that it is done to; None: all.
 
         Raises:
