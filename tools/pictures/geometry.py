@@ -1,6 +1,6 @@
 """Draws docs/images/geometry.png: one image through padding, rotations, affine maps and perspectives.
 
-    python tools/pictures/geometry.py photo.jpg docs/images/geometry.png
+python tools/pictures/geometry.py photo.jpg docs/images/geometry.png
 """
 
 import argparse
