@@ -212,6 +212,20 @@ AUGMENT: dict[str, Wrong] = {
 }
 PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
+SIDES_WRONG = whole(0, 65_535).own | st.sampled_from([(), (1,), (1, 2, 3), (1, -1), (1, 2, 3, 0.5), (1,) * 5])
+SHEAR_WRONG = outside(0, 89) | st.sampled_from([(), (1,), (2, 1), (-90, 0), (1, 2, 3), (0, 1, 2, 1), (0, 1, 0, None)])
+PADDED: dict[str, Wrong] = {
+    "padding": or_none(wrong("whole", "items", too=SIDES_WRONG)),
+    "pad_if_needed": FLAG,
+    "fill": wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | st.integers(min_value=256)),
+    "padding_mode": words("constant", "edge", "reflect", "symmetric"),
+}
+DEGREES = wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(-1e6, 1e6)))
+WARP: dict[str, Wrong] = {
+    "interpolation": words("nearest", "bilinear"),
+    "fill": FILL,
+    "center": or_none(wrong("items", "array", too=tuples(2, 1, number(-1e6, 1e6)))),
+}
 ODD = wrong(
     "whole",
     "items",
@@ -277,6 +291,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "DaliIterator.load_state_dict": Call(loader.load_state_dict, {}, {"state": wrong("mapping")}),
         "DaliIterator.check_ranks": Call(loader.check_ranks, {}, {"timeout_s": number(ABOVE_0, 1e6)}),
         "Augment": Call(Augment, {"size": 8, "crop": "center"}, AUGMENT),
+        "RandomCrop": Call(gpuload.RandomCrop, {}, PADDED),
         "Augment.imagenet_train": Call(Augment.imagenet_train, {}, PRESET),
         "Augment.imagenet_eval": Call(Augment.imagenet_eval, {}, PRESET),
         "Augment.inception": Call(Augment.inception, {"train": True}, {**PRESET, "train": FLAG}),
@@ -375,6 +390,31 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
             own["RandomApply"],
             {"transforms": [transforms.RandomInvert()]},
             {"transforms": wrong("items", too=TRANSFORMS | st.sampled_from([[], [transforms.RandomErasing()]])), **BITS},
+        ),
+        "RandomRotation": Call(
+            own["RandomRotation"],
+            {"degrees": 10},
+            {"degrees": DEGREES, **WARP, "expand": FLAG},
+        ),
+        "RandomAffine": Call(
+            own["RandomAffine"],
+            {"degrees": 10},
+            {
+                "degrees": DEGREES,
+                "translate": or_none(wrong("items", "array", too=tuples(2, 0.5, number(0, 1)))),
+                "scale": or_none(ascending(0.01, 100, 1.0)),
+                "shear": or_none(wrong("whole", "number", "items", too=SHEAR_WRONG)),
+                **WARP,
+            },
+        ),
+        "RandomPerspective": Call(
+            own["RandomPerspective"],
+            {},
+            {
+                "distortion_scale": number(0, 1),
+                **BITS,
+                **{name: WARP[name] for name in ("interpolation", "fill")},
+            },
         ),
         "RandomErasing": Call(
             own["RandomErasing"],

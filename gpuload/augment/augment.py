@@ -225,7 +225,7 @@ class Augment:
 
         sizes = widths.astype(np.float64), heights.astype(np.float64)
         if isinstance(self.crop, RandomCrop):
-            crops = unscaled(self.crop.starts(drawn[1:-1], samples, *sizes, self.output_size), self.output_size)
+            crops = unscaled(self.crop.draw(drawn[1:-1], samples, *sizes, self.output_size), self.output_size)
         else:
             crops = self._crops(drawn[1:-1], draw_more, *sizes)
         crops = crops._replace(

@@ -64,7 +64,7 @@ class RandomCrop:
                 "a fill. Leave out one of them"
             )
 
-    def starts(self, drawn: F64, samples: I64, width: F64, height: F64, size: tuple[int, int]) -> F64:
+    def draw(self, drawn: F64, samples: I64, width: F64, height: F64, size: tuple[int, int]) -> F64:
         """float64 (N, 2): the upper left corner (y, x) of each crop in pixels of its image, negative in the padding.
 
         drawn: (2, N) in [0, 1), the position in y and in x. samples: (N,), the samples' numbers, for messages.

@@ -150,8 +150,8 @@ def test_random_crops_and_their_padding(
     found = build(tv, *theirs(tv)).crop
     assert isinstance(found, gpuload.RandomCrop)
     drawn, sizes = np.random.default_rng(0).random((2, 50)), np.full(50, 40.0)
-    expected = ours.starts(drawn, np.arange(50), sizes, sizes, (32, 32))
-    np.testing.assert_array_equal(found.starts(drawn, np.arange(50), sizes, sizes, (32, 32)), expected)
+    expected = ours.draw(drawn, np.arange(50), sizes, sizes, (32, 32))
+    np.testing.assert_array_equal(found.draw(drawn, np.arange(50), sizes, sizes, (32, 32)), expected)
     assert (found.fill, found.pad_if_needed, found.padding_mode) == (ours.fill, ours.pad_if_needed, ours.padding_mode)
 
 

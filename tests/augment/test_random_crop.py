@@ -54,7 +54,7 @@ def test_it_pads_and_crops_as_torchvisions(crop: RandomCrop, transforms: ModuleT
         left, top, right, bottom = parameters["padding"]
         room = np.array([height + top + bottom - 24, width + left + right - 40])
         starts = [
-            crop.starts(np.full((2, 1), share), np.arange(1), np.array([width]), np.array([height]), (24, 40))[0]
+            crop.draw(np.full((2, 1), share), np.arange(1), np.array([width]), np.array([height]), (24, 40))[0]
             for share in (0.0, 1 - 2**-53)
         ]
         np.testing.assert_array_equal(starts[0], [-top, -left])
