@@ -64,7 +64,6 @@ def exit_code(process: ForkServerProcess) -> int:
     """Waits for the end of a process that has died or was killed; its exit code, or -(number of the signal)."""
     process.join()
     code = process.exitcode
-    process.close()
     # The death of the server counts as the kernel's SIGKILL, its most likely cause.
     return code if code not in (None, _SERVER_DIED) else -signal.SIGKILL
 

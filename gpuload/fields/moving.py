@@ -75,7 +75,7 @@ class _Boxes:
 class _Keypoints:
     def __init__(self, bound: BoundKeypoints) -> None:
         self.name, self.points = bound.columns[0], bound.points
-        self.columns = bound.columns
+        self.columns: tuple[str, ...] = bound.columns
 
     def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
         stored = columns[self.name]

@@ -169,12 +169,13 @@ class _Worker:
         return {**others, **self._memory.arrays(places)}
 
     def kill(self) -> None:
-        with suppress(ValueError, OSError):  # it was closed meanwhile
+        with suppress(OSError):  # it has ended meanwhile
             self._process.kill()
 
     def _how_it_ended(self) -> str:
-        with suppress(ValueError, AssertionError):
-            self._process.join(_END_S)
+        # Not closed: where the interpreter ends, multiprocessing waits for it in another thread meanwhile.
+        self._process.join(_END_S)
+        if self._process.exitcode is None:
             self._process.kill()
         code = exit_code(self._process)
         if code < 0:
@@ -200,10 +201,9 @@ def _end(process: Any, pipe: Connection, memory: SharedMemory, owner: int) -> No
     pipe.close()
     if os.getpid() != owner:
         return
-    with suppress(ValueError, OSError, AssertionError):
+    with suppress(OSError):
         process.kill()
         process.join(_END_S)
-        process.close()
 
 
 def _serve(pipe: Connection, payload: bytes) -> None:

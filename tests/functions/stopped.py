@@ -101,7 +101,7 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments: Any = sys.argv[1:]
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(280, exit=True)
     random_times = random.Random(int(arguments[3]))
     for each in arguments[1].split(","):
         main(arguments[0], each, int(arguments[2]), random_times)

@@ -335,3 +335,18 @@ def test_metrics_tell_its_time(packed: Path) -> None:
     with load(packed) as loader:
         list(loader)
         assert loader.metrics().function_s == 0
+
+
+@pytest.mark.parametrize(("function", "at"), [(swap_sides, "after_crop"), (turn, "before_crop")])
+def test_boxes_of_what_takes_another_ones_place(painted: Path, tmp_path: Path, function: Any, at: Any) -> None:
+    """They go with its image, as the function made both."""
+    bad = damage(painted, tmp_path / "train", (1, 7, 8))
+    augment = Augment(64, dtype="uint8", scale=(0.5, 1), function=function, function_at=at)
+    options: dict[str, Any] = {"on_corrupt": "skip", "max_corrupt": 1.0, "shuffle": False, "drop_last": False}
+    with load(bad, 6, augment=augment, fields=FIELDS, decoder="native", **options) as loader:
+        compared = 0
+        for image, mask, boxes, _, index, _ in loader:
+            assert not {1, 7, 8} & set(index.tolist())
+            check_masks(image, mask)
+            compared += check_boxes(image, boxes)
+    assert compared > 20 and loader.report().corrupt == 3

@@ -77,7 +77,7 @@ def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPat
 def test_nothing_waits_for_ever(packed: Path) -> None:
     """Nor is a process left behind: stderr, which all of them hold, would stay open. Thirty of each were tried."""
     command = [sys.executable, "-W", "error", str(STOPPED), str(packed), "kill,interrupt,close,leave,exit", "2", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 5 and not done.stderr
 

@@ -179,7 +179,7 @@ class FunctionDecoder:
         flight.work_s.append(flight.ended - begun - called.seconds)
 
     def _make(self, flight: "_Flight", row: int, called: "_Called") -> None:
-        whole = None
+        whole: Any = None
         if flight.plan is not None:
             whole, fault = self._whole.decode(flight.plan, flight.batch, row)
             if fault is not None:

@@ -131,8 +131,8 @@ class AfterCrop(FunctionView):
 
     def _crops(self) -> Crops:
         height, width = (np.full(len(self.batch), side, np.float64) for side in self.view.size)
-        flips = {"mirror": self.view.crops.mirror, "mirror_y": self.view.crops.mirror_y}
-        return whole_images(width, height)._replace(**flips)
+        crops = self.view.crops
+        return whole_images(width, height)._replace(mirror=crops.mirror, mirror_y=crops.mirror_y)
 
 
 class BeforeCrop(FunctionView):

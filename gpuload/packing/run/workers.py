@@ -139,7 +139,9 @@ class _Worker(Generic[Task]):
     def stop(self) -> int:
         """Waits for the end of a process that has died or was killed, and returns its exit code."""
         self.pipe.close()
-        return exit_code(self.process)
+        code = exit_code(self.process)
+        self.process.close()
+        return code
 
 
 def _work(pipe: Connection, function: Callable[[Task], object]) -> None:
