@@ -18,13 +18,10 @@ def read_header(data: memoryview) -> Sized:
     """The size of a file for which `is_avif` holds, and what is wrong with it. Nothing is decompressed."""
     truncated, damaged = Sized(0, 0, "it is truncated"), Sized(0, 0, "its header is damaged")
     boxes = dict[bytes, tuple[int, int]]()
-    end = 0
     for kind, begin, end in _boxes(data, 0, len(data)):
         if end > len(data):
             return truncated
         boxes.setdefault(kind, (begin, end))
-    if end != len(data):
-        return truncated
     if b"meta" not in boxes or b"mdat" not in boxes:
         return damaged
     begin, stop = boxes[b"meta"]

@@ -104,6 +104,8 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen[2] == more
     cli.main(["pack", "a", "b", "--overwrite", "--check", "header"])
     assert seen[3].overwrite and seen[3].encoding.check == "header"
+    cli.main(["pack", "a", "b", "--mode", "L", "--keep", "webp,tiff"])
+    assert seen[4].encoding == Encoding(mode="L", keep=("webp", "tiff"))
     usual = PackOptions()
     untried = {
         field.name
@@ -111,7 +113,8 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
         if all(getattr(tried, field.name) == getattr(usual, field.name) for tried in seen)
     }
     assert untried == {"measure"}  # the one that has no option
-    assert all(getattr(encoding, field.name) != field.default for field in fields(Encoding) if field.name != "check")
+    tried = {"check", "mode", "keep"}
+    assert all(getattr(encoding, field.name) != field.default for field in fields(Encoding) if field.name not in tried)
 
 
 def test_help_names_every_kind_of_source(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from PIL import Image, ImageOps
 import gpuload
 from gpuload.augment import Augment
 from gpuload.cli import main
+from gpuload.decode.dali.transcode import Transcoder
+from gpuload.decode.interface import Stored
 from gpuload.decode.single import find_dali_fault, find_native_fault
 from gpuload.disk.tar import read_members
 from gpuload.packing.verify import verify
@@ -145,6 +147,15 @@ def test_damaged_files_are_found_replaced_and_quarantined(
         lines = verify(folder, workers=1, quarantine=tmp_path / "bad.jsonl")
         assert len(lines) == 2 and key in lines[1]  # and the checksum of the shard
         assert by_key(folder, decoder, exclude=tmp_path / "bad.jsonl").keys() == skipped.keys()
+
+
+def test_a_file_that_was_swapped_for_one_of_another_size_is_found_before_dali_gets_it() -> None:
+    transcoder = Transcoder(Stored(others=True), 1)
+    for format in ("AVIF", "TIFF"):
+        data = np.frombuffer(encode(photo(1, 60, 50), format), np.uint8)
+        assert transcoder.takes(data) and transcoder.fault_of(data, (50, 60)) is None
+        assert "not of the size" in str(transcoder.fault_of(data, (60, 50)))
+    transcoder.close()
 
 
 @pytest.mark.parametrize("format", OTHERS)

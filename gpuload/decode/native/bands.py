@@ -1,7 +1,7 @@
 """The resize of the CPU decoder for pixels that are not 8-bit RGB: any number of channels, 8 or 16 bits, or floats.
 
 The filters, and the order of the two passes, are those of `gpuload.decode.native.resample`; sums are float32. Whole
-numbers are rounded after each pass, as Pillow does; floats never, as torch does. It is a module of its own so that who
+numbers are rounded after each pass, as in Pillow; floats never, as in torch. It is a module of its own so that who
 loads RGB does not wait until it is compiled.
 """
 

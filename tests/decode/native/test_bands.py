@@ -77,8 +77,10 @@ def test_it_is_pillows_of_each_channel_even_of_noise(
     height: int, width: int, rows: int, columns: int, channels: int, dtype: str, cubic: bool, seed: int
 ) -> None:
     pixels = noise(height, width, channels, dtype, seed)
-    if dtype == "uint16":  # Pillow does not clamp 16 bits that overshoot between the passes
-        pixels = pixels // 4 + 24_000
+    if (
+        dtype != "float32" and cubic
+    ):  # what overshoots is clamped after each pass, and Pillow's are not always in this order
+        pixels = pixels // 4 + np.array(PEAKS[dtype] * 3 // 8, dtype)
     apart = np.abs(run(pixels, (rows, columns), cubic=cubic) - by_pillow(pixels, (rows, columns), cubic)).max()
     assert apart <= (1e-6 if dtype == "float32" else 2)  # a level in each pass
 

@@ -182,7 +182,7 @@ def test_a_text_that_only_some_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"k.txt": b"x", "k.cls": b"1"}, r"sample 'k' has no image \(found: .txt, .cls; wanted one of jpg, jpeg, png\). Pack its"),
+        ({"k.txt": b"x", "k.cls": b"1"}, r"sample 'k' has no image \(found: .txt, .cls; wanted one of jpg, jpeg, png, webp, avif, tif, tiff\). Pack its"),
         ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, r"sample 'l' \(found: .jpg\) has no .cls member, though others have.*pack it again"),
         ({"k.jpg": JPG, "l.jpg": JPG, "l.cls": b"1"}, r"sample 'k' \(found: .jpg\) has no .cls member, though others have"),
         ({"k x.jpg": JPG}, r"the name 'k x.jpg' holds white space, at which DALI's index splits. Rename"),
