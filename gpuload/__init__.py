@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gpuload.fields.masks import Mask
     from gpuload.fields.targets import Target
     from gpuload.iterator import DaliIterator
+    from gpuload.order.buckets import Buckets
     from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
 
@@ -49,6 +50,7 @@ __all__ = [
     "ArgumentError",
     "Augment",
     "Boxes",
+    "Buckets",
     "DaliIterator",
     "Dataset",
     "DecodeError",
@@ -79,6 +81,7 @@ __all__ = [
 _LAZY = {
     "Augment": "augment",
     "Boxes": "fields.boxes",
+    "Buckets": "order.buckets",
     "DaliIterator": "iterator",
     "Dataset": "disk.dataset",
     "Keypoints": "fields.keypoints",

@@ -40,7 +40,7 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 
 
 _RULES: dict[str, Rule[Any]] = {
-    "size": SIDES,
+    "size": optional(SIDES),
     "crop": choice(*get_args(Crop)),
     "scale": ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area"),
     "ratio": ascending(1 / LARGEST, LARGEST, "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height"),
@@ -87,6 +87,6 @@ def _check_center(augment: "Augment") -> None:
             )
     if augment.fraction is not None and augment.resize is not None:
         raise ArgumentError("Augment(resize, fraction): both say what to crop; give one of them")
-    size = max(augment.output_size)
-    if augment.crop == "center" and augment.fraction is None and augment.resize_px < size:
+    size = max(augment.output_size) if augment.size is not None else 0
+    if augment.size is not None and augment.crop == "center" and augment.fraction is None and augment.resize_px < size:
         raise ArgumentError(f"Augment(resize={augment.resize!r}): the shorter side must be at least size, {size}")

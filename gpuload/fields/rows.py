@@ -62,7 +62,7 @@ class Rows:
     views: the crop and flips of each view of the samples, at least one. sizes: (height, width) of each view's output.
     affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
         in the final one, or None if no transform moves pixels. Both are measured from the upper left corner of the
-        image, so pixel 0 lies between 0 and 1.
+        image, so pixel 0 lies between 0 and 1. bucket: the number of the batch's bucket; None without buckets.
     """
 
     columns: Mapping[str, Any]
@@ -70,6 +70,7 @@ class Rows:
     views: Sequence[View]
     sizes: Sequence[HeightWidth]
     affines: Sequence[F64 | None]
+    bucket: int | None = None
 
     def __len__(self) -> int:
         return len(self.columns["index"])

@@ -13,6 +13,7 @@ from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.computed import BoundBucket
 from gpuload.fields.integers import BoundIntegers
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
@@ -62,6 +63,8 @@ class Collate:
             {column: None for field in self._bound for column in field.columns if column not in _NOT_IN_INDEX}
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
+        if not schedule.has_buckets and any(isinstance(field, BoundBucket) for field in bound):
+            raise ArgumentError("fields: 'bucket' is the number of a batch's bucket, and there are none. Give buckets=")
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError(
@@ -95,6 +98,7 @@ class Collate:
             [view.crops for view in batch.views],
             [view.size for view in batch.views],
             [None if view.steps is None else affine_of(view.steps, *view.size) for view in batch.views],
+            batch.bucket,
         )
         values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
         make = arrays.staging() if self._transforms else arrays
