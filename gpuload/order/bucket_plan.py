@@ -19,12 +19,13 @@ class BucketPlan:
     """Which bucket each sample is in, and how epochs end.
 
     numbers: for each data set uint8 (len,). counts: int64 (buckets,), samples of each in an epoch where all of them
-    come in it; None: what is left in the buckets comes in the next epoch.
+    come in it; None: what is left in the buckets comes in the next epoch. shard_counts: as for `BucketedStream`.
     """
 
     buckets: Buckets
     numbers: tuple[U8, ...]
     counts: I64 | None
+    shard_counts: I64 | None
 
     @property
     def sizes(self) -> tuple[HeightWidth, ...]:
@@ -50,6 +51,7 @@ class BucketPlan:
             len(self.buckets),
             epochs.batch_size,
             self.counts,
+            self.shard_counts,
             rank=epochs.rank,
             world_size=epochs.world_size,
         )
@@ -81,4 +83,14 @@ def plan_buckets(
         )
     numbers = tuple(number_samples(dataset, buckets) for dataset in datasets)
     counts: I64 | None = np.bincount(numbers[0], minlength=len(buckets)) if is_whole else None
-    return BucketPlan(buckets, numbers, counts)
+    plain = len(datasets) == 1 and samplings is None
+    shard_counts = _count_by_shard(datasets[0], numbers[0], len(buckets)) if plain else None
+    return BucketPlan(buckets, numbers, counts, shard_counts)
+
+
+def _count_by_shard(dataset: Dataset, numbers: U8, buckets: int) -> I64:
+    """int64 (shards, buckets): how many samples of a shard are in each bucket."""
+    sizes = dataset.shard_sizes
+    places = np.repeat(np.arange(len(sizes)) * buckets, sizes) + numbers
+    counts: I64 = np.bincount(places, minlength=len(sizes) * buckets).reshape(len(sizes), buckets)
+    return counts

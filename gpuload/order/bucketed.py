@@ -22,9 +22,11 @@ from gpuload.order.epoch import EpochOrder
 from gpuload.order.global_batches import Epochs, Part, rank_part
 from gpuload.order.position import Position
 from gpuload.order.stream import Stream
-from gpuload.types import U8, Bools
+from gpuload.types import I64, U8, Bools
 
-_PLANNED = 1 << 14  # samples that are put into the queues at a time
+# Samples that are put into the queues at a time: a pass, if that is between these.
+_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
+_FAR = 8 * _PLANNED  # ahead of what is planned: further positions are not gone to sample by sample
 
 # A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
 # epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
@@ -57,8 +59,12 @@ class BucketedStream:
     batch_size: of a global batch. counts: int64 (buckets,), samples of each in an epoch where what is left of each is
     handed out at its end; None: it stays in the queues.
 
-    Going on costs O(samples). Going anywhere else begins at the start of the epoch, or where samples stay in the
-    queues, of the stream.
+    shard_counts: int64 (shards, buckets), samples of each bucket in each shard, where one data set is read pass after
+    pass, and each sample comes once in a pass; else None.
+
+    Going on costs O(samples). Going anywhere else costs the windows that hold what is in the queues there, if
+    `shard_counts` are known; else it begins at the start of the epoch, or where samples stay in the queues, of the
+    stream.
     """
 
     def __init__(
@@ -67,14 +73,17 @@ class BucketedStream:
         numbers: tuple[U8, ...],
         buckets: int,
         batch_size: int,
-        counts: npt.NDArray[np.int64] | None,
+        counts: I64 | None,
+        shard_counts: I64 | None = None,
         *,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.stream, self._numbers, self._buckets, self._size = stream, numbers, buckets, batch_size
         self._counts, self._rank, self._world_size = counts, rank, world_size
+        self._shard_counts = shard_counts if counts is None else None
         self._epoch = None if counts is None else int(counts.sum())
+        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, numbers))))
         self._restart(0)
 
     def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
@@ -85,7 +94,9 @@ class BucketedStream:
         """The global batch that holds this position of the order by buckets. Those before it are forgotten."""
         begin = 0 if self._epoch is None else position // self._epoch * self._epoch
         planned = self._ahead[0].start if self._ahead else self._planned
-        if position < planned or begin > planned:
+        if self._shard_counts is not None and not planned <= position < self._planned + _FAR:
+            self._seek(position, self._shard_counts)
+        elif position < planned or begin > planned:
             self._restart(begin)
         while True:
             while self._ahead and self._ahead[0].stop <= position:
@@ -116,9 +127,52 @@ class BucketedStream:
         self._made = np.zeros(self._buckets, np.int64)  # whole batches of each bucket in this epoch
         self._ahead: deque[BucketBatch] = deque()
 
+    def _seek(self, position: int, shard_counts: I64) -> None:
+        """Begins at the last window of shards before which no batch after this position is complete."""
+        totals, wanted = shard_counts.sum(axis=0), position // self._size
+        samples = int(totals.sum())
+
+        def made(seen: I64) -> int:
+            return int((seen // self._size).sum())
+
+        passes = range(position // samples, (position + self._size * self._buckets) // samples + 1)
+        epoch = passes[bisect_right(passes, wanted, key=lambda number: made(number * totals)) - 1]
+        seen = self._seen(epoch, shard_counts)
+        window = bisect_right(range(len(seen) - 1), wanted, key=lambda number: made(seen[number])) - 1
+        self._restart(made(seen[window]) * self._size)
+        self._next = epoch * samples + int(self.order(0, epoch)[1].window_starts[window])
+        self._fill(epoch, window, seen, shard_counts)
+
+    def _seen(self, epoch: int, shard_counts: I64) -> I64:
+        """int64 (windows + 1, buckets): samples of each bucket in the stream before each window of a pass."""
+        order = self.order(0, epoch)[1]
+        windows = range(len(order.window_starts) - 1)
+        inside = [shard_counts[order.window_shards(window)].sum(axis=0) for window in windows]
+        seen: I64 = np.cumsum([epoch * shard_counts.sum(axis=0), *inside], axis=0)
+        return seen
+
+    def _fill(self, epoch: int, window: int, seen: I64, shard_counts: I64) -> None:
+        """Puts into the queues what is in them at the start of a window, out of the windows before it."""
+        missing = seen[window] % self._size
+        samples, found = int(shard_counts.sum()), [[queue] for queue in self._queues]
+        while missing.any():
+            if window == 0:
+                epoch -= 1
+                seen = self._seen(epoch, shard_counts)
+                window = len(seen) - 1
+            window -= 1
+            here = np.minimum(missing, seen[window + 1] - seen[window])
+            if here.any():
+                starts = epoch * samples + self.order(0, epoch)[1].window_starts
+                members, buckets = self._read(int(starts[window]), int(starts[window + 1]))
+                for bucket in np.flatnonzero(here).tolist():
+                    found[bucket].insert(0, members[buckets == bucket][-int(here[bucket]) :])
+                missing = missing - here
+        self._queues = [np.concatenate(parts) for parts in found]
+
     def _plan(self) -> None:
         """Puts the next samples of the stream into the queues."""
-        begin, end = self._next, self._next + _PLANNED
+        begin, end = self._next, self._next + self._portion
         if self._epoch is not None:
             end = min(end, (begin // self._epoch + 1) * self._epoch)
         members, buckets = self._read(begin, end)
