@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
     from gpuload.fields.boxes import Boxes
+    from gpuload.fields.chosen_caption import Captions
     from gpuload.fields.class_numbers import OneHot
     from gpuload.fields.keypoints import Keypoints
     from gpuload.fields.labels import MultiHot
@@ -51,6 +52,7 @@ __all__ = [
     "Augment",
     "Boxes",
     "Buckets",
+    "Captions",
     "DaliIterator",
     "Dataset",
     "DecodeError",
@@ -82,6 +84,7 @@ _LAZY = {
     "Augment": "augment",
     "Boxes": "fields.boxes",
     "Buckets": "order.buckets",
+    "Captions": "fields.chosen_caption",
     "DaliIterator": "iterator",
     "Dataset": "disk.dataset",
     "Keypoints": "fields.keypoints",

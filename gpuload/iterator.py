@@ -248,6 +248,7 @@ class DaliIterator(NotSupported):
             collate.masks,
             verify=verify is not None,
             max_pixels=max_pixels if decodes else None,
+            prepare=collate.prepare,
         )
         self._reader = open_stream()
         self._decoder = open_decoder(

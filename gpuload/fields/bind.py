@@ -46,7 +46,7 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
 
 
 def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) -> None:
-    if field.kind != spec.kind:
+    if field.kind not in (spec.kind, *spec.other_kinds):
         fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
         raise ArgumentError(
             f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "

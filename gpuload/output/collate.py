@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpuload.batchwise.apply import apply_transforms, check_transforms
 from gpuload.decode.interface import Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields import COMPUTED, BoundField, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.computed import BoundBucket
 from gpuload.fields.integers import BoundIntegers
 from gpuload.output.arrays import Arrays
@@ -100,7 +101,8 @@ class Collate:
             [None if view.steps is None else affine_of(view.steps, *view.size) for view in batch.views],
             batch.bucket,
         )
-        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
+        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not _is_ahead(field)}
+        values |= batch.prepared
         make = arrays.staging() if self._transforms else arrays
         with arrays.stream() if self._transforms else nullcontext():
             fields = {name: _each(make.from_host, value) for name, value in values.items()}
@@ -128,6 +130,20 @@ class Collate:
             return {name: fields[name] for name in names}
         return tuple(fields[name] for name in names)
 
+    @property
+    def prepare(self) -> Callable[[Batch], Batch] | None:
+        """Computes the fields of a batch that are made where it is read; None where there are none."""
+        ahead = [field for field in self._bound if _is_ahead(field)]
+        if not ahead:
+            return None
+
+        def prepare(batch: Batch) -> Batch:
+            columns = {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources}
+            rows = Rows(columns, batch.encoded.members, (), (), (), batch.bucket, batch.keys)
+            return replace(batch, prepared={field.name: field.values(rows) for field in ahead})
+
+        return prepare
+
     def _views(self, made: list[Any]) -> Any:
         return made[0] if self._is_single else tuple(made)
 
@@ -135,6 +151,11 @@ class Collate:
         """Images, and added fields of that shape, get the batch's dtype; all else stays as it is."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
+
+
+def _is_ahead(field: BoundField) -> bool:
+    """Whether its values are computed where batches are read, in a thread of its own."""
+    return getattr(field, "ahead", False)
 
 
 def _clear(pixels: Any, rows: list[int], level: int) -> None:
@@ -147,6 +168,8 @@ def _each(make: Callable[[Any], Any], value: Any) -> Any:
     """The same structure with `make` applied to each array; lists, of text, stay as they are."""
     if isinstance(value, list):
         return value
+    if isinstance(value, dict):
+        return {name: _each(make, part) for name, part in value.items()}
     if isinstance(value, tuple):
         made = [_each(make, part) for part in value]
         return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
