@@ -4,12 +4,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import SIDE, Rule, as_items, check_fields, number, optional, several, whole
+from gpuload.checks import SIDE, Rule, check_fields, checked, number, optional, several, whole
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, ShardError
@@ -18,6 +19,21 @@ from gpuload.types import F64, U8, HeightWidth
 MOST = 256  # buckets: the number of a sample's bucket takes one byte
 STEP, MAX_ASPECT = 64, 2.0
 
+
+def _as_pixels(value: Any) -> npt.NDArray[Any]:
+    """Whole numbers (n,) from 1."""
+    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
+        raise TypeError
+    try:
+        found = np.asarray(value)
+    except Exception:  # lists of unequal length, tensors on a GPU
+        raise TypeError from None
+    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 1)):
+        raise TypeError
+    return found
+
+
+_PIXELS = Rule("pixels, whole numbers (n,) from 1", _as_pixels)
 _SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
 
 
@@ -88,15 +104,21 @@ class Buckets:
         """16 hexadecimal digits that change with the sizes or their numbers."""
         return hashlib.sha256(repr(self.all_sizes).encode()).hexdigest()[:16]
 
+    @checked("Buckets.numbers", widths=_PIXELS, heights=_PIXELS)
     def numbers(self, widths: npt.ArrayLike, heights: npt.ArrayLike) -> U8:
-        """uint8 (N,): the bucket of images of these widths and heights, in pixels, which are above 0.
+        """uint8 (N,): the bucket of images of these widths and heights, in pixels, from 1.
 
         It is the one whose width / height is nearest in ratio, so in the difference of logarithms; an image exactly
         between two gets the narrower one. Of buckets of the same shape it is the one whose area is nearest in ratio;
         exactly between two, the smaller one.
+
+        Raises:
+            ArgumentError: widths and heights are not as many.
         """
         wide, high = np.asarray(widths, np.float64), np.asarray(heights, np.float64)
         shapes: dict[float, list[int]] = {}
+        if wide.shape != high.shape:
+            raise ArgumentError(f"Buckets.numbers(widths, heights): {len(wide):,} and {len(high):,}, expected as many")
         sizes = self.all_sizes
         for bucket, (height, width) in enumerate(sizes):
             shapes.setdefault(width / height, []).append(bucket)
@@ -120,7 +142,7 @@ def _middles(values: Sequence[float]) -> F64:
 
 
 def _as_buckets(value: object) -> Buckets:
-    return value if isinstance(value, Buckets) else Buckets(as_items(value))
+    return value if isinstance(value, Buckets) else Buckets(_SIZES.read(value))  # type: ignore[arg-type]
 
 
 BUCKETS: Rule[Buckets] = Rule("(height, width) pairs, or gpuload.Buckets(area=1024 * 1024)", _as_buckets)
