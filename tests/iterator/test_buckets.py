@@ -1,32 +1,16 @@
 """Loaders with buckets: one size a batch, the same samples for any ranks, decoder and resume, none lost."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from images import encode, photo
+from bucket_sets import AUGMENT, COUNT, SHAPES, SIZES, Step, all_samples, load, make_samples, steps, world
 
 import gpuload
 from gpuload import ArgumentError, Augment, Buckets, StateError
 from gpuload.read.reader import Reader
-
-COUNT = 150
-SIZES = [(16, 16), (8, 16), (16, 8), (12, 15)]
-SHAPES = [(40, 40), (64, 32), (32, 64), (50, 40)]  # (width, height) of stored images, one for each bucket
-SHARES = [75, 45, 25, 5]
-AUGMENT = Augment(crop="cover", dtype="uint8")
-FIELDS = ("image", "index", "bucket", "label")
-
-
-def make_samples(seed: int = 0) -> Iterator[dict[str, Any]]:
-    buckets = np.random.default_rng(seed).permutation(np.repeat(np.arange(4), SHARES))
-    images = [encode(photo(number, *shape), "PNG") for number, shape in enumerate(SHAPES)]
-    for number, bucket in enumerate(buckets.tolist()):
-        yield {"image": images[bucket], "label": number % 5, "name": f"{number:03d}", "text": f"{bucket}"}
 
 
 @pytest.fixture(scope="module")
@@ -34,37 +18,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("buckets")
     gpuload.pack(make_samples(), folder, workers=1, maxcount=7, shuffle=False)
     return folder / "train"
-
-
-def load(data: Any, batch_size: int = 12, **options: Any) -> gpuload.DaliIterator:
-    usual = {"augment": AUGMENT, "buckets": SIZES, "fields": FIELDS, "window": 2}
-    usual |= {"device": "cpu", "decoder": "native", "num_threads": 1}
-    return gpuload.DaliIterator(data, batch_size, **{**usual, **options})
-
-
-def world(data: Any, ranks: int, batch_size: int = 12, **options: Any) -> list[gpuload.DaliIterator]:
-    return [load(data, batch_size, rank=rank, world_size=ranks, **options) for rank in range(ranks)]
-
-
-Step = tuple[int, list[int], bytes]  # bucket, samples, pixels
-
-
-def steps(loaders: Sequence[gpuload.DaliIterator], epochs: int = 1, stop: int | None = None) -> list[Step]:
-    """The global batches of some epochs, each of one bucket and of its size on every rank."""
-    found = []
-    for _ in range(epochs):
-        for parts in islice(zip(*loaders, strict=True), stop):
-            buckets = {int(bucket) for _, _, numbers, _ in parts for bucket in numbers}
-            assert len(buckets) == 1
-            (bucket,) = buckets
-            assert {tuple(images.shape[1:]) for images, *_ in parts} == {(3, *SIZES[bucket])}
-            samples = [int(sample) for _, index, *_ in parts for sample in index]
-            found.append((bucket, samples, b"".join(images.numpy().tobytes() for images, *_ in parts)))
-    return found
-
-
-def all_samples(found: Sequence[Step]) -> list[int]:
-    return [sample for _, samples, _ in found for sample in samples]
 
 
 @pytest.fixture(scope="module")
