@@ -5,8 +5,8 @@
 
 The two loaders stay open and take turns of --seconds each, so that other load on the machine affects both alike.
 Figures are medians over the rounds, of what the loader with the feature needs relative to the one without: time, and
-processor time of the whole process. The captions' features need a field of texts (--captions), and `tokens` the
-package tokenizers.
+processor time of the whole process, and the difference of the latter. The captions' features need a field of texts
+(--captions), and `tokens` the package tokenizers.
 
 Exit codes: 0; 2 if the folder or an argument cannot be used.
 """
@@ -34,6 +34,7 @@ class Setting(NamedTuple):
     threads: int
     decoder: str
     captions: str
+    images: bool
 
 
 class Pair(NamedTuple):
@@ -44,10 +45,11 @@ class Pair(NamedTuple):
 
 
 def buckets(setting: Setting) -> Pair:
-    """Sizes by aspect of about as many pixels as the one size without."""
+    """Sizes by aspect of about as many pixels as the one size without, to which whole images are stretched: a crop to
+    one shape would decode less of each."""
     made = gpuload.Buckets(area=setting.size**2, step=max(8, setting.size // 16))
     return Pair(
-        {"augment": gpuload.Augment(setting.size, crop="cover")},
+        {"augment": gpuload.Augment(setting.size, crop="none")},
         {"augment": gpuload.Augment(crop="cover"), "buckets": made},
     )
 
@@ -56,7 +58,7 @@ def captions(setting: Setting, **more: Any) -> Pair:
     """One caption of several and dropout, beside the texts as they are packed."""
     augment = {"augment": gpuload.Augment(setting.size, crop="cover")}
     spec = gpuload.Captions(setting.captions, dropout=0.1, **more)
-    return Pair({**augment, "fields": ("image", setting.captions)}, {**augment, "fields": ("image", spec)})
+    return Pair({**augment, "fields": ("index", setting.captions)}, {**augment, "fields": ("index", spec)})
 
 
 def tokens(setting: Setting) -> Pair:
@@ -86,10 +88,12 @@ FEATURES: dict[str, Callable[[Setting], Pair]] = {"buckets": buckets, "captions"
 
 def compare(setting: Setting, pair: Pair, rounds: int, seconds: float) -> dict[str, float]:
     """Medians, of the loader with the feature over the one without: time and processor time of an image."""
-    options = {"device": "cpu", "decoder": setting.decoder, "num_threads": setting.threads, "fields": ("image",)}
-    loaders = [
-        gpuload.DaliIterator(setting.folder, setting.batch_size, **{**options, **arguments}) for arguments in pair
-    ]
+    options = {"device": "cpu", "decoder": setting.decoder, "num_threads": setting.threads, "fields": ("index",)}
+    loaders = []
+    for arguments in pair:
+        used = {**options, **arguments}
+        used["fields"] = (*used["fields"], *(("image",) if setting.images else ()))
+        loaders.append(gpuload.DaliIterator(setting.folder, setting.batch_size, **used))
     endless = [_batches(loader) for loader in loaders]
     for batches in endless:  # compiled code, memory, and the page cache
         _spend(batches, seconds)
@@ -101,6 +105,7 @@ def compare(setting: Setting, pair: Pair, rounds: int, seconds: float) -> dict[s
     return {
         "time": round(statistics.median(wall), 3),
         "processor_time": round(statistics.median(work), 3),
+        "more_us": round(1e6 * statistics.median(with_it[1] - without[1] for without, with_it in found), 2),
         "images_per_s_without": round(1 / statistics.median(without[0] for without, _ in found), 1),
         "rounds": rounds,
     }
@@ -114,7 +119,7 @@ def _batches(loader: gpuload.DaliIterator) -> Any:
 def _spend(batches: Any, seconds: float) -> tuple[float, float]:
     """Time and processor time of an image, in seconds, over about as many seconds."""
     images, begun, worked = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - begun < seconds:
+    while not images or time.perf_counter() - begun < seconds:
         images += len(next(batches)[0])
     return (time.perf_counter() - begun) / images, (time.process_time() - worked) / images
 
@@ -128,11 +133,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--decoder", choices=("native", "dali"), default="native")
     parser.add_argument("--captions", default="captions", help="the field of texts")
+    parser.add_argument("--no-images", action="store_true", help="only what is read beside them")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    setting = Setting(args.folder, args.size, args.batch_size, args.threads, args.decoder, args.captions)
+    setting = Setting(
+        args.folder, args.size, args.batch_size, args.threads, args.decoder, args.captions, not args.no_images
+    )
     results = {}
     for name in args.features:
         try:
@@ -140,9 +148,14 @@ def main(argv: list[str] | None = None) -> int:
         except GpuloadError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
-        print(f"{name:10} time x {results[name]['time']:.3f}, processor time x {results[name]['processor_time']:.3f}")
+        found = results[name]
+        print(
+            f"{name:10} time x {found['time']:.3f}, processor time x {found['processor_time']:.3f} "
+            f"({found['more_us']:+.1f} µs an image)"
+        )
     if args.json:
         about = {"size": args.size, "batch_size": args.batch_size, "threads": args.threads, "decoder": args.decoder}
+        about["images"] = not args.no_images
         args.json.write_text(json.dumps({**about, "features": results}, indent=2) + "\n")
     return 0
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
@@ -67,10 +68,10 @@ class BucketedReader(BatchReader):
         sized = self._augments_of(augments, batch.bucket)
         guides = members if len(members) else batch.members[-1:]  # a window is needed for none, too
         found, rows = [], []
-        for source in np.unique(guides["source"]).tolist():
+        for source in _different(guides["source"]):
             self._advance(source, guides[guides["source"] == source])
             of_source = np.flatnonzero(members["source"] == source)
-            for epoch in np.unique(members["epoch"][of_source]).tolist() or [0]:
+            for epoch in _different(members["epoch"][of_source]) or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
                 found.append(self._read_pass(source, epoch, members[at], sized))
                 rows.append(at)
@@ -146,6 +147,13 @@ class BucketedReader(BatchReader):
         if bucket not in known:
             known[bucket] = tuple(augment.for_size(self._output_sizes[bucket]) for augment in augments)
         return known[bucket]
+
+
+def _different(numbers: npt.NDArray[np.integer]) -> list[int]:
+    """The numbers in ascending order, each once; mostly there is one."""
+    alike = not len(numbers) or (numbers == numbers[0]).all()
+    found: list[int] = (numbers[:1] if alike else np.unique(numbers)).tolist()
+    return found
 
 
 def open_bucketed(
