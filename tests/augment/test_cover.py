@@ -46,7 +46,7 @@ def test_pixels_are_pillows(packed: Path, decoder: str, crop: Any) -> None:
                                   fields=("image", "original_size", "crop_top_left"))  # fmt: skip
     assert augment.flip_probability == 0.5 and gpuload.Augment(SIZE, crop=crop).flip_probability == 0
     seen: set[tuple[int, ...]] = set()
-    for _ in range(8):
+    for _ in range(5):
         for images, sizes, places in loader:
             for number, (image, size, place) in enumerate(zip(images, sizes.tolist(), places.tolist(), strict=True)):
                 source = photo(number, 120 - 20 * number, 40 + 30 * number)
