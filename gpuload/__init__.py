@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
     from gpuload.fields.boxes import Boxes
+    from gpuload.fields.chosen_caption import Captions
     from gpuload.fields.class_numbers import OneHot
     from gpuload.fields.keypoints import Keypoints
     from gpuload.fields.labels import MultiHot
     from gpuload.fields.masks import Mask
     from gpuload.fields.targets import Target
     from gpuload.iterator import DaliIterator
+    from gpuload.order.buckets import Buckets
     from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
 
@@ -51,6 +53,8 @@ __all__ = [
     "ArgumentError",
     "Augment",
     "Boxes",
+    "Buckets",
+    "Captions",
     "DaliIterator",
     "Dataset",
     "DecodeError",
@@ -84,6 +88,8 @@ __all__ = [
 _LAZY = {
     "Augment": "augment",
     "Boxes": "fields.boxes",
+    "Buckets": "order.buckets",
+    "Captions": "fields.chosen_caption",
     "DaliIterator": "iterator",
     "Dataset": "disk.dataset",
     "Keypoints": "fields.keypoints",

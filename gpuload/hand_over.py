@@ -76,13 +76,14 @@ class HandOver:
         self,
         start: Position,
         parts: Iterator[Part],
-        empty: Part | None,
+        empty: Sequence[Part],
         augments: Sequence[Augment],
         is_current: Callable[[], bool],
     ) -> Iterator[Handed]:
         """The batches of an epoch, or of the rest of one.
 
-        start: where it begins. parts, empty: this rank's parts of the global batches, and a last one without samples.
+        start: where it begins. parts, empty: this rank's parts of the global batches, and those after them without
+            samples.
         is_current: False where the loop was ended by another one, or by `close`, maybe in another thread.
 
         Raises:
@@ -122,9 +123,9 @@ class HandOver:
             if isinstance(error, BatchDecodeError):
                 raise self._corrupt.explain(error) from None
             raise
-        if empty is not None:
+        for part in empty:
             asked = time.perf_counter()
-            (last,) = self._reader.read([empty], augments)
+            (last,) = self._reader.read([part], augments)
             ready = time.perf_counter()
             nothing = no_pixels(last, self._forms, len(self._collate.masks))
             fields = self._collate(last, nothing, self._arrays)

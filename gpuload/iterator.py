@@ -24,6 +24,8 @@ from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, chec
 from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup
 from gpuload.monitor.metrics import Meter, Metrics
+from gpuload.order.bucket_plan import plan_buckets
+from gpuload.order.buckets import Buckets
 from gpuload.order.global_batches import find_epochs
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, interleave, open_data
@@ -34,6 +36,7 @@ from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.ranks import compare_ranks, find_ranks
 from gpuload.read.batches import check_space, open_reader
+from gpuload.read.bucketed import open_bucketed
 from gpuload.tuning import tuned
 
 
@@ -116,6 +119,12 @@ class DaliIterator(NotSupported):
     max_corrupt: with "skip" and "mark", how many of them may come in an epoch on this rank, as a whole number or as a
         share, in 0..1, of the samples that this rank gets in an epoch; more raise DecodeError.
     corrupt_log: a file to which each of them is appended, as a line of JSON, whenever it comes.
+    buckets: output sizes, (height, width) in pixels, such as [(1024, 1024), (832, 1216)], or `Buckets(area=…)`. Each
+        sample is in the bucket nearest to its own shape, each batch is of one bucket, and the augment has no size:
+        `Augment(crop="cover")`. All ranks have the same bucket in the same step. With drop_last=True (or
+        steps_per_epoch), an epoch is len(data) // (batch_size * world_size) batches, and what is left in the buckets
+        comes first in the next epoch; with drop_last=False it comes as smaller batches at the end, one a bucket. A run
+        resumes with other ranks if batch_size * world_size stays the same. See docs/buckets.md.
     exclude: samples to leave out, as `Dataset.subset` would: the file that `python -m gpuload verify --quarantine FILE`
         wrote, or a list of keys. All ranks must leave out the same.
 
@@ -182,12 +191,15 @@ class DaliIterator(NotSupported):
         max_corrupt: float = 0.01,
         corrupt_log: str | Path | None = None,
         exclude: str | Path | Sequence[str] | None = None,
+        buckets: Buckets | Sequence[tuple[int, int]] | None = None,
     ) -> None:
         self._process = os.getpid()
         self.dataset, mixture = open_data(data, exclude, cache, cache_size)
         self._datasets = mixture.datasets
         self.batch_size, self.augment, self.fields = batch_size, augment, tuple(fields)
-        self._schedule = Schedule(augment)
+        assert buckets is None or isinstance(buckets, Buckets)  # the rule gives them
+        self.buckets = buckets
+        self._schedule = Schedule(augment, buckets.all_sizes if buckets else ())
         self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
@@ -200,6 +212,11 @@ class DaliIterator(NotSupported):
             shuffle=shuffle,
         )
         self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples)
+        plan = plan_buckets(
+            buckets, self._datasets, samplings, drop_last=self.drop_last, steps_per_epoch=steps_per_epoch
+        )
+        if plan is not None:
+            self._epochs = plan.epochs(self._epochs)
         marks = on_corrupt == "mark"
         collate = Collate(
             fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
@@ -234,17 +251,19 @@ class DaliIterator(NotSupported):
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
+        make_stream = partial(
+            Stream, self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle
+        )
         open_stream = partial(
-            open_reader,
+            open_reader if plan is None else partial(open_bucketed, plan, self._epochs),
             self._datasets,
-            partial(
-                Stream, self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle
-            ),
+            make_stream,
             collate.columns if functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
             collate.members,
             collate.masks,
             verify=verify is not None,
             max_pixels=max_pixels if decodes else None,
+            prepare=collate.prepare,
         )
         self._reader = open_stream()
         self._decoder = open_decoder(
@@ -273,7 +292,15 @@ class DaliIterator(NotSupported):
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window)
-        self._identity = RunIdentity(self.dataset, seed, shuffle, window, fingerprint_of(samplings))
+        self._identity = RunIdentity(
+            self.dataset,
+            seed,
+            shuffle,
+            window,
+            fingerprint_of(samplings),
+            None if plan is None else plan.identity,
+            None if plan is None else self._epochs.batch_size,
+        )
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False
@@ -312,7 +339,8 @@ class DaliIterator(NotSupported):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next loop resumes after the last batch that was handed out before `state_dict` was called.
 
-        Batch size, world size and device may have changed since: order and crops do not depend on them.
+        Batch size, world size and device may have changed since: order and crops do not depend on them. With buckets,
+        batch_size * world_size must be the same.
 
         Raises:
             StateError: the state is of another data set, or of a loader with another seed, shuffle or window; or it is
@@ -397,7 +425,7 @@ class DaliIterator(NotSupported):
         position = self._handed_out = self._next
         self._next = self._epochs.following(position)
         augments = self._schedule.at(position.epoch)
-        parts, empty = self._epochs.parts(position), self._epochs.empty_part(position)
+        parts, empty = self._epochs.parts(position), self._epochs.empty_parts(position)
         for handed in self._hand_over.epoch(position, parts, empty, augments, lambda: loop == self._loops):
             self._handed_out, self.timing = handed.position, handed.timing
             yield handed.fields

@@ -29,6 +29,7 @@ from gpuload.decode.open import DecoderName
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, CallError, GpuloadError
 from gpuload.fields import FieldSpec
+from gpuload.order.buckets import BUCKETS
 from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.mixture import Mixture
 from gpuload.output.arrays import Output
@@ -101,6 +102,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "exclude": optional(
         either("a file that verify --quarantine wrote, or a list of keys", PATH, Rule("", _as_keys)),
     ),
+    "buckets": optional(BUCKETS),
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 

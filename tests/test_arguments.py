@@ -126,6 +126,8 @@ SAMPLES = wrong(
 )
 SPECS = st.sampled_from([[gpuload.Boxes], ["image", 3], [None], [b"image"], [], ["image", len]])
 TRANSFORMS = st.sampled_from([[transforms.RandAugment], [3], [None], [transforms.RandAugment(), "x"], [len]])
+SIZES = st.sampled_from([[], [8, 8], [(8,)], [(8, 8, 8)], [(8, 0)], [(8.0, 8)], [("8", 8)], [None], [(8, 65_536)]])
+PIXELS = wrong("items", "array", too=st.sampled_from([[0.5], ["a"], [[1]], [0], [1, -2], np.zeros(3)]))
 FUNCTIONS = st.sampled_from([[batchwise.MixUp], ["MixUp"], [None], [batchwise.MixUp(), 3]])
 
 
@@ -188,10 +190,11 @@ LOADER: dict[str, Wrong] = {
     "max_corrupt": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
     "corrupt_log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
     "exclude": or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)]))),
+    "buckets": or_none(wrong("items", too=SIZES)),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
-    "size": SIDES,
-    "crop": words("random", "center", "none", "pad_or_crop"),
+    "size": or_none(SIDES),
+    "crop": words("random", "center", "none", "pad_or_crop", "cover", "center_cover"),
     "scale": ascending(ABOVE_0, 1, 0.5),
     "ratio": ascending(1e-6, 1e6, 1.0),
     "flip": or_none(PROBABILITY),
@@ -210,7 +213,7 @@ AUGMENT: dict[str, Wrong] = {
     "function": or_none(wrong("function")),
     "function_at": words("after_crop", "before_crop"),
 }
-PRESET = {"size": SIDES}
+PRESET = {"size": or_none(SIDES)}
 BITS = {"p": PROBABILITY}
 SIDES_WRONG = whole(0, 65_535).own | st.sampled_from([(), (1,), (1, 2, 3), (1, -1), (1, 2, 3, 0.5), (1,) * 5])
 SHEAR_WRONG = outside(0, 89) | st.sampled_from([(), (1,), (2, 1), (-90, 0), (1, 2, 3), (0, 1, 2, 1), (0, 1, 0, None)])
@@ -329,6 +332,30 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
                 "normalized": FLAG,
                 "min_visible": PROBABILITY,
                 "max_boxes": or_none(COUNT),
+            },
+        ),
+        "Buckets": Call(
+            gpuload.Buckets,
+            {"area": 64, "step": 8},
+            {
+                "sizes": or_none(wrong("items", too=SIZES)),
+                "area": or_none(whole(1)),
+                "step": or_none(SIDE),
+                "max_aspect": or_none(number(1, 65_535)),
+            },
+        ),
+        "Buckets.numbers": Call(
+            gpuload.Buckets([(8, 8)]).numbers, {"widths": [1], "heights": [1]}, {"widths": PIXELS, "heights": PIXELS}
+        ),
+        "Captions": Call(
+            gpuload.Captions,
+            {},
+            {
+                **field_name,
+                "dropout": PROBABILITY,
+                "lines": FLAG,
+                "tokenizer": or_none(wrong("function")),
+                "empty": wrong("text"),
             },
         ),
         "Keypoints": Call(
@@ -502,7 +529,7 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 
 # What the loader calls or constructs by itself, for each batch.
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples"}
-ITS_METHODS = {"draw", "plan", "check", "select", "kernel", "steps"}
+ITS_METHODS = {"draw", "for_size", "plan", "check", "select", "kernel", "steps"}
 ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
 
 

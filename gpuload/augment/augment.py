@@ -13,6 +13,7 @@ from gpuload.augment.crops import (
     Crops,
     center_crops,
     central_fractions,
+    covering_crops,
     pad_or_crop,
     random_crops,
     unscaled,
@@ -24,27 +25,34 @@ from gpuload.augment.planned import plan_function
 from gpuload.augment.views import Crop, DType, Form, FunctionAt, Interpolation, Layout, Normalize, View
 from gpuload.checks import FLAG, check, function
 from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, each_key, make_key, uniform
+from gpuload.errors import ArgumentError
 from gpuload.functions.interface import SampleFunction
 from gpuload.transforms.color import ColorJitter
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
-from gpuload.types import F64, I32, I64
+from gpuload.types import F64, I32, I64, HeightWidth
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# The draws of a crop that every image needs, beside those of the flips.
+_CROP_NUMBERS = {"random": (1, 2, 3, 4), "cover": (1, 2)}
 
 
 @dataclass(frozen=True)
 class Augment:
     """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
-    size: side of the output in pixels, or (height, width).
+    size: side of the output in pixels, or (height, width). None: each batch has the size of its bucket, for
+        `DaliIterator(buckets=…)`.
     crop: "random": torchvision's RandomResizedCrop(size, scale, ratio).
         "center": torchvision's Resize(resize), then CenterCrop(size); or with `fraction`, that share of the image's
         sides, stretched to size.
         "none": the whole image, stretched to size.
         "pad_or_crop": nothing is scaled; a large image is cropped to its centre, a small one padded with `fill`
         (TensorFlow's resize_with_crop_or_pad).
+        "cover": the image is scaled, without changing its aspect ratio, until it just covers the output, and cut to it
+        at a random position; "center_cover": in the centre.
         A `RandomCrop`: nothing is scaled; the image may be padded, and is cropped at a random position.
     scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
     flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
@@ -74,7 +82,7 @@ class Augment:
         ArgumentError: a value out of its range, or two that contradict each other.
     """
 
-    size: int | tuple[int, int]
+    size: int | tuple[int, int] | None = None
     crop: Crop | RandomCrop = "random"
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -132,13 +140,24 @@ class Augment:
     def __post_init__(self) -> None:
         check_arguments(self)
         # A transform that does not fit the output size, or needs too many random numbers, raises when it draws: better
-        # here than in the middle of an epoch.
-        self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
+        # here than in the middle of an epoch. Without a size, `for_size` comes here again.
+        if self.size is not None:
+            self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
 
     @property
     def output_size(self) -> tuple[int, int]:
-        """(height, width) of the output in pixels."""
+        """(height, width) of the output in pixels.
+
+        Raises:
+            ArgumentError: it has no size.
+        """
+        if self.size is None:
+            raise ArgumentError("Augment(size=None): is for DaliIterator(buckets=...), which gives sizes. Give a size")
         return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    def for_size(self, size: HeightWidth) -> "Augment":
+        """The same with this output size."""
+        return replace(self, size=size)
 
     @property
     def flip_probability(self) -> float:
@@ -210,7 +229,7 @@ class Augment:
         # Number 0: flip; then those of a random crop; last the vertical flip. Drawn at once, since every NumPy call has
         # a cost of its own.
         last = 1 + RANDOM_CROP_DRAWS
-        own = [1, 2, 3, 4] if self.crop == "random" else [1, 2] if isinstance(self.crop, RandomCrop) else []
+        own = (1, 2) if isinstance(self.crop, RandomCrop) else _CROP_NUMBERS.get(self.crop, ())
         numbers = np.array([0, *own, last])
         drawn = uniform(key, samples * CROP_DRAWS.count + numbers[:, None])
 
@@ -241,8 +260,10 @@ class Augment:
     def _crops(self, drawn: F64, draw_more: Callable[[I64], F64], width: F64, height: F64) -> Crops:
         if self.crop == "random":
             return random_crops(drawn, draw_more, width, height, self.scale, self.ratio)
+        reach = 1 if self.interpolation == "bilinear" else 2
+        if self.crop in ("cover", "center_cover"):
+            return covering_crops(drawn if len(drawn) else None, width, height, self.output_size, reach)
         if self.crop == "center" and self.fraction is None:
-            reach = 1 if self.interpolation == "bilinear" else 2
             return center_crops(width, height, self.resize_px, self.output_size, reach)
         if self.crop == "center":
             return central_fractions(width, height, self.fraction or 1.0)

@@ -49,7 +49,7 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 
 
 _RULES: dict[str, Rule[Any]] = {
-    "size": SIDES,
+    "size": optional(SIDES),
     "crop": either(
         f"one of {', '.join(map(repr, get_args(Crop)))}, or a RandomCrop",
         instance("", RandomCrop),
@@ -121,6 +121,6 @@ def _check_center(augment: "Augment") -> None:
             )
     if augment.fraction is not None and augment.resize is not None:
         raise ArgumentError("Augment(resize, fraction): both say what to crop; give one of them")
-    size = max(augment.output_size)
-    if augment.crop == "center" and augment.fraction is None and augment.resize_px < size:
+    size = max(augment.output_size) if augment.size is not None else 0
+    if augment.size is not None and augment.crop == "center" and augment.fraction is None and augment.resize_px < size:
         raise ArgumentError(f"Augment(resize={augment.resize!r}): the shorter side must be at least size, {size}")

@@ -95,10 +95,20 @@ def center_crops(width: F64, height: F64, resize_px: int, size: tuple[int, int],
     step = source / resized
     roi_start = np.rint((resized - target) / 2) * step
     roi_end = roi_start + target * step
-    support = reach * np.maximum(step, 1)
-    start = np.maximum(np.floor(roi_start - support), 0)
-    end = np.minimum(np.ceil(roi_end + support), source)
-    return _crops(start, end - start, roi_start - start, roi_end - start)
+    return _supported(source, step, roi_start, roi_end, reach)
+
+
+def covering_crops(drawn: F64 | None, width: F64, height: F64, size: tuple[int, int], reach: int) -> Crops:
+    """Each image scaled, with its aspect ratio, to the smallest size that covers the output, and cut to it there.
+
+    drawn: (2, N), in [0, 1): where, y and x; None: in the centre. reach: as for `center_crops`.
+    """
+    source, target = np.stack([height, width], axis=1), np.array(size, np.float64)
+    resized = np.maximum(np.rint(source * (target / source).max(axis=1, keepdims=True)), target)
+    room = resized - target
+    offset = room // 2 if drawn is None else np.floor(drawn.T * (room + 1))
+    step = source / resized
+    return _supported(source, step, offset * step, (offset + target) * step, reach)
 
 
 def central_fractions(width: F64, height: F64, fraction: float) -> Crops:
@@ -128,6 +138,14 @@ def pad_or_crop(width: F64, height: F64, size: tuple[int, int]) -> Crops:
 def unscaled(start: F64, size: tuple[int, int]) -> Crops:
     """Windows as large as the output, float64 (N, 2) `start` their upper left corners."""
     return _whole(start, np.broadcast_to(np.array(size, np.float64), start.shape))
+
+
+def _supported(source: F64, step: F64, roi_start: F64, roi_end: F64, reach: int) -> Crops:
+    """Crops whose window is larger than their region by the filter's support, as far as the image goes."""
+    support = reach * np.maximum(step, 1)
+    start = np.maximum(np.floor(roi_start - support), 0)
+    end = np.minimum(np.ceil(roi_end + support), source)
+    return _crops(start, end - start, roi_start - start, roi_end - start)
 
 
 def _whole(start: F64, shape: F64) -> Crops:

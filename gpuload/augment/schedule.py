@@ -10,6 +10,7 @@ from gpuload.checks import check, shown, whole
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import RGB, Pixels
+from gpuload.types import HeightWidth
 
 Augments = Augment | Sequence[Augment]  # one view of each sample, or several
 
@@ -19,14 +20,16 @@ class Schedule:
 
     augment: one for all images; or several, each of which makes a view of every sample; or a dict of either by the
         first epoch in which it is used: {0: Augment(128), 6: Augment(160), 12: Augment(192)}.
+    sizes: of the buckets, where batches have these; the views then have none of their own.
     is_single: one view is made of each sample, whether it was given in a list or not. pixels: of the images in a batch.
 
     Raises:
         ArgumentError: something that is no Augment; no entry for epoch 0; views that differ in dtype or layout; epochs
-            that differ in more than sizes, crops, flips and transforms, which would need another decoder.
+            that differ in more than sizes, crops, flips and transforms, which would need another decoder; a view
+            without a size and no buckets, or the reverse.
     """
 
-    def __init__(self, augment: Augments | Mapping[int, Augments]) -> None:
+    def __init__(self, augment: Augments | Mapping[int, Augments], sizes: Sequence[HeightWidth] = ()) -> None:
         given = augment if isinstance(augment, Mapping) else {0: augment}
         by_epoch = {check("augment", "epoch", epoch, whole(0)): views for epoch, views in given.items()}
         if 0 not in by_epoch:
@@ -46,6 +49,9 @@ class Schedule:
         for view in first[1:]:
             if (view.dtype, view.layout) != (first[0].dtype, first[0].layout):
                 raise ArgumentError("augment: its views differ in dtype or layout, which are those of the whole batch")
+        self._sizes = tuple(sizes)
+        for view in (view for views in self._views for view in views):
+            _check_size(view, bool(sizes))
         self.forms = tuple(self._join(number) for number in range(len(first)))
 
     def fit(self, stored: Pixels, is_raw: bool, mean: Constants = None, std: Constants = None) -> None:
@@ -70,9 +76,15 @@ class Schedule:
         """The first view of epoch 0; dtype and layout are those of all."""
         return self._views[0][0]
 
+    @property
+    def has_buckets(self) -> bool:
+        """Whether batches have the sizes of buckets."""
+        return bool(self._sizes)
+
     def all_augments(self) -> list[Augment]:
-        """Every view of every epoch."""
-        return [augment for views in self._views for augment in views]
+        """Every view of every epoch, in every size."""
+        found = [augment for views in self._views for augment in views]
+        return [augment.for_size(size) for augment in found for size in self._sizes] if self._sizes else found
 
     def _join(self, number: int) -> Form:
         """The form of a view, which allows for what any of the epochs needs."""
@@ -95,6 +107,15 @@ def _views(augment: Augments) -> tuple[Augment, ...]:
     if not views:
         raise ArgumentError(f"augment={augment!r}: expected at least one Augment")
     return views
+
+
+def _check_size(view: Augment, has_buckets: bool) -> None:
+    if has_buckets and view.size is not None:
+        raise ArgumentError(
+            f"augment: has size={view.size}, and buckets= gives the sizes. Leave it out: Augment(crop='cover', ...)"
+        )
+    if not has_buckets and view.size is None:
+        raise ArgumentError("augment: has no size, and there are no buckets. Give Augment(size, ...), or buckets=")
 
 
 def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> None:

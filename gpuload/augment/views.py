@@ -10,7 +10,7 @@ from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
 from gpuload.types import I64
 
-Crop = Literal["random", "center", "none", "pad_or_crop"]
+Crop = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover"]
 Interpolation = Literal["bilinear", "bicubic"]
 Normalize = Literal["constants", "image"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]

@@ -60,7 +60,8 @@ class FieldBatch:
     def form(self) -> BatchForm:
         """The form of this batch."""
         names = tuple(self.fields)
-        classes = tuple(name for name in names if name not in COMPUTED and _is_class_numbers(self.fields[name]))
+        others = (*COMPUTED, "bucket")
+        classes = tuple(name for name in names if name not in others and _is_class_numbers(self.fields[name]))
         images = self.fields.get("image")
         size, dtype = ((0, 0), "") if images is None else (images.shape[-2:], str(images.dtype))
         return BatchForm(names, size, dtype, self.num_classes, classes)

@@ -46,7 +46,7 @@ def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
 
 def select(batch: Batch, rows: I64) -> Batch:
     """What a decoder needs of some samples: bytes, sizes, masks and views, without the other fields."""
-    return replace(batch, encoded=replace(batch.encoded, columns={}, members={})).take(rows)
+    return replace(batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}).take(rows)
 
 
 def find_dalis_faults(find_faults: FindFaults, cpu_share: float, batch: Batch) -> dict[int, Fault]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpuload.errors import ArgumentError
 from gpuload.fields.captions import BoundText
+from gpuload.fields.computed import BoundBucket, BoundOriginalSize, BoundTopLeft
 from gpuload.fields.field import Field
 from gpuload.fields.integers import BoundIntegers
 from gpuload.fields.kind import FieldSpec, describe
@@ -13,13 +14,19 @@ from gpuload.fields.rows import BoundField, DatasetView, PixelField
 # Fields that every sample has without their being packed.
 COMPUTED = ("key", "index", "dataset")
 
+# The same, but a packed field of the name takes precedence: there are older sets with such fields.
+_UNLESS_PACKED: dict[str, BoundField] = {
+    field.name: field for field in (BoundBucket(), BoundOriginalSize(), BoundTopLeft())
+}
+
 
 def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
     """The field of one data set, or of several that are mixed.
 
     spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
         changes, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask` with their defaults.
-        "key", "index" and "dataset" exist without being packed.
+        "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size" and "crop_top_left",
+        where nothing was packed under these names.
 
     Raises:
         ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its
@@ -29,6 +36,8 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
     _check_own_name(name, datasets)
     if spec in COMPUTED:
         return BoundText(name) if name == "key" else BoundIntegers(name)
+    if isinstance(spec, str) and spec in _UNLESS_PACKED and not any(name in dataset.fields for dataset in datasets):
+        return _UNLESS_PACKED[spec]
     field = _common_field(name, datasets)
     if isinstance(spec, str):
         return kind_of(field).bind(None, field, datasets)
@@ -37,7 +46,7 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
 
 
 def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) -> None:
-    if field.kind != spec.kind:
+    if field.kind not in (spec.kind, *spec.other_kinds):
         fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
         raise ArgumentError(
             f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "

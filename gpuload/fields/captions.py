@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpuload.errors import SourceError, some_of
+from gpuload.fields.chosen_caption import BoundCaptions, Captions
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import BoundField, DatasetView, Rows
@@ -17,6 +18,7 @@ class CaptionKind(Kind):
     """A text, stored in a `.txt` member in UTF-8."""
 
     name = "caption"
+    specs = (Captions,)
     usual_names = ("caption", "text")
     in_tables = True
 
@@ -25,6 +27,13 @@ class CaptionKind(Kind):
 
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
+
+    def parse_cell(self, cell: Any) -> Any:
+        if isinstance(cell, list):
+            raise ValueError(
+                f"a caption is one text, found a list of {len(cell)}. Several of each image are for --column captions="
+            )
+        return cell
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
@@ -52,7 +61,7 @@ class CaptionKind(Kind):
         return Field("caption", self.name, member) if member == "txt" else None
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundText(field.name)
+        return BoundCaptions(spec, datasets, is_json=False) if isinstance(spec, Captions) else BoundText(field.name)
 
 
 def text_bytes(column: pa.ChunkedArray) -> I64:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from gpuload.errors import DecodeError
 from gpuload.fields.captions import text_bytes
+from gpuload.fields.chosen_caption import BoundCaptions, Captions
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
 from gpuload.fields.rows import BoundField, DatasetView, Rows
@@ -48,6 +49,8 @@ class JsonKind(Kind):
         return Field("json", self.name, member) if member == "json" else None
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
+        if isinstance(spec, Captions):
+            return BoundCaptions(spec, datasets, is_json=True)
         return BoundJson(field.name, tuple(datasets))
 
 

@@ -64,11 +64,12 @@ class BadRows(NamedTuple):
 class FieldSpec:
     """Base class of the specs by which users request fields, such as `Boxes("boxes", format="xywh")`.
 
-    name: of the packed field. kind: name of the kind that the spec belongs to.
+    name: of the packed field. kind: name of the kind that the spec belongs to. other_kinds: further ones that take it.
     """
 
     name: str
     kind: ClassVar[str]
+    other_kinds: ClassVar[tuple[str, ...]] = ()
 
 
 def describe(spec: "str | FieldSpec") -> str:

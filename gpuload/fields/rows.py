@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuload.fields.field import Field
 from gpuload.store.url import URL
-from gpuload.types import F64, I32, Array, ClassNames, HeightWidth
+from gpuload.types import F64, I32, U64, Array, ClassNames, HeightWidth
 
 
 class DatasetView(Protocol):
@@ -63,7 +63,8 @@ class Rows:
     affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
         in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are
         divided by; or None if no transform moves pixels. Both are measured from the upper left corner of the image, so
-        pixel 0 lies between 0 and 1.
+        pixel 0 lies between 0 and 1.. bucket: the number of the batch's bucket; None without buckets.
+        keys: uint64 (N,), of the samples' random numbers.
     """
 
     columns: Mapping[str, Any]
@@ -71,6 +72,8 @@ class Rows:
     views: Sequence[View]
     sizes: Sequence[HeightWidth]
     affines: Sequence[F64 | None]
+    bucket: int | None = None
+    keys: U64 | None = None
 
     def __len__(self) -> int:
         return len(self.columns["index"])
@@ -87,7 +90,8 @@ class Rows:
         return results[0] if len(results) == 1 else results
 
 
-Value = Array | list[Any] | tuple[Any, ...]  # a tuple is a named one, such as PaddedBoxes, or has a value for each view
+# A tuple is a named one, such as PaddedBoxes, or has a value for each view.
+Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
 
 class BoundField(Protocol):

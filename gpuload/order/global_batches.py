@@ -65,6 +65,11 @@ class Epochs:
         rest = max(0, self.samples - position.samples) % self.batch_size
         return next((part for part in self._parts(position, self.samples - rest) if part[0] == part[1]), None)
 
+    def empty_parts(self, position: Position) -> list[Part]:
+        """All of this rank's parts without samples; they are its last ones."""
+        empty = self.empty_part(position)
+        return [] if empty is None else [empty]
+
     def _parts(self, position: Position, samples: int) -> Iterator[Part]:
         """The parts of an epoch after its first `samples`; the last one may be empty."""
         end = position.begin + self.samples

@@ -33,6 +33,8 @@ class RunIdentity:
     shuffle: bool
     window: int
     sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
+    buckets: str | None = None  # what the order by buckets depends on
+    bucket_batch: int | None = None  # samples in a global batch, where there are buckets
 
     def state_dict(self, position: Position) -> dict[str, Any]:
         """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
@@ -45,6 +47,7 @@ class RunIdentity:
             "fingerprint": self.data.fingerprint,
             "dataset_samples": len(self.data),
             **({} if self.sampling is None else {"sampling": self.sampling}),
+            **({} if self.buckets is None else {"buckets": self.buckets, "bucket_batch": self.bucket_batch}),
         }
 
     def load(self, state: Mapping[str, Any]) -> Position:
@@ -66,6 +69,7 @@ class RunIdentity:
                 f"state_dict: was made {made} balance= or weights=, this loader is {has} them, or they differ. The "
                 "order would differ: construct it with the same balance, weights, replacement and num_samples"
             )
+        self._check_buckets(state)
         needed = self.state_dict(Position(0, 0, 0))
         if missing := sorted(set(needed) - set(state)):
             raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
@@ -84,6 +88,22 @@ class RunIdentity:
                     f"The order would differ: construct it with {name}={found}"
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
+
+    def _check_buckets(self, state: Mapping[str, Any]) -> None:
+        if state.get("buckets") != self.buckets:
+            made, has = ("with" if buckets else "without" for buckets in (state.get("buckets"), self.buckets))
+            raise StateError(
+                f"state_dict: was made {made} buckets=, this loader is {has} them, or they or drop_last differ. The "
+                "order would differ: construct it with the same buckets, drop_last and steps_per_epoch"
+            )
+        if self.buckets is None:
+            return
+        if (found := _count("bucket_batch", state.get("bucket_batch"))) != self.bucket_batch:
+            raise StateError(
+                f"state_dict: was made with global batches of {found:,} samples (batch_size x world_size), this "
+                f"loader's have {self.bucket_batch:,}. With buckets the order depends on that: construct it with "
+                f"batch_size={found:,} / world_size"
+            )
 
 
 def _about_foreign(state: Mapping[str, Any]) -> str:

@@ -71,6 +71,10 @@ class Stream:
             for part in self._passes(source, int(drawn[source]), np.flatnonzero(sources == source))
         ]
 
+    def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
+        """The seed of a data set, and the order of a pass over it."""
+        return self._order(source, epoch)
+
     def _passes(self, source: int, drawn: int, rows: I64) -> list[PassSlice]:
         """The next samples of one data set, after the first `drawn`, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from gpuload.batchwise.apply import apply_transforms, check_transforms
 from gpuload.decode.interface import Changed, Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields import COMPUTED, FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields import COMPUTED, BoundField, FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.boxes import BoundBoxes
+from gpuload.fields.computed import BoundBucket
 from gpuload.fields.integers import BoundIntegers
 from gpuload.fields.keypoints import BoundKeypoints
 from gpuload.fields.moving import moving_fields
-from gpuload.fields.rows import BoundField
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.index_check import check_first_rows
@@ -68,6 +69,8 @@ class Collate:
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
         self.moving = moving_fields(self._bound)
+        if not schedule.has_buckets and any(isinstance(field, BoundBucket) for field in bound):
+            raise ArgumentError("fields: 'bucket' is the number of a batch's bucket, and there are none. Give buckets=")
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError(
@@ -96,7 +99,8 @@ class Collate:
         broken: rows of samples that do not decode; where they are marked, their pixels become zeros.
         """
         rows = _rows(batch)
-        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound}
+        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not _is_ahead(field)}
+        values |= batch.prepared
         if any(decoded.changed):
             each = [_rows(batch, number, changed) for number, changed in enumerate(decoded.changed)]
             for field in self._bound:
@@ -128,6 +132,20 @@ class Collate:
         if self._output_dict:
             return {name: fields[name] for name in names}
         return tuple(fields[name] for name in names)
+
+    @property
+    def prepare(self) -> Callable[[Batch], Batch] | None:
+        """Computes the fields of a batch that are made where it is read; None where there are none."""
+        ahead = [field for field in self._bound if _is_ahead(field)]
+        if not ahead:
+            return None
+
+        def prepare(batch: Batch) -> Batch:
+            columns = {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources}
+            rows = Rows(columns, batch.encoded.members, (), (), (), batch.bucket, batch.keys)
+            return replace(batch, prepared={field.name: field.values(rows) for field in ahead})
+
+        return prepare
 
     def _views(self, made: list[Any]) -> Any:
         return made[0] if self._is_single else tuple(made)
@@ -163,7 +181,13 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None)
         [view.crops for view in views] if changed is None else [changed.crops],
         [view.size for view in views],
         [None if view.steps is None else affine_of(view.steps, *view.size) for view in views],
+        batch.bucket,
     )
+
+
+def _is_ahead(field: BoundField) -> bool:
+    """Whether its values are computed where batches are read, in a thread of its own."""
+    return getattr(field, "ahead", False)
 
 
 def _clear(pixels: Any, rows: list[int], level: int) -> None:
@@ -176,6 +200,8 @@ def _each(make: Callable[[Any], Any], value: Any) -> Any:
     """The same structure with `make` applied to each array; lists, of text, stay as they are."""
     if isinstance(value, list):
         return value
+    if isinstance(value, dict):
+        return {name: _each(make, part) for name, part in value.items()}
     if isinstance(value, tuple):
         made = [_each(make, part) for part in value]
         return type(value)(*made) if hasattr(value, "_fields") else tuple(made)

@@ -1,7 +1,7 @@
 """A batch before decoding: samples as they are stored, and what is to be done to them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,8 @@ class Batch:
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
     stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
         images together, as they are stored. placeholders: the rows whose images are black ones in place of what does
-        not decode.
+        not decode. bucket: its number; None without buckets. prepared: fields whose values were made while reading, by
+        name: arrays or lists of N, or a dict of these.
     """
 
     encoded: EncodedBatch
@@ -79,6 +80,8 @@ class Batch:
     read_s: float
     image_bytes: int = 0
     placeholders: frozenset[int] = frozenset()
+    bucket: int | None = None
+    prepared: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -95,6 +98,8 @@ class Batch:
             self.stop,
             self.read_s,
             int(encoded.spans[:, 1].sum()),
+            bucket=self.bucket,
+            prepared={name: take_rows(values, rows) for name, values in self.prepared.items()},
         )
 
     def draws(self, number: int) -> F64:
@@ -110,4 +115,6 @@ def take_rows(values: Any, rows: I64) -> Any:
         return values.take(pa.array(rows))
     if isinstance(values, MemberViews):
         return values.take(rows)
+    if isinstance(values, dict):
+        return {name: take_rows(part, rows) for name, part in values.items()}
     return [values[row] for row in rows.tolist()]

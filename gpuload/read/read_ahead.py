@@ -72,6 +72,17 @@ class ReadAhead:
                 del self._jobs[number]  # the next call tries again
                 raise job.error
 
+    def check_once(self, shard: MappedShard) -> None:
+        """The same for a shard of which only some samples are read: nothing is read ahead of it.
+
+        Raises:
+            ShardError: as `check`.
+        """
+        known = shard.number, shard.changed_ns
+        if self._verify and known not in self._verified:
+            shard.check_digest()
+            self._verified.add(known)
+
     def stop(self) -> None:
         """Ends the thread; `want` starts another one."""
         thread, self._thread = self._thread, None

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ShardError
 from gpuload.order.epoch import EpochOrder
@@ -18,6 +20,7 @@ from gpuload.read import bus_errors
 from gpuload.read.batch import EncodedBatch
 from gpuload.read.read_ahead import ReadAhead
 from gpuload.read.shards import Window
+from gpuload.types import I64
 
 # How often the shards in use are asked whether they have changed: 2 µs for each, 30 µs for the 16 of two windows.
 _LOOK_S = 1.0
@@ -76,7 +79,15 @@ class Reader:
         """
         if self._lost is not None:
             raise ShardError(self._lost)
-        first, last = order.window_at(start), order.window_at(max(start, stop - 1))
+        self._go_to(order, order.window_at(start), order.window_at(max(start, stop - 1)))
+        return self.gather(order[start:stop])
+
+    def gather(self, samples: I64) -> EncodedBatch:
+        """Samples of the windows that were read from last."""
+        return self._window.read(self._dataset.stored_samples(samples), self._columns, self._members)
+
+    def _go_to(self, order: EpochOrder, first: int, last: int) -> None:
+        """Maps these windows of an order, and the next one where it is here, unless they are."""
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
@@ -91,8 +102,52 @@ class Reader:
         except ShardError:
             self._has_failed = True
             raise
-        samples = self._dataset.stored_samples(order[start:stop])
-        return self._window.read(samples, self._columns, self._members)
+
+    def enter(self, order: EpochOrder, window: int) -> None:
+        """Goes to a window of an order, for `gather`.
+
+        Raises:
+            ShardError: as `read`.
+        """
+        self._go_to(order, window, window)
+
+    def copy(self, samples: I64) -> list[EncodedBatch]:
+        """Samples of any shards, one by one, with their bytes in memory of their own.
+
+        Shards that are not mapped are mapped one after the other, and released again.
+
+        Raises:
+            ShardError: as `read`.
+        """
+        stored = self._dataset.stored_samples(samples)
+        shards = np.searchsorted(self._dataset.first_samples, stored, side="right") - 1
+        copies: dict[int, EncodedBatch] = {}
+        missing = [number for number in dict.fromkeys(shards.tolist()) if number not in self._window.shards]
+        if missing:
+            self._store.plan(missing)
+            self._entered = None  # which plans again
+        try:
+            self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)
+            for number in missing:
+                window = Window(self._dataset, [number], {}, self._owner, self._store)
+                self.ahead.check_once(window.shards[number])
+                self._copy(window, stored, np.flatnonzero(shards == number), copies)
+        except ShardError:
+            self._has_failed = True
+            raise
+        return [copies[row] for row in range(len(samples))]
+
+    def _copy(self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]) -> None:
+        """Copies the samples at these rows out of a window, as `copies` by row."""
+        if len(rows):
+            copies.update(zip(rows.tolist(), window.copy(stored[rows], self._columns, self._members), strict=True))
+            self.check()  # before the shards may be released, whose faults are forgotten then
+            self._look(window)
+
+    @property
+    def owner(self) -> object:
+        """Another one in the loop after one that failed: what was read before is not to be used any more."""
+        return self._owner
 
     def check(self, look: bool = False) -> None:
         """To be called before samples that were read are handed out: 0.3 µs.

@@ -3,7 +3,8 @@
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,16 @@ class Window:
             {name: self._column(name, rows) for name in columns},
             {name: list(self._views(name, shard_of, rows)) for name in members},
         )
+
+    def copy(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> Iterator[EncodedBatch]:
+        """Samples of these shards, one by one, with their bytes in memory of their own."""
+        found = self.read(samples, columns, members)
+        for row in range(len(found)):
+            one = found.take(np.array([row]))
+            images = [image.copy() for image in one.images]
+            spans = np.array([(image.ctypes.data, image.nbytes) for image in images], np.int64)
+            copied = {name: [view.copy() for view in views] for name, views in one.members.items()}
+            yield replace(one, images=images, spans=spans, members=copied)
 
     def _views(self, name: str, shard_of: I64, rows: I64) -> MemberViews:
         field = self._fields[name]

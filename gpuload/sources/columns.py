@@ -19,6 +19,7 @@ _PATHS = (
 USUAL: dict[str, Names] = {
     "path": _PATHS,
     **{kind.role or kind.name: kind.usual_names for kind in KINDS.values() if kind.name != "raw"},
+    "captions": ("captions",),  # several for each image
     SPLIT: COLUMNS,
 }
 ROLES = tuple(USUAL)

@@ -14,6 +14,7 @@ from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
+from gpuload.sources.caption_columns import CaptionLists
 from gpuload.sources.columns import USUAL, Names, find_column
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.files import Files, Found
@@ -23,6 +24,10 @@ from gpuload.sources.listing import Listing, some_of
 from gpuload.sources.named_files import NamedFiles
 from gpuload.sources.splits import SPLIT, SourceSplits, split_called, splits_of_column, splits_of_paths
 from gpuload.sources.table_file import place_of, read_table
+
+# What a column may hold, by its role.
+_KINDS: dict[str, Kind] = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
+_KINDS["captions"] = CaptionLists()
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
@@ -49,7 +54,7 @@ class TableSource(FilesSource):
         self.columns = dict(columns or {})
         if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
             self.columns["path"] = self.columns.pop("image")
-        roles = ["path", SPLIT, *(kind.role or kind.name for kind in KINDS.values() if kind.in_tables)]
+        roles = ["path", SPLIT, *_KINDS]
         if unknown := sorted(set(self.columns) - set(roles)):
             raise ArgumentError(
                 f"--column {unknown[0]}={','.join(self.columns[unknown[0]])}: a table holds no such field. Give one of "
@@ -66,8 +71,7 @@ class TableSource(FilesSource):
         self.check_root(f"Give the folder that the paths in {self.table} start from")
         rows = read_table(self.table)
         path = self._column(rows, "path", "--path-column")
-        kinds = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
-        asked = {role: self._column(rows, role) for role in kinds}
+        asked = {role: self._column(rows, role) for role in _KINDS}
         if asked["label"] and asked["label"][0] in asked["target"]:
             asked["label"] = ()
         if not path:
@@ -83,7 +87,7 @@ class TableSource(FilesSource):
         self._refuse([name for name, count in twice.items() if count > 1], "a path in more than one row", "rows for ")
         found = FieldColumns(str(self.table))
         notes = images.notes()
-        for role, kind in kinds.items():
+        for role, kind in _KINDS.items():
             if asked[role]:
                 notes += self._add(found, kind, role, asked[role], rows)
         own, more = self._splits(rows, asked, images.found)

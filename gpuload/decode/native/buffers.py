@@ -1,5 +1,6 @@
 """Memory for batches, used again once nobody holds the batch."""
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -15,8 +16,8 @@ class Buffers:
     """Page faults in fresh memory would take as long as filling it. A tensor made of an array, and every view of it,
     holds a reference to the array, so its reference count tells whether it is in use.
 
-    rows: of each array, at most. kept: arrays to keep, of the shape asked for last. allocate: makes an array of a shape
-    and dtype.
+    rows: of each array, at most. kept: arrays to keep. allocate: makes an array of a shape and dtype. An array is used
+    for any shape that takes at least half of it, so that batches of several sizes share the same few.
     """
 
     def __init__(self, rows: int, dtype: str, kept: int, allocate: Allocate = np.empty) -> None:
@@ -26,10 +27,13 @@ class Buffers:
 
     def take(self, count: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """An array (count, *shape) that nobody else holds; its contents are undefined."""
+        size = math.prod(shape)
+        needed = self._rows * size
         for array in self._arrays:
             # in the deque, in `array`, and as getrefcount's argument
-            if array.shape[1:] == shape and sys.getrefcount(array) == 3:
-                return array[:count]
-        fresh = self._allocate((self._rows, *shape), self._dtype)
-        self._arrays.append(fresh)
-        return fresh[:count]
+            if needed <= array.size <= 2 * needed and sys.getrefcount(array) == 3:
+                break
+        else:
+            array = self._allocate((needed,), self._dtype)
+            self._arrays.append(array)
+        return array[: count * size].reshape(count, *shape)

@@ -1,0 +1,266 @@
+"""The stream of samples, divided into global batches of one bucket each.
+
+    stream, with the bucket of each sample    a b a c a b a a …
+    queues of the buckets                     whichever has as many samples as a global batch, becomes the next one
+
+So the batches are a pure function of the stream, of the buckets and of the size of a global batch. What is in the
+queues at the end of an epoch is handed out in the next one; or, where every sample is to come in its own epoch, as
+smaller batches at its end.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.order.epoch import EpochOrder
+from gpuload.order.global_batches import Epochs, Part, rank_part
+from gpuload.order.position import Position
+from gpuload.order.stream import Stream
+from gpuload.types import I64, U8, Bools
+
+# Samples that are put into the queues at a time: a pass, if that is between these.
+_LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
+_FAR = 8 * _PLANNED  # ahead of what is planned: further positions are not gone to sample by sample
+
+# A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
+# epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
+MEMBER = np.dtype(
+    [
+        ("position", np.int64),
+        ("epoch", np.int64),
+        ("place", np.int64),
+        ("sample", np.int64),
+        ("source", np.int32),
+        ("repeat", np.int32),
+    ]
+)
+Members = npt.NDArray[np.void]  # of MEMBER
+
+
+class BucketBatch(NamedTuple):
+    """A global batch: the positions start..stop-1 of the order by buckets, and the samples there."""
+
+    start: int
+    stop: int
+    bucket: int
+    members: Members
+
+
+class BucketedStream:
+    """The global batch at any position of the order by buckets.
+
+    stream: of all samples. numbers: for each data set the bucket of each sample, (len,). buckets: how many there are.
+    batch_size: of a global batch. counts: int64 (buckets,), samples of each in an epoch where what is left of each is
+    handed out at its end; None: it stays in the queues.
+
+    shard_counts: int64 (shards, buckets), samples of each bucket in each shard, where one data set is read pass after
+    pass, and each sample comes once in a pass; else None.
+
+    Going on costs O(samples). Going anywhere else costs the windows that hold what is in the queues there, if
+    `shard_counts` are known; else it begins at the start of the epoch, or where samples stay in the queues, of the
+    stream.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        numbers: tuple[U8, ...],
+        buckets: int,
+        batch_size: int,
+        counts: I64 | None,
+        shard_counts: I64 | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.stream, self._numbers, self._buckets, self._size = stream, numbers, buckets, batch_size
+        self._counts, self._rank, self._world_size = counts, rank, world_size
+        self._shard_counts = shard_counts if counts is None else None
+        self._epoch = None if counts is None else int(counts.sum())
+        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, numbers))))
+        self._restart(0)
+
+    def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
+        """As `Stream.order`."""
+        return self.stream.order(source, epoch)
+
+    def batch_at(self, position: int) -> BucketBatch:
+        """The global batch that holds this position of the order by buckets. Those before it are forgotten."""
+        begin = 0 if self._epoch is None else position // self._epoch * self._epoch
+        planned = self._ahead[0].start if self._ahead else self._planned
+        if self._shard_counts is not None and not planned <= position < self._planned + _FAR:
+            self._seek(position, self._shard_counts)
+        elif position < planned or begin > planned:
+            self._restart(begin)
+        while True:
+            while self._ahead and self._ahead[0].stop <= position:
+                self._ahead.popleft()
+            if self._ahead:
+                return self._ahead[0]
+            self._plan()
+
+    def waiting(self) -> Members:
+        """This rank's samples of the batch asked for last, of those after it and of the queues, as far as planned."""
+        found = [batch.members[self._own(len(batch.members))] for batch in self._ahead]
+        for bucket, queue in enumerate(self._queues):
+            found.append(queue[self._own(self._size_of_next(bucket))])
+        return np.concatenate(found)
+
+    def _own(self, size: int) -> slice:
+        return slice(*rank_part(0, size, self._rank, self._world_size))
+
+    def _size_of_next(self, bucket: int) -> int:
+        if self._counts is None:
+            return self._size
+        return int(min(self._size, self._counts[bucket] - self._made[bucket] * self._size))
+
+    def _restart(self, position: int) -> None:
+        """Begins at this position, where all queues are empty."""
+        self._next = self._planned = position  # in the stream, and in the order by buckets
+        self._queues = [np.empty(0, MEMBER) for _ in range(self._buckets)]
+        self._made = np.zeros(self._buckets, np.int64)  # whole batches of each bucket in this epoch
+        self._ahead: deque[BucketBatch] = deque()
+
+    def _seek(self, position: int, shard_counts: I64) -> None:
+        """Begins at the last window of shards before which no batch after this position is complete."""
+        totals, wanted = shard_counts.sum(axis=0), position // self._size
+        samples = int(totals.sum())
+
+        def made(seen: I64) -> int:
+            return int((seen // self._size).sum())
+
+        passes = range(position // samples, (position + self._size * self._buckets) // samples + 1)
+        epoch = passes[bisect_right(passes, wanted, key=lambda number: made(number * totals)) - 1]
+        seen = self._seen(epoch, shard_counts)
+        window = bisect_right(range(len(seen) - 1), wanted, key=lambda number: made(seen[number])) - 1
+        self._restart(made(seen[window]) * self._size)
+        self._next = epoch * samples + int(self.order(0, epoch)[1].window_starts[window])
+        self._fill(epoch, window, seen, shard_counts)
+
+    def _seen(self, epoch: int, shard_counts: I64) -> I64:
+        """int64 (windows + 1, buckets): samples of each bucket in the stream before each window of a pass."""
+        order = self.order(0, epoch)[1]
+        windows = range(len(order.window_starts) - 1)
+        inside = [shard_counts[order.window_shards(window)].sum(axis=0) for window in windows]
+        seen: I64 = np.cumsum([epoch * shard_counts.sum(axis=0), *inside], axis=0)
+        return seen
+
+    def _fill(self, epoch: int, window: int, seen: I64, shard_counts: I64) -> None:
+        """Puts into the queues what is in them at the start of a window, out of the windows before it."""
+        missing = seen[window] % self._size
+        samples, found = int(shard_counts.sum()), [[queue] for queue in self._queues]
+        while missing.any():
+            if window == 0:
+                epoch -= 1
+                seen = self._seen(epoch, shard_counts)
+                window = len(seen) - 1
+            window -= 1
+            here = np.minimum(missing, seen[window + 1] - seen[window])
+            if here.any():
+                starts = epoch * samples + self.order(0, epoch)[1].window_starts
+                members, buckets = self._read(int(starts[window]), int(starts[window + 1]))
+                for bucket in np.flatnonzero(here).tolist():
+                    found[bucket].insert(0, members[buckets == bucket][-int(here[bucket]) :])
+                missing = missing - here
+        self._queues = [np.concatenate(parts) for parts in found]
+
+    def _plan(self) -> None:
+        """Puts the next samples of the stream into the queues."""
+        begin, end = self._next, self._next + self._portion
+        if self._epoch is not None:
+            end = min(end, (begin // self._epoch + 1) * self._epoch)
+        members, buckets = self._read(begin, end)
+        sizes = np.bincount(buckets, minlength=self._buckets).tolist()
+        by_bucket = members[np.argsort(buckets, kind="stable")]
+        whole: list[tuple[int, int, Members]] = []
+        for bucket, (size, stop) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+            if size:
+                queue = np.concatenate([self._queues[bucket], by_bucket[stop - size : stop]])
+                made = len(queue) // self._size
+                for first in range(0, made * self._size, self._size):
+                    batch = queue[first : first + self._size]
+                    whole.append((int(batch["position"][-1]), bucket, batch))
+                self._queues[bucket] = queue[made * self._size :].copy()
+                self._made[bucket] += made
+        for _, bucket, batch in sorted(whole, key=lambda entry: entry[0]):
+            self._hand_on(bucket, batch)
+        self._next = end
+        if self._epoch is not None and end % self._epoch == 0:
+            for bucket in by_rest([len(queue) for queue in self._queues]):
+                self._hand_on(bucket, self._queues[bucket])
+                self._queues[bucket] = np.empty(0, MEMBER)
+            self._made[:] = 0
+
+    def _hand_on(self, bucket: int, members: Members) -> None:
+        self._ahead.append(BucketBatch(self._planned, self._planned + len(members), bucket, members))
+        self._planned += len(members)
+
+    def _read(self, begin: int, end: int) -> tuple[Members, U8]:
+        """The samples at positions begin..end-1 of the stream, and their buckets."""
+        members, buckets = np.zeros(end - begin, MEMBER), np.empty(end - begin, np.uint8)
+        members["position"] = np.arange(begin, end)
+        for part in self.stream.slices(begin, end):
+            samples = part.order[part.start : part.stop]
+            repeats = part.order.repeats(part.start, part.stop)
+            members["source"][part.rows], members["epoch"][part.rows] = part.source, part.epoch
+            members["place"][part.rows] = np.arange(part.start, part.stop)
+            members["sample"][part.rows] = samples
+            members["repeat"][part.rows] = 0 if repeats is None else repeats
+            buckets[part.rows] = self._numbers[part.source][samples]
+        return members, buckets
+
+
+def by_rest(rests: list[int]) -> list[int]:
+    """The buckets that have something left at the end of an epoch, in the order in which it is handed out: the largest
+    first, so that a rank without samples in one batch has none in those after it."""
+    return sorted((bucket for bucket, rest in enumerate(rests) if rest), key=lambda bucket: (-rests[bucket], bucket))
+
+
+def before(members: Members, epoch: int, place: int) -> Bools:
+    """bool (n,): whether members of one data set come before a place of a pass over it."""
+    found: Bools = (members["epoch"] < epoch) | ((members["epoch"] == epoch) & (members["place"] < place))
+    return found
+
+
+@dataclass(frozen=True)
+class WholeBucketedEpochs(Epochs):
+    """Epochs in which every sample comes: whole batches, then one for each bucket that has samples left.
+
+    counts: samples of each bucket in an epoch.
+    """
+
+    counts: tuple[int, ...] = ()
+
+    @property
+    def batches(self) -> int:
+        return len(self._ends)
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where the global batches of an epoch end, from its beginning."""
+        whole = sum(count // self.batch_size for count in self.counts) * self.batch_size
+        rests = [count % self.batch_size for count in self.counts]
+        ends = list(range(self.batch_size, whole + 1, self.batch_size))
+        return ends + list(accumulate((rests[bucket] for bucket in by_rest(rests)), initial=whole))[1:]
+
+    def empty_part(self, position: Position) -> Part | None:
+        return next(iter(self.empty_parts(position)), None)
+
+    def empty_parts(self, position: Position) -> list[Part]:
+        return [part for part in self._parts(position, position.samples) if part[0] == part[1]]
+
+    def _parts(self, position: Position, samples: int) -> Iterator[Part]:
+        ends = self._ends
+        first = bisect_right(ends, samples)
+        starts = [0, *ends][first:-1]
+        for start, stop in zip(starts, ends[first:], strict=True):
+            yield (
+                *rank_part(position.begin + start, position.begin + stop, self.rank, self.world_size),
+                position.begin + stop,
+            )

@@ -1,0 +1,271 @@
+"""One caption out of several: what is drawn, left out and tokenized, and from which sources it comes."""
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, photo
+
+import gpuload
+from gpuload import ArgumentError, Captions, DecodeError
+from gpuload.cli import main
+from gpuload.sources.registry import open_source
+
+COUNT = 40
+
+
+def texts_of(number: int) -> list[str]:
+    return [f"{number}: {word}" for word in ("one", "two", "three")]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captions")
+    image = encode(photo(0, 16, 16))
+    samples = [
+        {
+            "image": image,
+            "caption": "\n".join(texts_of(n)),
+            "captions": texts_of(n),
+            "about": {"n": n},
+            "name": f"{n:02d}",
+        }
+        for n in range(COUNT)
+    ]
+    gpuload.pack(samples, folder, workers=1, maxcount=7, shuffle=False)
+    return folder / "train"
+
+
+def load(data: Any, spec: Any, *more: Any, batch_size: int = 8, **options: Any) -> gpuload.DaliIterator:
+    usual = {"augment": gpuload.Augment(8, dtype="uint8"), "device": "cpu", "num_threads": 1, "decoder": "native"}
+    return gpuload.DaliIterator(data, batch_size, fields=("image", "index", spec, *more), **{**usual, **options})
+
+
+def drawn(loader: Any, epochs: int = 1) -> list[tuple[int, Any]]:
+    return [
+        pair for _ in range(epochs) for _, index, texts in loader for pair in zip(index.tolist(), texts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("spec", [Captions("captions"), Captions("caption", lines=True)])
+def test_one_of_several_is_drawn_each_time(packed: Path, spec: Captions) -> None:
+    found = drawn(load(packed, spec, drop_last=False), epochs=20)
+    assert all(text in texts_of(index) for index, text in found)
+    words = Counter(text.split()[1] for _, text in found)
+    assert all(180 < count < 353 for count in words.values()) and len(words) == 3  # 267 each; 6 standard deviations
+    assert len({text for index, text in found if index == 5}) == 3
+
+
+def test_a_text_of_several_lines_is_one_caption_by_default(packed: Path) -> None:
+    assert drawn(load(packed, Captions(), shuffle=False))[0] == (0, "0: one\n0: two\n0: three")
+    assert drawn(load(packed, Captions(), shuffle=False)) == drawn(load(packed, "caption", shuffle=False))
+
+
+def test_dropout_leaves_out_its_share(packed: Path) -> None:
+    with_all, dropped = (
+        drawn(load(packed, Captions("captions", dropout=share, empty="(none)"), drop_last=False), epochs=20)
+        for share in (0.0, 0.25)
+    )
+    left_out = [pair for pair in dropped if pair[1] == "(none)"]
+    assert 128 < len(left_out) < 272  # of 800; 200 expected, standard deviation 12
+    assert all(one == other for one, other in zip(with_all, dropped, strict=True) if other[1] != "(none)")
+    assert {text for _, text in drawn(load(packed, Captions(dropout=1)))} == {""}
+
+
+def test_two_fields_draw_independently(packed: Path) -> None:
+    loader = load(packed, Captions("captions"), Captions("caption", lines=True), drop_last=False)
+    same = [one == other for _, _, ones, others in loader for one, other in zip(ones, others, strict=True)]
+    assert 0 < sum(same) < len(same) / 2
+
+
+def test_ranks_batches_resume_and_decoder_change_nothing(packed: Path) -> None:
+    """What is drawn is a function of (seed, epoch, sample)."""
+    spec = Captions("captions", dropout=0.2)
+    expected = [dict(drawn(loader)) for loader in [load(packed, spec, drop_last=False)] for _ in range(2)]
+    assert expected[0] != expected[1]
+    assert dict(drawn(load(packed, spec, drop_last=False, seed=1))) != expected[0]
+    ranks = [load(packed, spec, drop_last=False, batch_size=3, rank=rank, world_size=3) for rank in range(3)]
+    assert dict(pair for loader in ranks for pair in drawn(loader)) == expected[0]
+    assert dict(drawn(load(packed, spec, decoder="dali", drop_last=False))) == expected[0]
+    part = gpuload.Dataset(packed).subset(range(0, COUNT, 3))
+    assert drawn(load(part, spec, drop_last=False, batch_size=5))[0][1] in {*texts_of(0), *expected[0].values()}
+    assert dict(drawn(load(part, spec, drop_last=False))).items() <= expected[0].items()
+
+    loader = load(packed, spec, drop_last=False)
+    for _ in zip(range(2), loader, strict=False):
+        state = loader.state_dict()
+    resumed = load(packed, spec, drop_last=False, batch_size=4)
+    resumed.load_state_dict(state)
+    rest = drawn(resumed)
+    assert len(rest) == COUNT - 16 and dict(rest).items() <= expected[0].items()
+
+
+def test_in_a_mixture_and_where_a_sample_comes_again(packed: Path) -> None:
+    spec = Captions("captions")
+    mixed = load(gpuload.mix([(packed, 0.5), (packed, 0.5)]), spec, steps_per_epoch=20)
+    assert all(text in texts_of(index) for index, text in drawn(mixed))
+    often = drawn(load(packed, spec, weights=np.arange(COUNT) == 3))
+    assert {text for _, text in often} == set(texts_of(3))  # not the same one forty times
+
+
+def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
+    threads, calls = set(), []
+
+    def tokenize(texts: list[str]) -> Any:
+        threads.add(threading.current_thread().name)
+        calls.append(len(texts))
+        ids = np.array([[len(text), int(text.split(":")[0])] for text in texts])
+        return {"input_ids": torch.from_numpy(ids), "words": [text.split() for text in texts], "mask": ids > 0}
+
+    for decoder in ("native", "dali"):
+        for _, index, tokens in load(packed, Captions("captions", tokenizer=tokenize), decoder=decoder):
+            assert torch.equal(tokens["input_ids"][:, 1], index) and tokens["input_ids"].dtype == torch.int64
+            assert (
+                tokens["mask"].dtype == torch.bool
+                and [int(words[0][:-1]) for words in tokens["words"]] == index.tolist()
+            )
+    assert threading.current_thread().name not in threads and set(calls) == {8}
+
+
+def test_a_tokenizer_gets_no_empty_list(packed: Path) -> None:
+    """A rank without samples in the last batch has arrays of the same form."""
+    spec = Captions("captions", tokenizer=lambda texts: np.ones((len(texts), 5 if texts else 0), np.int32))
+    loaders = [load(packed, spec, rank=rank, world_size=3, batch_size=13, drop_last=False) for rank in range(3)]
+    last = [list(loader)[-1][2] for loader in loaders]
+    assert [tuple(tokens.shape) for tokens in last] == [(1, 5), (0, 5), (0, 5)]
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
+def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path, on_corrupt: str) -> None:
+    folder = tmp_path / "damaged"
+    image = encode(photo(0, 16, 16))
+    gpuload.pack([{"image": image, "captions": texts_of(n)} for n in range(8)], folder, workers=1, shuffle=False)
+    (shard,) = (folder / "train").glob("*.tar")
+    rows = gpuload.Dataset(folder / "train").rows(0)
+    at, size = (rows.column(f"image_{what}")[2].as_py() for what in ("offset", "bytes"))
+    data = bytearray(shard.read_bytes())
+    data[at : at + size] = bytes(size)
+    shard.write_bytes(data)
+    spec = Captions("captions", tokenizer=lambda texts: np.array([int(text.split(":")[0]) for text in texts]))
+    with load(folder / "train", spec, shuffle=False, on_corrupt=on_corrupt, max_corrupt=1) as loader:
+        _, index, tokens, *_ = next(iter(loader))
+    assert tokens.tolist() == index.tolist() == [0, 1, 3 if on_corrupt == "skip" else 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "match"),
+    [
+        (lambda texts: 1 // 0, r"Captions\('captions'\): its tokenizer raised ZeroDivisionError for 8 texts"),
+        (lambda texts: np.zeros((3, 4)), r"returned an array of float64, shape \(3, 4\) for 8 texts"),
+        (lambda texts: {"ids": texts[1:]}, "returned list of 7 for 8 texts, expected"),
+        (lambda texts: None, "returned NoneType for 8 texts"),
+        (lambda texts: np.array(texts), "returned an array of <U"),
+    ],
+)
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_what_a_tokenizer_may_not_do(packed: Path, tokenizer: Any, match: str, decoder: str) -> None:
+    with load(packed, Captions("captions", tokenizer=tokenizer), decoder=decoder) as loader:
+        for _ in range(2):  # a loop that failed is not the end of the loader
+            with pytest.raises(ArgumentError, match=match):
+                next(iter(loader))
+
+
+def test_what_is_refused(packed: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"Captions\('captions'\): lines=True is for texts of kind 'caption'"):
+        load(packed, Captions("captions", lines=True))
+    with pytest.raises(ArgumentError, match=r"Captions\('image'\): expected a field of kind 'caption'"):
+        gpuload.DaliIterator(packed, 8, augment=gpuload.Augment(8), fields=[Captions("image")])
+    with pytest.raises(DecodeError, match="sample '00000000': its field 'about' is no text and no list of texts"):
+        list(load(packed, Captions("about"), shuffle=False))
+    with pytest.raises(ArgumentError, match=r"Captions\(dropout=1.5\): expected a probability"):
+        Captions(dropout=1.5)
+    with pytest.raises(ArgumentError, match=r"Captions\(tokenizer=.*\): expected a function"):
+        Captions(tokenizer="bert")  # type: ignore[arg-type]
+
+
+# From a table, COCO and Parquet
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.jpg").write_bytes(encode(photo(number, 16, 16)))
+    return folder
+
+
+def pack_table(photos: Path, name: str, text: str, *columns: str) -> Path:
+    table, out = photos.parent / name, photos.parent / "out"
+    table.write_text(text)
+    more = [part for column in columns for part in ("--column", column)]
+    assert main(["pack", str(photos), str(out), "--labels", str(table), "--workers", "1", "--no-shuffle", *more]) == 0
+    return out / "train"
+
+
+ROWS = [{"file_name": f"{n}.jpg", "captions": texts_of(n)} for n in range(4)]
+CSV_LISTS = "path,captions\n" + "".join(f'{n}.jpg,"[""{n}: one"", ""{n}: two"", ""{n}: three""]"\n' for n in range(4))
+CSV_LINES = "path,captions\n" + "".join(f'{n}.jpg,"{n}: one\n{n}: two\n\n{n}: three"\n' for n in range(4))
+CSV_COLUMNS = "path,a,b,c\n" + "".join(f"{n}.jpg,{n}: one,{n}: two,{n}: three\n" for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("rows.jsonl", "\n".join(map(json.dumps, ROWS)), ()),
+        ("rows.csv", CSV_LISTS, ()),
+        ("rows.csv", CSV_LINES, ()),
+        ("rows.csv", CSV_COLUMNS, ("captions=a,b,c",)),
+    ],
+)
+def test_tables_with_several_captions(photos: Path, name: str, text: str, columns: tuple[str, ...]) -> None:
+    packed = pack_table(photos, name, text, *columns)
+    assert drawn(load(packed, "captions", batch_size=4, shuffle=False)) == [(n, texts_of(n)) for n in range(4)]
+    (first, *_) = drawn(load(packed, Captions("captions"), batch_size=4, shuffle=False))
+    assert first[1] in texts_of(0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "match"),
+    [
+        ([{"path": "0.jpg", "captions": []}], (), "a row has no caption"),
+        ([{"path": "0.jpg", "captions": [1]}], (), "is no list of captions"),
+        ([{"path": "0.jpg", "captions": "[1"}], (), "is not a JSON list of captions"),
+        (
+            [{"path": "0.jpg", "caption": ["a", "b"]}],
+            (),
+            "found a list of 2. Several of each image are for --column captions=",
+        ),
+    ],
+)
+def test_tables_whose_captions_are_none(
+    photos: Path, rows: Any, columns: tuple[str, ...], match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = photos.parent / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)))
+    assert main(["pack", str(photos), str(photos.parent / "out"), "--labels", str(table), "--workers", "1"]) == 2
+    assert match in capsys.readouterr().err
+
+
+def test_coco_and_parquet_with_several_captions(photos: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    annotations = {
+        "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(4)],
+        "annotations": [
+            {"id": 9 * n + i, "image_id": n, "caption": t} for n in range(4) for i, t in enumerate(texts_of(n))
+        ],
+    }
+    coco = pack_table(photos, "captions.json", json.dumps(annotations))
+    images = [{"bytes": (photos / f"{n}.jpg").read_bytes(), "path": f"{n}.jpg"} for n in range(4)]
+    pq.write_table(pa.table({"image": images, "caption": [texts_of(n) for n in range(4)]}), tmp_path / "set.parquet")
+    gpuload.pack(open_source(tmp_path / "set.parquet"), tmp_path / "parquet", workers=1, shuffle=False)
+    for packed, name in ((coco, "captions"), (tmp_path / "parquet" / "train", "caption")):
+        found = drawn(load(packed, Captions(name), batch_size=4, shuffle=False), epochs=40)
+        assert {text for _, text in found} == {text for n in range(4) for text in texts_of(n)}

@@ -1,0 +1,247 @@
+"""Loaders with buckets: one size a batch, the same samples for any ranks, decoder and resume, none lost."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bucket_sets import AUGMENT, COUNT, SHAPES, SIZES, Step, all_samples, load, make_samples, steps, world
+
+import gpuload
+from gpuload import ArgumentError, Augment, Buckets, StateError
+from gpuload.read.reader import Reader
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("buckets")
+    gpuload.pack(make_samples(), folder, workers=1, maxcount=7, shuffle=False)
+    return folder / "train"
+
+
+@pytest.fixture(scope="module")
+def three_epochs(packed: Path) -> list[Step]:
+    loader = load(packed)
+    assert len(loader) == 12
+    return steps([loader], epochs=3)
+
+
+def test_each_batch_is_of_one_bucket_and_its_samples_belong_there(packed: Path, three_epochs: list[Step]) -> None:
+    texts = {int(i): text for index, text in load(packed, fields=("index", "text"), drop_last=False)
+             for i, text in zip(index, text, strict=True)}  # fmt: skip
+    assert all(texts[sample] == str(bucket) for bucket, samples, _ in three_epochs for sample in samples)
+    assert {bucket for bucket, _, _ in three_epochs} == {0, 1, 2, 3}
+    assert all(len(samples) == 12 for _, samples, _ in three_epochs)
+
+
+def test_what_is_left_comes_in_the_next_epoch(packed: Path) -> None:
+    """13 epochs of 144 samples are 12.48 passes, of which at most 4 × 11 samples wait."""
+    counts = Counter(all_samples(steps([load(packed)], epochs=13)))
+    assert set(counts) == set(range(COUNT)) and set(counts.values()) <= {10, 11, 12, 13}
+    assert sum(counts.values()) == 13 * 144 and sum(count >= 12 for count in counts.values()) > 150 - 44
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_divide_the_same_batches(packed: Path, three_epochs: list[Step], ranks: int) -> None:
+    assert steps(world(packed, ranks, 12 // ranks), epochs=3) == three_epochs
+
+
+def test_both_decoders_get_the_same_samples(packed: Path, three_epochs: list[Step]) -> None:
+    found = steps([load(packed, decoder="dali")], epochs=3)
+    assert [step[:2] for step in found] == [step[:2] for step in three_epochs]
+    pixels = [np.frombuffer(b"".join(step[2] for step in steps_), np.uint8) for steps_ in (found, three_epochs)]
+    assert np.abs(pixels[0].astype(int) - pixels[1]).mean() < 1
+    both = steps([load(packed, decoder="both", cpu_share=0.5)])
+    assert [step[:2] for step in both] == [step[:2] for step in three_epochs[:12]]
+
+
+@pytest.mark.parametrize("stop", [7, 12])
+def test_resumes_with_other_ranks(packed: Path, three_epochs: list[Step], stop: int) -> None:
+    loaders = world(packed, 2, 6)
+    steps(loaders)
+    steps(loaders, stop=stop)
+    states = [loader.state_dict() for loader in loaders]
+    assert states[0] == states[1] and len(str(states[0])) < 1000
+    resumed = world(packed, 3, 4)
+    for loader in resumed:
+        loader.load_state_dict(states[0])
+    assert steps(resumed, epochs=2) == three_epochs[12 + stop :]
+
+
+def test_leaving_a_loop_early_changes_no_later_epoch(packed: Path, three_epochs: list[Step]) -> None:
+    loader = load(packed)
+    steps([loader], stop=3)
+    assert steps([loader], epochs=2) == three_epochs[12:]
+    loader.set_epoch(0)
+    assert steps([loader], epochs=2) == three_epochs[:24]
+
+
+@pytest.mark.parametrize("ranks", [4])
+def test_every_sample_once_without_drop_last(packed: Path, ranks: int) -> None:
+    loaders = world(packed, ranks, 12, drop_last=False)
+    for _ in range(2):
+        found = [part for parts in zip(*loaders, strict=True) for part in parts]
+        samples = [int(sample) for _, index, *_ in found for sample in index]
+        assert sorted(samples) == list(range(COUNT))
+        assert {len(loader) for loader in loaders} == {len(found) // ranks}
+    shapes = [tuple(images.shape[1:]) for images, *_ in found]
+    assert all(len(set(shapes[step : step + ranks])) == 1 for step in range(0, len(shapes), ranks))
+    whole = load(packed, 12 * ranks, drop_last=False)
+    state = None
+    for number, _ in enumerate(whole):
+        state = whole.state_dict() if number == len(whole) - 3 else state
+    resumed = world(packed, 2, 6 * ranks, drop_last=False)
+    for loader in resumed:
+        assert state is not None
+        loader.load_state_dict(state)
+    (again, expected) = (load(packed, 12 * ranks, drop_last=False) for _ in range(2))
+    again.load_state_dict(state)
+    assert steps([again]) == steps([expected])[-2:]
+    assert len([0 for _ in zip(*resumed, strict=True)]) == 2
+
+
+def test_in_stored_order(packed: Path) -> None:
+    found = steps([load(packed, shuffle=False)])
+    for bucket in range(4):
+        samples = [sample for number, rows, _ in found if number == bucket for sample in rows]
+        assert samples == sorted(samples)
+    assert sorted(all_samples(found)) == list(range(COUNT))
+
+
+def test_subsets_mixtures_and_weights(packed: Path) -> None:
+    subset = gpuload.Dataset(packed).subset(range(0, COUNT, 2))
+    counts = Counter(all_samples(steps([load(subset)], epochs=8)))
+    assert set(counts) <= set(range(0, COUNT, 2)) and max(counts.values()) <= 9
+    assert steps(world(subset, 2, 6)) == steps([load(subset)])
+
+    mixed = gpuload.mix([(packed, 0.5), (subset, 0.5)])
+    expected = steps([load(mixed)], epochs=2)
+    assert steps(world(mixed, 2, 6), epochs=2) == expected
+    often = np.where(np.arange(COUNT) < 10, 20.0, 1.0)
+    expected = steps([load(packed, weights=often)], epochs=2)
+    assert steps(world(packed, 2, 6, weights=often), epochs=2) == expected
+    counts = Counter(all_samples(expected))
+    assert min(counts[sample] for sample in range(10)) > 3
+    assert len(steps([load(packed, balance="label", steps_per_epoch=5)])) == 5
+    for data, options in ((mixed, {}), (packed, {"weights": often})):
+        loader = load(data, **options)
+        steps([loader], stop=5)
+        resumed = load(data, **options)
+        resumed.load_state_dict(loader.state_dict())
+        assert steps([resumed], epochs=2) == steps([load(data, **options)], epochs=2)[5:]
+
+
+def test_masks_and_views(tmp_path: Path) -> None:
+    samples = (
+        {**sample, "mask": np.full(SHAPES[int(sample["text"])][::-1], number % 200, np.uint8)}
+        for number, sample in enumerate(make_samples())
+    )
+    gpuload.pack(samples, tmp_path, workers=1, maxcount=20)
+    views = [AUGMENT, Augment(crop="center_cover", dtype="uint8", flip=1)]
+    loader = load(tmp_path / "train", augment=views, fields=("image", "mask", "bucket", "crop_top_left"))
+    for images, masks, bucket, places in loader:
+        size = SIZES[int(bucket[0])]
+        assert [tuple(view.shape[-2:]) for view in (*images, *masks)] == [size] * 4
+        assert all(bool((mask == mask[:, :1, :1]).all()) for mask in masks) and [len(place) for place in places] == [
+            12,
+            12,
+        ]
+
+
+def test_what_a_model_is_told_of_size_and_crop(packed: Path) -> None:
+    loader = load(packed, fields=("image", "index", "bucket", "original_size", "crop_top_left"))
+    for _, _, bucket, sizes, places in loader:
+        width, height = SHAPES[int(bucket[0])]
+        assert sizes.tolist() == [[height, width]] * 12
+        assert places.tolist() == [[0, 0]] * 12  # each image has the shape of its bucket
+    one_size = load(packed, buckets=[(16, 16)], fields=("original_size", "crop_top_left"), drop_last=False)
+    tops = [
+        (tuple(size), tuple(place))
+        for sizes, places in one_size
+        for size, place in zip(sizes.tolist(), places.tolist(), strict=True)
+    ]
+    assert {place[0] for size, place in tops if size == (64, 32)} <= set(range(17))
+    assert len({place for size, place in tops if size == (64, 32)}) > 5
+    assert all(place == (0, 0) for size, place in tops if size == (40, 40))
+
+
+def test_a_rare_bucket_holds_few_samples_in_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that wait are copied once each, and only those of this rank."""
+    copied: list[int] = []
+    real = Reader.copy
+    monkeypatch.setattr(Reader, "copy", lambda self, samples: copied.extend(samples.tolist()) or real(self, samples))  # type: ignore[func-returns-value]
+    loaders = world(packed, 2, 6)
+    expected = steps(loaders, epochs=4)
+    assert 0 < len(copied) < len(all_samples(expected)) * 0.8
+    for loader in loaders:
+        assert len(loader._reader._held) <= 4 * 6  # type: ignore[attr-defined]
+
+
+def test_checksums_are_compared_of_shards_that_are_only_looked_up(packed: Path) -> None:
+    loader = load(packed, verify="sha256")
+    steps([loader], epochs=2)
+    resumed = load(packed, verify="sha256")
+    resumed.load_state_dict(loader.state_dict())
+    assert steps([resumed]) == steps([load(packed)], epochs=3)[24:]
+
+
+@pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: str) -> None:
+    gpuload.pack(make_samples(), tmp_path, workers=1, maxcount=20, shuffle=False)
+    dataset = gpuload.Dataset(tmp_path / "train")
+    rows = dataset.rows(2)
+    at, size = (rows.column(f"image_{what}")[3].as_py() for what in ("offset", "bytes"))
+    path = dataset.shard_paths[2]
+    assert isinstance(path, Path)
+    data = bytearray(path.read_bytes())
+    data[at : at + size] = bytes(size)
+    path.write_bytes(data)
+    options: dict[str, Any] = {"decoder": decoder, "on_corrupt": on_corrupt, "max_corrupt": 9, "drop_last": False}
+    with load(tmp_path / "train", 1, **options) as loader:  # batches of one: another bucket's sample may take its place
+        found = [(tuple(images.shape[2:]), int(bucket[0])) for images, _, bucket, *_ in loader]
+        assert len(found) == COUNT and all(SIZES[bucket] == size for size, bucket in found)
+        assert loader.report().corrupt == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"augment": Augment(16)}, r"augment: has size=16, and buckets= gives the sizes. Leave it out"),
+        ({"buckets": None}, r"augment: has no size, and there are no buckets"),
+        ({"buckets": None, "augment": Augment(16)}, "fields: 'bucket' is the number of a batch's bucket, and there are none"),
+        ({"batch_size": 200}, "larger than .* so an epoch has no batch"),
+        ({"buckets": [(16, 16), (16, 16)]}, r"\(16, 16\) is there twice"),
+        ({"buckets": 16}, r"DaliIterator\(buckets=16\): expected \(height, width\) pairs"),
+        ({"weights": np.ones(COUNT), "drop_last": False}, "with balance or weights each epoch has other samples"),
+        ({"batch_transforms": [gpuload.batchwise.CenterHole(12)], "fields": ("image",)}, "CenterHole"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(packed: Path, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        load(packed, **options)
+
+
+def test_mixtures_without_drop_last_are_refused(packed: Path) -> None:
+    with pytest.raises(ArgumentError, match="with a mixture each epoch has other samples in a bucket"):
+        load(gpuload.mix([(packed, 0.5), (packed, 0.5)]), drop_last=False)
+
+
+def test_states_of_other_buckets_and_batches_are_refused(packed: Path) -> None:
+    state = load(packed).state_dict()
+    with pytest.raises(
+        StateError, match=r"global batches of 12 samples .* this loader's have 24.*batch_size=12 / world"
+    ):
+        world(packed, 2, 12)[0].load_state_dict(state)
+    for loader in (load(packed, buckets=SIZES[::-1]), load(packed, drop_last=False)):
+        with pytest.raises(StateError, match="was made with buckets=, this loader is with them, or they or drop_last"):
+            loader.load_state_dict(state)
+    plain = load(packed, buckets=None, augment=Augment(8), fields=("image",))
+    with pytest.raises(StateError, match="was made with buckets=, this loader is without"):
+        plain.load_state_dict(state)
+    with pytest.raises(StateError, match="was made without buckets=, this loader is with"):
+        load(packed).load_state_dict(plain.state_dict())
+    with pytest.raises(StateError, match="bucket_batch=None, expected a whole number"):
+        load(packed).load_state_dict({name: value for name, value in state.items() if name != "bucket_batch"})
+    load(packed, buckets=Buckets(SIZES)).load_state_dict(state)

@@ -1,0 +1,226 @@
+"""Buckets: which size each image gets, and the global batches that follow, compared with a plain loop."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuload.errors import ArgumentError
+from gpuload.order import bucketed
+from gpuload.order.bucketed import BucketBatch, BucketedStream, WholeBucketedEpochs, by_rest
+from gpuload.order.buckets import Buckets
+from gpuload.order.interleaving import ShuffledBlocks
+from gpuload.order.position import Position
+from gpuload.order.stream import Stream
+
+
+def number(sizes: Any, width: int, height: int) -> int:
+    return int(Buckets(sizes).numbers([width], [height])[0])
+
+
+def test_the_nearest_bucket_is_that_of_the_nearest_ratio() -> None:
+    sizes = [(100, 100), (100, 200), (100, 400)]
+    assert [number(sizes, width, 100) for width in (50, 100, 141, 142, 200, 282, 283, 900)] == [0, 0, 0, 1, 1, 1, 2, 2]
+
+
+def test_between_two_buckets_is_the_narrower_one() -> None:
+    assert number([(100, 400), (100, 100)], 200, 100) == 1
+    assert number([(200, 100), (100, 200)], 64, 64) == 0
+
+
+def test_of_buckets_of_one_shape_it_is_the_nearest_area() -> None:
+    sizes = [(512, 512), (128, 128), (128, 256)]
+    assert [number(sizes, side, side) for side in (10, 256, 257, 2000)] == [1, 1, 0, 0]
+
+
+def test_sizes_of_an_area() -> None:
+    """Those that SDXL was trained with, as far as they are of this aspect and below this area."""
+    found = Buckets(area=1024 * 1024).all_sizes
+    assert found[0] == (1344, 768) and found[-1] == (768, 1344) and (832, 1216) in found and (1024, 1024) in found
+    assert all(h % 64 == w % 64 == 0 and h * w <= 1 << 20 and max(h, w) <= 2 * min(h, w) for h, w in found)
+    assert [w / h for h, w in found] == sorted(w / h for h, w in found)
+    assert len(found) == 9
+    assert Buckets(area=100, step=10, max_aspect=1).all_sizes == ((10, 10),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({}, "expected one of them, found neither"),
+        ({"sizes": [(8, 8)], "area": 64}, "found both"),
+        ({"sizes": [(8, 8)], "step": 8}, "is for area="),
+        ({"sizes": [(8, 8), (16, 8), (8, 8)]}, r"\(8, 8\) is there twice"),
+        ({"sizes": []}, "expected .* pairs"),
+        ({"sizes": [8, 8]}, "expected .* pairs"),
+        ({"area": 63}, "no size fits"),
+        ({"area": 1 << 20, "max_aspect": 0.5}, "max_aspect=0.5.*a number from 1"),
+        ({"area": 1 << 20, "step": 1}, "expected at most 256. Use a larger step"),
+    ],
+)
+def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ArgumentError, match=match):
+        Buckets(**arguments)
+
+
+# The order
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_portions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucketed, "_LEAST_PLANNED", 50)
+        yield
+
+
+class Data:
+    """All that a stream asks of a data set."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.shard_sizes = np.array(sizes)
+
+    def __len__(self) -> int:
+        return int(self.shard_sizes.sum())
+
+
+def stream_of(shards: list[list[int]], seed: int = 0) -> Stream:
+    datasets: Any = tuple(map(Data, shards))
+    shares = ShuffledBlocks((1 / len(shards),) * len(shards), seed)
+    return Stream(datasets, shares, seed=seed, window=2, shuffle=True)
+
+
+def numbers_of(shards: list[list[int]], buckets: int, seed: int = 0) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    share = 0.5 ** np.arange(buckets)
+    return tuple(rng.choice(buckets, sum(sizes), p=share / share.sum()).astype(np.uint8) for sizes in shards)
+
+
+def batch_list(stream: BucketedStream, position: int, stop: int) -> list[BucketBatch]:
+    found = []
+    while position < stop:
+        found.append(stream.batch_at(position))
+        position = found[-1].stop
+    return found
+
+
+def plain(batches: list[BucketBatch]) -> list[Any]:
+    return [(batch.start, batch.stop, batch.bucket, batch.members.tolist()) for batch in batches]
+
+
+def by_a_loop(stream: Stream, numbers: tuple[Any, ...], size: int, samples: int, epoch: int | None) -> list[Any]:
+    """(bucket, stream positions) of each global batch, by the rule itself."""
+    queues: dict[int, list[int]] = {}
+    batches = []
+    for position in range(samples):
+        (part,) = (part for part in stream.slices(position, position + 1) if len(part.rows))
+        bucket = int(numbers[part.source][part.order[part.start : part.stop]][0])
+        queue = queues.setdefault(bucket, [])
+        queue.append(position)
+        if len(queue) == size:
+            batches.append((bucket, queues.pop(bucket)))
+        if epoch is not None and (position + 1) % epoch == 0:
+            batches += sorted(queues.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+            queues = {}
+    return batches
+
+
+SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHARDS, st.integers(1, 5), st.integers(1, 20), st.booleans())
+def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: int, whole: bool) -> None:
+    numbers = numbers_of([shards], buckets)
+    counts = np.bincount(numbers[0], minlength=buckets) if whole else None
+    found = BucketedStream(stream_of([shards]), numbers, buckets, size, counts)
+    expected = by_a_loop(stream_of([shards]), numbers, size, 3 * sum(shards), sum(shards) if whole else None)
+    batches = batch_list(found, 0, sum(len(positions) for _, positions in expected))
+    assert [(batch.bucket, batch.members["position"].tolist()) for batch in batches] == expected
+
+
+@settings(max_examples=12, deadline=None)
+@given(SHARDS, SHARDS, st.integers(1, 3), st.integers(1, 12))
+def test_mixtures_are_divided_by_the_same_rule(one: list[int], other: list[int], buckets: int, size: int) -> None:
+    numbers = numbers_of([one, other], buckets)
+    expected = by_a_loop(stream_of([one, other]), numbers, size, 200, None)
+    found = batch_list(BucketedStream(stream_of([one, other]), numbers, buckets, size, None), 0, len(expected) * size)
+    assert [(batch.bucket, batch.members["position"].tolist()) for batch in found] == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(SHARDS, st.integers(1, 4), st.integers(1, 20), st.integers(0, 400), st.booleans())
+def test_going_to_a_position_is_the_same_as_coming_there(
+    shards: list[int], buckets: int, size: int, position: int, knows_shards: bool
+) -> None:
+    numbers = numbers_of([shards], buckets)
+    ends = np.cumsum([0, *shards])
+    by_shard = np.array([np.bincount(numbers[0][a:b], minlength=buckets) for a, b in pairwise(ends)])
+    at_once = BucketedStream(stream_of([shards]), numbers, buckets, size, None, by_shard if knows_shards else None)
+    stepwise = BucketedStream(stream_of([shards]), numbers, buckets, size, None)
+    if knows_shards:
+        at_once._seek(position, by_shard)
+    expected = plain(batch_list(stepwise, 0, position + 3 * size))
+    after = position // size
+    assert plain(batch_list(at_once, position, position + 3 * size)) == expected[after : after + len(expected)]
+    waiting = stepwise.waiting()["position"], at_once.waiting()["position"]
+    at_once_known = set(waiting[1].tolist())
+    assert {p for p in waiting[0].tolist() if p < at_once._next} == {p for p in at_once_known if p < stepwise._next}
+
+
+def test_going_far_looks_at_few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at all passes before it: what is in the queues lies in the last windows."""
+    shards = [50] * 40
+    numbers = numbers_of([shards], 3)
+    by_shard = np.array([np.bincount(part, minlength=3) for part in np.split(numbers[0], 40)])
+    stream = BucketedStream(stream_of([shards]), numbers, 3, 32, None, by_shard)
+    read: list[tuple[int, int]] = []
+    real = stream._read
+    monkeypatch.setattr(stream, "_read", lambda begin, end: read.append((begin, end)) or real(begin, end))  # type: ignore[func-returns-value]
+    position = 1000 * 2000 // 32 * 32
+    assert stream.batch_at(position).start == position
+    assert min(begin for begin, _ in read) > position - 2000
+
+
+def test_ranks_wait_for_their_own_rows_alone() -> None:
+    numbers = numbers_of([[100, 80, 90]], 3)
+    counts = np.bincount(numbers[0], minlength=3)
+    for whole in (None, counts):
+        streams = [
+            BucketedStream(stream_of([[100, 80, 90]]), numbers, 3, 24, whole, rank=rank, world_size=3)
+            for rank in range(3)
+        ]
+        for position in (0, 48, 240):
+            batches = [stream.batch_at(position) for stream in streams]
+            assert len({batch.start for batch in batches}) == 1
+            own = [set(stream.waiting()["position"].tolist()) for stream in streams]
+            assert not own[0] & own[1] and not own[1] & own[2] and not own[0] & own[2]
+            assert set(batches[0].members["position"].tolist()) <= own[0] | own[1] | own[2]
+
+
+def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
+    assert by_rest([0, 2, 5, 2]) == [2, 1, 3]
+    counts = (26, 7, 3)  # batches of 12: two whole ones, then 7, 3 and 2
+    epochs = [WholeBucketedEpochs(36, 12, False, rank, 4, counts) for rank in range(4)]
+    assert [e.batches for e in epochs] == [5] * 4
+    start = epochs[0].start(2)
+    parts = [[*e.parts(start), *e.empty_parts(start)] for e in epochs]
+    sizes = np.array([[stop - first for first, stop, _ in of_rank] for of_rank in parts])
+    assert sizes.T.tolist() == [[3, 3, 3, 3], [3, 3, 3, 3], [2, 2, 2, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
+    assert [stop for _, _, stop in parts[3]] == [84, 96, 103, 106, 108]
+    assert epochs[3].empty_part(start) == (106, 106, 106)
+    assert list(epochs[0].parts(Position(2, 72, 31))) == [(103, 104, 106), (106, 107, 108)]
+    covered = Counter(p for of_rank in parts for first, stop, _ in of_rank for p in range(first, stop))
+    assert covered == Counter(range(72, 108))
+
+
+def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many at a time, the batches are the same."""
+    numbers = numbers_of([[300, 300]], 4)
+    make = lambda: BucketedStream(stream_of([[300, 300]]), numbers, 4, 16, None)  # noqa: E731
+    expected = plain(batch_list(make(), 0, 1600))
+    monkeypatch.setattr(bucketed, "_PLANNED", 7)
+    assert plain(batch_list(make(), 0, 1600)) == expected
