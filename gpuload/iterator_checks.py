@@ -88,6 +88,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "graph": optional(function("a function of images and random numbers, made of DALI's operators")),
     "output": choice(*get_args(Output)),
     "window": COUNT,
+    "lanes": COUNT,
     "cache": optional(PATH),
     "cache_size": optional(CACHE_SIZE),
     "verify": optional(choice("sha256")),

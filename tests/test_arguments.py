@@ -179,6 +179,7 @@ LOADER: dict[str, Wrong] = {
     "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
+    "lanes": COUNT,
     "cache": CACHE,
     "cache_size": CACHE_SIZE,
     "verify": or_none(words("sha256")),

@@ -82,7 +82,7 @@ class Reader:
             if self._entered != place:
                 self._store.plan(order.upcoming(first))
                 needed = _shards_of(order, first, last + 1)
-                following = filter(self._store.ready, _shards_of(order, last + 1, last + 2))
+                following = filter(self._store.ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
                 self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:
