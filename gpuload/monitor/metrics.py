@@ -31,8 +31,9 @@ class Metrics(NamedTuple):
         reads shards into memory.
     queue_depth: mean number of batches that were ready when training asked for the next: near `prefetch` training
         limits, near 0 the loader. NaN with DALI.
-    binds: the stage that limits: "training", "disk", "read", "decode" or "hand_over" (see
+    binds: the stage that limits: "training", "download", "disk", "read", "decode" or "hand_over" (see
         `gpuload.monitor.binding`); "none" before the second batch.
+    download_s: of read_s, how long reading waited for shards of a set at a URL that were still downloaded.
     bad_samples: that did not decode and were replaced. epoch, position: the epoch, and how many of its samples all
         ranks together have been handed.
     """
@@ -56,6 +57,7 @@ class Metrics(NamedTuple):
     bad_samples: int
     epoch: int
     position: int
+    download_s: float = 0.0
 
 
 class Totals(NamedTuple):
@@ -73,6 +75,7 @@ class Totals(NamedTuple):
     disk_s: float = 0.0
     ready: float = 0.0
     bad_samples: int = 0
+    download_s: float = 0.0
 
 
 _NOTHING = Totals()
@@ -126,6 +129,7 @@ class Meter:
             self._disk_s(),
             before[10] + decoded.queue_depth,
             self.bad_samples,
+            before[12] + batch.download_s,
         )
         self._totals = totals = tuple.__new__(Totals, numbers)  # half of what calling it takes
         self._kept[totals[0] % _KEPT] = totals
@@ -164,7 +168,7 @@ class Meter:
 def _difference(then: Totals, now: Totals, epoch: int, position: int) -> Metrics:
     steps, images, stored = now[0] - then[0], now[1] - then[1], now[2] - then[2]
     for_read, for_decode, hand_over = now[4] - then[4], now[5] - then[5], now[6] - then[6]
-    disk_s = now[9] - then[9]
+    disk_s, download_s = now[9] - then[9], now[12] - then[12]
     waited = for_read + for_decode + hand_over
     seconds = now[3] - then[3] + waited
     is_empty = seconds <= 0
@@ -184,8 +188,9 @@ def _difference(then: Totals, now: Totals, epoch: int, position: int) -> Metrics
         now[8] - then[8],
         disk_s,
         (now[10] - then[10]) / steps if steps else math.nan,
-        binding_stage(seconds, for_read, for_decode, hand_over, disk_s),
+        binding_stage(seconds, for_read, for_decode, hand_over, disk_s, download_s),
         now[11] - then[11],
         epoch,
         position,
+        download_s,
     )

@@ -66,7 +66,7 @@ class Batch:
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
     stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
-        images together, as they are stored.
+        images together, as they are stored. download_s: of read_s, how long it waited for shards to be downloaded.
     """
 
     encoded: EncodedBatch
@@ -77,6 +77,7 @@ class Batch:
     stop: int
     read_s: float
     image_bytes: int = 0
+    download_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -93,6 +94,7 @@ class Batch:
             self.stop,
             self.read_s,
             int(encoded.spans[:, 1].sum()),
+            self.download_s,
         )
 
     def draws(self, number: int) -> F64:

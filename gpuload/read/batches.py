@@ -47,19 +47,21 @@ class BatchReader:
         self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
         self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
         self._stream, self._masks = stream, masks
+        self._at_once = 1 if any(dataset.cache is not None for dataset in datasets) else _READ_AT_ONCE
 
     def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         """As `read`, some parts at a time, for a loop that begins."""
         for reader in self._readers:
             reader.begin()
         some: list[Part] = []
-        samples = 0
+        samples, enough = 0, min(self._at_once, _READ_AT_ONCE)
         for part in parts:
             some.append(part)
             samples += part.samples
-            if samples >= _READ_AT_ONCE:
+            if samples >= enough:
                 yield from self.read(some, augments)
-                some, samples = [], 0
+                # Of a set at a URL, the first batch does not wait for the shards of later ones.
+                some, samples, enough = [], 0, min(2 * samples, _READ_AT_ONCE)
         if some:
             yield from self.read(some, augments)
 
@@ -68,7 +70,7 @@ class BatchReader:
 
         Adjoining parts are read at once and divided afterwards. augments: each makes a view of every batch.
         """
-        begun = time.perf_counter()
+        begun, waited_s = time.perf_counter(), self.download_s()
         batches: list[Batch] = []
         while len(batches) < len(parts):
             adjoining = [parts[len(batches)]]
@@ -78,7 +80,8 @@ class BatchReader:
                 adjoining.append(part)
             batches += self._read_adjoining(adjoining, augments)
         each_s = (time.perf_counter() - begun) / len(batches)
-        return [replace(batch, read_s=each_s) for batch in batches]
+        download_s = (self.download_s() - waited_s) / len(batches)
+        return [replace(batch, read_s=each_s, download_s=download_s) for batch in batches]
 
     def _read_adjoining(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
@@ -115,6 +118,13 @@ class BatchReader:
         for reader in self._readers:
             busy += reader.ahead.busy_s
         return busy
+
+    def download_s(self) -> float:
+        """How long reading has waited for downloads so far."""
+        waited = 0.0
+        for reader in self._readers:
+            waited += reader.download_s
+        return waited
 
     def check(self, look: bool = False) -> None:
         """As `Reader.check`."""

@@ -56,6 +56,11 @@ class Reader:
         self.ahead = ReadAhead(verify)
         weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that nobody closed
 
+    @property
+    def download_s(self) -> float:
+        """Seconds that reading has waited for shards that were still downloaded."""
+        return self._store.waited_s
+
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
         bus_errors.install()  # where another handler took its place since the last loop

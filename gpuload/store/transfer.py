@@ -146,7 +146,7 @@ class _File:
 
 
 async def _in_thread(function: Callable[..., None], *args: Any) -> None:
-    """Where it is cancelled, it still waits for the thread: the file's handle may be closed, and used again, after it."""
+    """Where it is cancelled, it still waits for the thread: then the file may be closed, and its number used again."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         await asyncio.shield(running)
