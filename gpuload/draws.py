@@ -28,6 +28,9 @@ Draws = Callable[[int], F64]
 #   key                                          what is drawn                                    by
 #   (seed, epoch, SHARDS)                        order of the shards of a pass                    order/epoch.py
 #   (seed, epoch, SAMPLES, window)               order of the samples of a window                 order/epoch.py
+#   (seed, SHARDS)                               which shards are in which lane                   order/lanes.py
+#   (seed, epoch, SHARDS, lane)                  order of the shards of a lane                    order/lanes.py
+#   (seed, epoch, SAMPLES, lane, window)         order of the samples of a window of a lane       order/lanes.py
 #   (seed, MIXTURE, data set)                    the seed of one data set of a mixture            order/stream.py
 #   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/stream.py
 #   (seed, epoch, AUGMENT), the first view       crop and flips: CROP_DRAWS of each sample        augment/augment.py

@@ -27,11 +27,13 @@ class Timing(NamedTuple):
     decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
         when a batch is ready: with it, until the batch was taken.
     wait_s: how long the training loop waited for it.
+    download_s: of read_s, how long it waited for shards that were still downloaded.
     """
 
     read_s: float
     decode_s: float
     wait_s: float
+    download_s: float = 0.0
 
 
 class Handed(NamedTuple):
@@ -108,7 +110,7 @@ class HandOver:
                     fields = self._collate(batch, decoded, self._arrays, tuple(guarded.faults))
                 at = start._replace(samples=batch.stop - start.begin)
                 waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
-                yield Handed(fields, at, Timing(batch.read_s, decoded.seconds, waited_s))
+                yield Handed(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
                 asked = self._meter.ask()
             check_current(is_current())  # a decoder that was closed ends
             self._reader.check(look=True)
@@ -131,5 +133,5 @@ class HandOver:
             fields = self._collate(last, nothing, self._arrays)
             at = start._replace(samples=last.stop - start.begin)
             self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
-            yield Handed(fields, at, Timing(last.read_s, 0.0, 0.0))
+            yield Handed(fields, at, Timing(last.read_s, 0.0, 0.0, last.download_s))
             self._meter.ask()

@@ -27,6 +27,7 @@ from gpuload.monitor.metrics import Meter, Metrics
 from gpuload.order.bucket_plan import plan_buckets
 from gpuload.order.buckets import Buckets
 from gpuload.order.global_batches import find_epochs
+from gpuload.order.lanes import find_share, node_lanes
 from gpuload.order.mixedness import warn_of_sorted_shards
 from gpuload.order.mixture import Mixture, interleave, open_data
 from gpuload.order.position import Position, RunIdentity
@@ -99,6 +100,11 @@ class DaliIterator(NotSupported):
     steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
         data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
     window: shards whose samples are mixed with one another at a time. More of them mix better and take more memory.
+    lanes: for several nodes that read a set at a URL: the shards are divided among so many lanes, each mixed in windows
+        of its own, and each batch of all ranks takes equally many samples of every lane. Where the number of ranks
+        divides `lanes`, which divides the samples of a step over all ranks, each rank reads its own lanes alone; a
+        rank's samples of a short last batch may then be up to lanes / world_size more than another's. The order does
+        not depend on the ranks. Not for mixtures, `balance`, `weights` or shuffle=False.
     cache: for a set at a URL, the folder into which shards are downloaded before they are needed, each once for all
         processes on this machine; by default $GPULOAD_CACHE, else gpuload in the user's cache folder.
     cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
@@ -183,6 +189,7 @@ class DaliIterator(NotSupported):
         output: Output = "torch",
         window: int = 8,
         function_processes: int = 0,
+        lanes: int = 1,
         cache: str | Path | None = None,
         cache_size: int | str | None = None,
         verify: Literal["sha256"] | None = None,
@@ -200,7 +207,8 @@ class DaliIterator(NotSupported):
         assert buckets is None or isinstance(buckets, Buckets)  # the rule gives them
         self.buckets = buckets
         self._schedule = Schedule(augment, buckets.all_sizes if buckets else ())
-        self.shuffle, self.seed, self.window, self.steps_per_epoch = shuffle, seed, window, steps_per_epoch
+        self.shuffle, self.seed, self.window, self.lanes = shuffle, seed, window, lanes
+        self.steps_per_epoch = steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
         samplings = find_samplings(
@@ -211,9 +219,12 @@ class DaliIterator(NotSupported):
             num_samples=num_samples,
             shuffle=shuffle,
         )
-        self._epochs = find_epochs(self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples)
+        own_lanes = find_share(lanes, self._datasets, samplings, self.ranks, shuffle=shuffle, batch_size=batch_size)
+        self._epochs = find_epochs(
+            self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples, own_lanes
+        )
         plan = plan_buckets(
-            buckets, self._datasets, samplings, drop_last=self.drop_last, steps_per_epoch=steps_per_epoch
+            buckets, self._datasets, samplings, drop_last=self.drop_last, steps_per_epoch=steps_per_epoch, lanes=lanes
         )
         if plan is not None:
             self._epochs = plan.epochs(self._epochs)
@@ -247,12 +258,19 @@ class DaliIterator(NotSupported):
         self.cpu_share = share if self.decoder == "both" else None
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        check_space(self._datasets, window, batch_size)
+        check_space(self._datasets, window, batch_size, node_lanes(lanes, own_lanes, self.ranks))
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
         make_stream = partial(
-            Stream, self._datasets, interleave(mixture, seed), samplings, seed=seed, window=window, shuffle=shuffle
+            Stream,
+            self._datasets,
+            interleave(mixture, seed),
+            samplings,
+            seed=seed,
+            window=window,
+            shuffle=shuffle,
+            lanes=lanes,
         )
         open_stream = partial(
             open_reader if plan is None else partial(open_bucketed, plan, self._epochs),
@@ -291,7 +309,7 @@ class DaliIterator(NotSupported):
             rank=self.ranks.rank,
         )
         if shuffle:
-            warn_of_sorted_shards(self._datasets, window)
+            warn_of_sorted_shards(self._datasets, window * lanes)
         self._identity = RunIdentity(
             self.dataset,
             seed,
@@ -300,6 +318,7 @@ class DaliIterator(NotSupported):
             fingerprint_of(samplings),
             None if plan is None else plan.identity,
             None if plan is None else self._epochs.batch_size,
+            lanes,
         )
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
@@ -343,8 +362,8 @@ class DaliIterator(NotSupported):
         batch_size * world_size must be the same.
 
         Raises:
-            StateError: the state is of another data set, or of a loader with another seed, shuffle or window; or it is
-                further into its epoch than this loader's epochs are long.
+            StateError: the state is of another data set, or of a loader with another seed, shuffle, window or lanes; or
+                it is further into its epoch than this loader's epochs are long.
         """
         position = self._identity.load(state)
         if self.steps_per_epoch is None and position.samples > self._epochs.samples:
@@ -366,7 +385,12 @@ class DaliIterator(NotSupported):
             ArgumentError: on every rank: their data sets, settings or positions differ.
             GpuloadError: a rank did not call this within the time.
         """
-        settings = {"batch_size": self.batch_size, "drop_last": self.drop_last, "batches": len(self)}
+        settings = {
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "batches": len(self),
+            "lanes": self.lanes,
+        }
         compare_ranks(self.ranks, {**self.state_dict(), **settings}, timeout_s)
 
     def metrics(self, window: int | None = None) -> Metrics:

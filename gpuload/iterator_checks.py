@@ -90,6 +90,7 @@ ARGUMENTS: dict[str, Rule[Any]] = {
     "output": choice(*get_args(Output)),
     "window": COUNT,
     "function_processes": whole(0, _MOST),
+    "lanes": COUNT,
     "cache": optional(PATH),
     "cache_size": optional(CACHE_SIZE),
     "verify": optional(choice("sha256")),

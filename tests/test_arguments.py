@@ -182,6 +182,7 @@ LOADER: dict[str, Wrong] = {
     "output": words("torch", "numpy", "cupy"),
     "window": COUNT,
     "function_processes": whole(0, 4096),
+    "lanes": COUNT,
     "cache": CACHE,
     "cache_size": CACHE_SIZE,
     "verify": or_none(words("sha256")),

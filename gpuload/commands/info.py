@@ -24,20 +24,22 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     info.set_defaults(run=_info)
     info.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train, or its URL")
     info.add_argument("--window", type=int, default=8, metavar="N", help="shards mixed at a time (%(default)s)")
+    info.add_argument("--lanes", type=int, default=1, metavar="N", help="lanes of the order (%(default)s)")
     info.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples in a batch (%(default)s)")
 
 
 def _info(args: argparse.Namespace) -> int:
-    from gpuload.checks import COUNT, check_option
+    from gpuload.checks import COUNT, check_option, whole
     from gpuload.disk.dataset import Dataset
     from gpuload.order.mixedness import measure_mixing, smallest_good_window
 
     check_option("--window", args.window, COUNT)
     check_option("--batch-size", args.batch_size, COUNT)
     dataset = Dataset(args.folder)
-    mixing = measure_mixing(dataset, args.window, args.batch_size)
+    check_option("--lanes", args.lanes, whole(1, max(1, len(dataset.shard_paths))))
+    mixing = measure_mixing(dataset, args.window, args.batch_size, lanes=args.lanes)
     console = open_console()
-    console.print(_table(dataset, mixing, args.batch_size))
+    console.print(_table(dataset, mixing, args.batch_size, args.lanes))
     if mixing.is_poor:
         window = smallest_good_window(dataset, args.batch_size)
         remedy = f"use DaliIterator(window={window}), or pack again" if window else "pack again"
@@ -49,7 +51,7 @@ def _info(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
+def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int, lanes: int) -> "Table":
     from rich.filesize import decimal
     from rich.table import Table
 
@@ -72,6 +74,8 @@ def _table(dataset: "Dataset", mixing: "Mixing", batch_size: int) -> "Table":
         table.add_row("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}")
     table.add_row("fingerprint", dataset.fingerprint)
     table.add_row("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")
+    if lanes > 1:
+        table.add_row("lanes", f"{lanes}, each with such a window of its own")
     batches, left_out = divmod(len(dataset), batch_size)
     if left_out:
         unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"

@@ -60,13 +60,21 @@ class _Copy:
             lock = os.open(self.scratch, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return background().wait(self._run())
+                return self._copy()
             except BlockingIOError:
                 raise OutputError(f"{self.folder}: another process copies into it. Wait for its end") from None
             finally:
                 os.close(lock)
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written ({error.strerror}). Give another folder") from None
+
+    def _copy(self) -> Manifest:
+        try:
+            return background().wait(self._run())
+        except BaseException:
+            with suppress(OSError):  # it stays once the manifest is there, so that another call goes on
+                self.scratch.rmdir()
+            raise
 
     async def _run(self) -> Manifest:
         data = await read_manifest(self.objects, manifest_file.FILE_NAME)
@@ -87,7 +95,8 @@ class _Copy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self._file(index_file.FILE_NAME, self.folder / index_file.FILE_NAME)
+        path = self.folder / index_file.FILE_NAME
+        await fetch_file(self.objects, path.name, path, sha256=manifest.index_sha256)
         for name in (timm_info.FILE_NAME, "rejected.jsonl", "duplicates.jsonl"):
             with suppress(NoSuchObjectError):
                 await self._file(name, self.folder / name)
@@ -177,10 +186,12 @@ def parse_manifest(data: bytes, folder: Path, url: URL) -> Manifest:
     Raises:
         FormatError: it is damaged, or names a shard outside of its folder.
     """
-    (folder / manifest_file.FILE_NAME).write_bytes(data)
+    path = folder / manifest_file.FILE_NAME
+    path.write_bytes(data)
     try:
         manifest = Manifest.read(folder)
     except FormatError as error:
+        path.unlink()
         raise FormatError(str(error).replace(str(folder), str(url))) from None
     for info in manifest.shards:
         name = PurePosixPath(info.name)

@@ -5,6 +5,7 @@ file. With one batch per shard, opening costs O(shards), and reading the order, 
 shards costs O(window), whatever the number of samples.
 """
 
+import hashlib
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +16,16 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import index_schema
 
 FILE_NAME = "index.arrow"
+_BLOCK_BYTES = 1 << 20
+
+
+def index_sha256(path: Path) -> str:
+    """The SHA-256 of an index, for the manifest: what is fetched from a URL is compared with it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 class IndexWriter:

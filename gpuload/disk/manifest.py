@@ -40,6 +40,7 @@ class Manifest:
     width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
     mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
+    index_sha256: of `index.arrow`; None in sets that were packed before 2026-12.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -52,6 +53,7 @@ class Manifest:
     std: tuple[float, ...] | None = None
     pixels_from: int = 0
     packing: dict[str, Any] = field(default_factory=dict)
+    index_sha256: str | None = None
 
     @property
     def samples(self) -> int:
@@ -102,7 +104,10 @@ class Manifest:
         """Writes the file under a temporary name and renames it once it is complete."""
         path = folder / FILE_NAME
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
-        text = json.dumps({**head, "fingerprint": self.fingerprint, **asdict(self)}, indent=1, ensure_ascii=False)
+        values = asdict(self)
+        if self.index_sha256 is None:
+            del values["index_sha256"]
+        text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(path)

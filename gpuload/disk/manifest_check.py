@@ -1,5 +1,6 @@
 """What a `manifest.json` may hold: every value is checked before anything is opened, allocated or computed by it."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,13 @@ def _as_name(value: Any) -> str:
     if "\0" in name or len(name) > _MOST_TEXT:
         raise ValueError
     return name
+
+
+def _as_sha256(value: Any) -> str:
+    digest = as_text(value)
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ValueError
+    return digest
 
 
 def _as_object(value: Any) -> dict[str, Any]:
@@ -50,7 +58,9 @@ _SET: Mapping[str, Rule[Any]] = {
     "std": _LEVELS,
     "pixels_from": whole(0, 2**62),
     "packing": Rule("an object", _as_object),
+    "index_sha256": optional(Rule("64 hexadecimal digits", _as_sha256)),
 }
+_OPTIONAL = {"index_sha256"}  # what older sets lack
 
 
 def checked_values(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +89,7 @@ def _checked(where: str, found: Any, rules: Mapping[str, Rule[Any]]) -> dict[str
         raise ValueError(f"{where.rstrip('.')} is {shown(found)}")
     values = {}
     for name, rule in rules.items():
-        if name not in found and rules is not _FIELD:
+        if name not in found and rules is not _FIELD and name not in _OPTIONAL:
             raise ValueError(f"{where}{name} is missing")
         if name in found:
             try:

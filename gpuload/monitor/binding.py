@@ -7,16 +7,20 @@ from typing import Literal
 
 from gpuload.store.url import URL
 
-# training: the training loop itself, which is as it should be. disk: reading shards into memory. read: finding samples
-# in them and drawing their augmentation. decode: pixels. function: a function of `Augment(function=…)`. hand_over:
-# fields, batch transforms, arrays of the user's library. none: there were no batches yet.
-Stage = Literal["none", "training", "disk", "read", "decode", "function", "hand_over"]
+# training: the training loop itself, which is as it should be. download: fetching shards from a URL. disk: reading
+# shards into memory. read: finding samples in them and drawing their augmentation. decode: pixels. function: a function
+# of `Augment(function=…)`. hand_over: fields, batch transforms, arrays of the user's library. none: there were no
+# batches yet.
+Stage = Literal["none", "training", "download", "disk", "read", "decode", "function", "hand_over"]
 
 # Training that waits for less of its time than this is not held up: an epoch's first batches alone cost that much.
 WAIT_SHARE = 0.1
 # The thread that reads ahead is busy for a few thousandths of the time where the shards are in memory (10 ms a GiB),
 # and all the time where the disk is slower than the rest.
 DISK_SHARE = 0.8
+# Of the time that training waited for reading, which reading itself waited for downloads. Reading is some batches ahead
+# of training, so that the two do not cover the same batches.
+DOWNLOAD_SHARE = 0.5
 
 
 def binding_stage(
@@ -27,20 +31,24 @@ def binding_stage(
     disk_s: float,
     decode_s: float = 0.0,
     function_s: float = 0.0,
+    download_s: float = 0.0,
 ) -> Stage:
     """The stage that limits: training, unless it waited for 10 % of these seconds or more.
 
-    Then it is the disk, where the thread that reads ahead was busy for 80 % of the time and training did not mostly
-    wait for its own hand-over; else what training waited for longest. A function comes with the pixels: it limits where
-    its work took longer than that of decoding, or where that is not known, than half of the time.
+    Then it is downloading, where training mostly waited for reading, and reading for shards to be downloaded; the disk,
+    where the thread that reads ahead was busy for 80 % of the time and training did not mostly wait for its own
+    hand-over; else what training waited for longest. A function comes with the pixels: it limits where its work took
+    longer than that of decoding, or where that is not known, than half of the time.
     """
     waited = wait_read_s + wait_decode_s + hand_over_s
     if seconds <= 0:
         return "none"
-    if waited < WAIT_SHARE * seconds:
+    if not waited or waited < WAIT_SHARE * seconds:
         return "training"
     if hand_over_s > max(wait_read_s, wait_decode_s):
         return "hand_over"
+    if wait_read_s > wait_decode_s and download_s > DOWNLOAD_SHARE * wait_read_s:
+        return "download"
     if disk_s >= DISK_SHARE * seconds:
         return "disk"
     if wait_read_s > wait_decode_s:
@@ -62,6 +70,11 @@ class Setup:
 
 def advice(stage: Stage, setup: Setup) -> str:
     """What to change where a stage limits the speed; one or two sentences."""
+    if stage == "download":
+        return (
+            "Shards do not come from the URL any faster. On several nodes use lanes=, so that each downloads its "
+            "share; else a server nearby, a cache that holds the set, or `python -m gpuload fetch` beforehand"
+        )
     if stage == "disk":
         return (
             "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "

@@ -31,8 +31,9 @@ class Metrics(NamedTuple):
         reads shards into memory.
     queue_depth: mean number of batches that were ready when training asked for the next: near `prefetch` training
         limits, near 0 the loader. NaN with DALI.
-    binds: the stage that limits: "training", "disk", "read", "decode", "function" or "hand_over" (see
+    binds: the stage that limits: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
         `gpuload.monitor.binding`); "none" before the second batch.
+    download_s: of read_s, how long reading waited for shards of a set at a URL that were still downloaded.
     bad_samples: that did not decode and were replaced. epoch, position: the epoch, and how many of its samples all
         ranks together have been handed. function_s: work of functions of `Augment(function=…)`, in all threads or
         processes together; decode_s is without it, wait_decode_s with it.
@@ -58,6 +59,7 @@ class Metrics(NamedTuple):
     epoch: int
     position: int
     function_s: float
+    download_s: float = 0.0
 
 
 class Totals(NamedTuple):
@@ -76,6 +78,7 @@ class Totals(NamedTuple):
     ready: float = 0.0
     bad_samples: int = 0
     function_s: float = 0.0
+    download_s: float = 0.0
 
 
 _NOTHING = Totals()
@@ -130,6 +133,7 @@ class Meter:
             before[10] + decoded.queue_depth,
             self.bad_samples,
             before[12] + decoded.function_s,
+            before[13] + batch.download_s,
         )
         self._totals = totals = tuple.__new__(Totals, numbers)  # half of what calling it takes
         self._kept[totals[0] % _KEPT] = totals
@@ -168,7 +172,7 @@ class Meter:
 def _difference(then: Totals, now: Totals, epoch: int, position: int) -> Metrics:
     steps, images, stored = now[0] - then[0], now[1] - then[1], now[2] - then[2]
     for_read, for_decode, hand_over = now[4] - then[4], now[5] - then[5], now[6] - then[6]
-    disk_s, work_s, function_s = now[9] - then[9], now[8] - then[8], now[12] - then[12]
+    disk_s, work_s, function_s, download_s = now[9] - then[9], now[8] - then[8], now[12] - then[12], now[13] - then[13]
     waited = for_read + for_decode + hand_over
     seconds = now[3] - then[3] + waited
     is_empty = seconds <= 0
@@ -188,9 +192,10 @@ def _difference(then: Totals, now: Totals, epoch: int, position: int) -> Metrics
         work_s,
         disk_s,
         (now[10] - then[10]) / steps if steps else math.nan,
-        binding_stage(seconds, for_read, for_decode, hand_over, disk_s, work_s, function_s),
+        binding_stage(seconds, for_read, for_decode, hand_over, disk_s, work_s, function_s, download_s),
         now[11] - then[11],
         epoch,
         position,
         function_s,
+        download_s,
     )

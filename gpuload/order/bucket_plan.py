@@ -64,15 +64,21 @@ def plan_buckets(
     *,
     drop_last: bool,
     steps_per_epoch: int | None,
+    lanes: int = 1,
 ) -> BucketPlan | None:
     """The plan for a loader with these arguments; None without buckets. Costs O(samples).
 
     Raises:
-        ArgumentError: epochs would not be equally long.
+        ArgumentError: epochs would not be equally long, or there are lanes.
         ShardError: the size of a sample is not in the index.
     """
     if buckets is None:
         return None
+    if lanes != 1:
+        raise ArgumentError(
+            f"DaliIterator(buckets, lanes={lanes}): a batch of one size holds samples of any lanes, so that every node "
+            "would download every shard. Use lanes=1"
+        )
     is_whole = not drop_last and steps_per_epoch is None
     if is_whole and (len(datasets) > 1 or samplings is not None):
         what = "a mixture" if len(datasets) > 1 else "balance or weights"

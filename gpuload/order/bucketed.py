@@ -260,7 +260,7 @@ class WholeBucketedEpochs(Epochs):
         first = bisect_right(ends, samples)
         starts = [0, *ends][first:-1]
         for start, stop in zip(starts, ends[first:], strict=True):
-            yield (
+            yield Part(
                 *rank_part(position.begin + start, position.begin + stop, self.rank, self.world_size),
                 position.begin + stop,
             )

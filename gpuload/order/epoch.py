@@ -67,6 +67,10 @@ class EpochOrder:
             else self._shards[:0]
         )
 
+    def following(self, window: int) -> I64:
+        """The shards that are needed next, after those of a window."""
+        return self.window_shards(window + 1)
+
     def upcoming(self, window: int) -> I64:
         """The shards of a window and of those after it, and then of the next pass, as they will be needed."""
         return np.concatenate([self._shards[self._window_bounds[window] :], self._pass_shards(self._epoch + 1)])

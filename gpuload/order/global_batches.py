@@ -2,15 +2,33 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
+from gpuload.order.lanes import Share
 from gpuload.order.mixture import Mixture
 from gpuload.order.position import Position
 from gpuload.ranks import Ranks
 
-Part = tuple[int, int, int]  # of a global batch: first and last position, and where the global batch ends
+
+class Part(NamedTuple):
+    """A rank's part of a global batch: positions first..last-1 of the stream; with a share, those in its lanes.
+
+    stop: where the global batch ends.
+    """
+
+    first: int
+    last: int
+    stop: int
+    share: Share | None = None
+
+    @property
+    def samples(self) -> int:
+        if self.share is None:
+            return self.last - self.first
+        return self.share.before(self.last) - self.share.before(self.first)
 
 
 def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
@@ -34,6 +52,7 @@ class Epochs:
     """Where epochs begin in the stream, and this rank's parts of them.
 
     samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
+    share: the rank's lanes; None: its parts are those of `rank_part`.
     """
 
     samples: int
@@ -41,6 +60,7 @@ class Epochs:
     drop_last: bool
     rank: int
     world_size: int
+    share: Share | None = None
 
     @property
     def batches(self) -> int:
@@ -58,12 +78,12 @@ class Epochs:
 
     def parts(self, position: Position) -> Iterator[Part]:
         """This rank's parts of the global batches of the rest of an epoch, without an empty one."""
-        return (part for part in self._parts(position, position.samples) if part[0] < part[1])
+        return (part for part in self._parts(position, position.samples) if part.samples)
 
     def empty_part(self, position: Position) -> Part | None:
         """This rank's last part where all samples left go to the ranks before it, so that it keeps step with them."""
         rest = max(0, self.samples - position.samples) % self.batch_size
-        return next((part for part in self._parts(position, self.samples - rest) if part[0] == part[1]), None)
+        return next((part for part in self._parts(position, self.samples - rest) if not part.samples), None)
 
     def empty_parts(self, position: Position) -> list[Part]:
         """All of this rank's parts without samples; they are its last ones."""
@@ -76,7 +96,14 @@ class Epochs:
         for start in range(position.begin + samples, end, self.batch_size):
             stop = min(start + self.batch_size, end)
             if stop - start == self.batch_size or not self.drop_last:
-                yield *rank_part(start, stop, self.rank, self.world_size), stop
+                yield self._part(start, stop)
+
+    def _part(self, start: int, stop: int) -> Part:
+        """This rank's part of a global batch. By lanes, those of a short last one may differ by as many samples as a
+        rank has lanes."""
+        if self.share is not None:
+            return Part(start, stop, stop, self.share)
+        return Part(*rank_part(start, stop, self.rank, self.world_size), stop)
 
 
 def find_epochs(
@@ -86,9 +113,10 @@ def find_epochs(
     drop_last: bool,
     ranks: Ranks,
     draws: int | None = None,
+    share: Share | None = None,
 ) -> Epochs:
     """The epochs of a loader. batch_size: of one rank. steps_per_epoch: None for passes over the data. draws: samples
-    in a pass; None: all of them once.
+    in a pass; None: all of them once. share: the rank's lanes.
 
     Raises:
         ArgumentError: an epoch would have no batch.
@@ -96,7 +124,7 @@ def find_epochs(
     of_all = batch_size * ranks.world_size
     in_pass = len(data) if draws is None else draws
     samples = in_pass if steps_per_epoch is None else steps_per_epoch * of_all
-    epochs = Epochs(samples, of_all, drop_last, ranks.rank, ranks.world_size)
+    epochs = Epochs(samples, of_all, drop_last, ranks.rank, ranks.world_size, share)
     if not epochs.batches:
         times = f" x world_size {ranks.world_size}" if ranks.world_size > 1 else ""
         raise ArgumentError(

@@ -35,6 +35,7 @@ class RunIdentity:
     sampling: str | None = None  # a fingerprint of the weights or classes that samples are drawn by
     buckets: str | None = None  # what the order by buckets depends on
     bucket_batch: int | None = None  # samples in a global batch, where there are buckets
+    lanes: int = 1
 
     def state_dict(self, position: Position) -> dict[str, Any]:
         """Under 1 kB, and JSON: a checkpoint of any kind can hold it."""
@@ -48,13 +49,15 @@ class RunIdentity:
             "dataset_samples": len(self.data),
             **({} if self.sampling is None else {"sampling": self.sampling}),
             **({} if self.buckets is None else {"buckets": self.buckets, "bucket_batch": self.bucket_batch}),
+            **({} if self.lanes == 1 else {"lanes": self.lanes}),
         }
 
     def load(self, state: Mapping[str, Any]) -> Position:
         """The position in a state.
 
         Raises:
-            StateError: the state is of another data set, of a run with another seed, shuffle or window, or damaged.
+            StateError: the state is of another data set, of a run with another seed, shuffle, window or lanes, or
+                damaged.
         """
         if "version" not in state:
             raise StateError(f"state_dict: {_about_foreign(state)}")
@@ -71,7 +74,7 @@ class RunIdentity:
             )
         self._check_buckets(state)
         needed = self.state_dict(Position(0, 0, 0))
-        if missing := sorted(set(needed) - set(state)):
+        if missing := sorted(set(needed) - set(state) - {"lanes"}):
             raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
         if state["fingerprint"] != self.data.fingerprint:
             fingerprint = shown(state["fingerprint"]).strip(_QUOTES)
@@ -80,9 +83,9 @@ class RunIdentity:
                 f"samples, fingerprint {fingerprint}); {self.data.folder} has {len(self.data):,}, fingerprint "
                 f"{self.data.fingerprint}. Train on the set it was made with, or start from the beginning"
             )
-        for name in ("seed", "shuffle", "window"):
-            expected, found = getattr(self, name), shown(state[name])
-            if state[name] != expected:
+        for name in ("seed", "shuffle", "window", "lanes"):
+            expected, found = getattr(self, name), shown(state.get(name, 1))  # older states have no lanes
+            if state.get(name, 1) != expected:
                 raise StateError(
                     f"state_dict: was made with {name}={found}, this loader has {name}={expected}. "
                     f"The order would differ: construct it with {name}={found}"

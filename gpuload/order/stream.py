@@ -17,6 +17,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.interleaving import Interleaving
+from gpuload.order.lanes import LanedOrder, Share
 from gpuload.order.sampling import Sampling
 from gpuload.types import I64
 
@@ -41,7 +42,7 @@ class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
     interleaving: which data set each position draws from. samplings: of each data set; None: each sample comes once in
-    a pass.
+    a pass. lanes: of one data set, see `gpuload.order.lanes`.
     """
 
     def __init__(
@@ -53,15 +54,18 @@ class Stream:
         seed: int,
         window: int,
         shuffle: bool,
+        lanes: int = 1,
     ) -> None:
         self._datasets, self._interleaving, self._samplings, self._seed = datasets, interleaving, samplings, seed
-        self._window, self._shuffle = window, shuffle
+        self._window, self._shuffle, self._lanes = window, shuffle, lanes
         self._lengths = [sampling.draws for sampling in samplings] if samplings else list(map(len, datasets))
         # A batch may extend from one pass into the next.
         self._order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
 
-    def slices(self, start: int, stop: int) -> list[PassSlice]:
-        """The samples at these positions; at least one slice, which may be empty."""
+    def slices(self, start: int, stop: int, share: Share | None = None) -> list[PassSlice]:
+        """The samples at these positions; at least one slice, which may be empty. share: only those of its lanes."""
+        if share is not None:
+            return self._shares(start, stop, share)
         if len(self._datasets) == 1 or start == stop:
             return self._passes(0, start, np.arange(stop - start))
         sources, drawn = self._interleaving.sources(start, stop), self._interleaving.drawn(start)
@@ -87,10 +91,27 @@ class Stream:
             done += stop - start
         return slices
 
+    def _shares(self, start: int, stop: int, share: Share) -> list[PassSlice]:
+        """The samples of some lanes at these positions, divided where a pass ends."""
+        slices: list[PassSlice] = []
+        samples, row = self._lengths[0], 0
+        while start < stop:
+            epoch, first = divmod(start, samples)
+            last = min(first + stop - start, samples)
+            seed, order = self._order(0, epoch)
+            assert isinstance(order, LanedOrder)
+            begin, end = (share.before(epoch * samples + at) - share.before(epoch * samples) for at in (first, last))
+            rows = np.arange(row, row + end - begin)
+            slices.append(PassSlice(0, seed, epoch, order.serving(share), begin, end, rows))
+            start, row = start + last - first, row + end - begin
+        return slices
+
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)
         dataset = self._datasets[source]
         if self._samplings is not None:
             return seed, self._samplings[source].order(dataset, seed=seed, epoch=epoch, window=self._window)
         sizes = dataset.shard_sizes
+        if self._lanes > 1:
+            return seed, LanedOrder(sizes, seed=seed, epoch=epoch, window=self._window, lanes=self._lanes)
         return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=self._window, shuffle=self._shuffle)

@@ -66,9 +66,10 @@ class Batch:
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
     stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
-        images together, as they are stored. placeholders: the rows whose images are black ones in place of what does
-        not decode. bucket: its number; None without buckets. prepared: fields whose values were made while reading, by
-        name: arrays or lists of N, or a dict of these.
+        images together, as they are stored. download_s: of read_s, how long it waited for shards to be downloaded.
+        placeholders: the rows whose images are black ones in place of what does not decode. bucket: its number; None
+        without buckets. prepared: fields whose values were made while reading, by name: arrays or lists of N, or a dict
+        of these.
     """
 
     encoded: EncodedBatch
@@ -79,6 +80,7 @@ class Batch:
     stop: int
     read_s: float
     image_bytes: int = 0
+    download_s: float = 0.0
     placeholders: frozenset[int] = frozenset()
     bucket: int | None = None
     prepared: Mapping[str, Any] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class Batch:
             self.stop,
             self.read_s,
             int(encoded.spans[:, 1].sum()),
+            self.download_s,
             bucket=self.bucket,
             prepared={name: take_rows(values, rows) for name, values in self.prepared.items()},
         )

@@ -12,6 +12,7 @@ from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
+from gpuload.order.global_batches import Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.members import MemberViews
@@ -51,18 +52,20 @@ class BatchReader:
         self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
         self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
         self._stream, self._masks = stream, masks
+        self._at_once = 1 if any(dataset.cache is not None for dataset in datasets) else _READ_AT_ONCE
 
-    def batches(self, parts: Iterator[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
+    def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         """As `read`, some parts at a time, for a loop that begins."""
         self.begin()
-        some: list[tuple[int, int, int]] = []
-        samples = 0
+        some: list[Part] = []
+        samples, enough = 0, min(self._at_once, _READ_AT_ONCE)
         for part in parts:
             some.append(part)
-            samples += part[1] - part[0]
-            if samples >= _READ_AT_ONCE:
+            samples += part.samples
+            if samples >= enough:
                 yield from self.read(some, augments)
-                some, samples = [], 0
+                # Of a set at a URL, the first batch does not wait for the shards of later ones.
+                some, samples, enough = [], 0, min(2 * samples, _READ_AT_ONCE)
         if some:
             yield from self.read(some, augments)
 
@@ -71,57 +74,58 @@ class BatchReader:
         for reader in self._readers:
             reader.begin()
 
-    def read(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> list[Batch]:
-        """A batch for each (first, end, stop): the samples at positions first..end-1 of the stream, a rank's part of a
-        global batch that ends at `stop`.
+    def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
+        """A batch for each part.
 
         Adjoining parts are read at once and divided afterwards. augments: each makes a view of every batch.
         """
-        begun = time.perf_counter()
+        begun, waited_s = time.perf_counter(), self.download_s()
         batches = self._read_parts(parts, augments)
         if self._prepare is not None:
             batches = [self._prepare(batch) for batch in batches]
         each_s = (time.perf_counter() - begun) / len(batches)
-        return [replace(batch, read_s=each_s) for batch in batches]
+        download_s = (self.download_s() - waited_s) / len(batches)
+        return [replace(batch, read_s=each_s, download_s=download_s) for batch in batches]
 
-    def _read_parts(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> list[Batch]:
+    def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         batches: list[Batch] = []
         while len(batches) < len(parts):
             adjoining = [parts[len(batches)]]
             for part in parts[len(batches) + 1 :]:
-                if part[0] != adjoining[-1][1]:
+                if part.first != adjoining[-1].last or part.share != adjoining[-1].share:
                     break
                 adjoining.append(part)
             batches += self._read_adjoining(adjoining, augments)
         return batches
 
-    def _read_adjoining(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> Iterator[Batch]:
-        begin, end = parts[0][0], parts[-1][1]
-        slices = self._stream.slices(begin, end)
+    def _read_adjoining(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
+        slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
         found = []
-        for part in slices:
-            encoded = self._readers[part.source].read(part.order, part.start, part.stop)
-            self._sizes[part.source].check(encoded)
-            repeats = part.order.repeats(part.start, part.stop)
+        for one in slices:
+            encoded = self._readers[one.source].read(one.order, one.start, one.stop)
+            self._sizes[one.source].check(encoded)
+            repeats = one.order.repeats(one.start, one.stop)
             views = tuple(
-                augment.draw(part.seed, part.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
+                augment.draw(one.seed, one.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
                 for number, augment in enumerate(augments)
             )
             key = np.empty(len(encoded), np.uint64)
-            key[:] = each_key(make_key(part.seed, part.epoch, BATCH), repeats)
-            found.append((encoded, views, np.full(len(encoded), part.source), key))
+            key[:] = each_key(make_key(one.seed, one.epoch, BATCH), repeats)
+            found.append((encoded, views, np.full(len(encoded), one.source), key))
         # Mostly there is one slice, and nothing is copied.
-        merged = found[0] if len(found) == 1 else merge(found, [part.rows for part in slices])
+        merged = found[0] if len(found) == 1 else merge(found, [one.rows for one in slices])
         image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
-        for first, last, stop in parts:
+        begin = end = 0
+        for part in parts:
             encoded, views, sources, keys = merged
+            begin, end = end, end + part.samples
             if len(parts) > 1:
-                rows = slice(first - begin, last - begin)
+                rows = slice(begin, end)
                 encoded, views = encoded.select(rows), tuple(view.select(rows) for view in views)
                 sources, keys = sources[rows], keys[rows]
             masks = tuple(encoded.members[name] for name in self._masks)
-            stored = image_bytes[last - begin] - image_bytes[first - begin]
-            yield Batch(encoded, masks, views, sources, keys, stop, 0.0, stored)
+            stored = image_bytes[end] - image_bytes[begin]
+            yield Batch(encoded, masks, views, sources, keys, part.stop, 0.0, stored)
 
     def disk_s(self) -> float:
         """How long the reading threads have been busy so far, all together."""
@@ -129,6 +133,13 @@ class BatchReader:
         for reader in self._readers:
             busy += reader.ahead.busy_s
         return busy
+
+    def download_s(self) -> float:
+        """How long reading has waited for downloads so far."""
+        waited = 0.0
+        for reader in self._readers:
+            waited += reader.download_s
+        return waited
 
     def check(self, look: bool = False) -> None:
         """As `Reader.check`."""
@@ -146,15 +157,19 @@ class BatchReader:
             reader.close()
 
 
-def check_space(datasets: Sequence[Dataset], window: int, batch_size: int) -> None:
-    """Raises ArgumentError where the shards that are in use at a time do not fit into the cache of a remote set."""
+def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:
+    """Raises ArgumentError where the shards that are in use at a time do not fit into the cache of a remote set.
+
+    lanes: of the order, that this node reads.
+    """
     for dataset in datasets:
         if dataset.cache is not None:
             sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
             # Two windows, and those that are read at once, of which the first may begin with its last sample.
             samples = max(1, int(dataset.first_samples[-1]))
             spanned = -(-(batch_size + _READ_AT_ONCE) * len(sizes) // samples)
-            dataset.cache.require(sum(sizes[: 2 * window + spanned]), f"two windows of {window} shards")
+            windows = f"two windows of {window} shards" + (f" in each of {lanes} lanes" if lanes > 1 else "")
+            dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows)
 
 
 class _SizeLimit:
@@ -195,7 +210,7 @@ def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augmen
     """
     reader = open_reader()
     try:
-        (batch,) = reader.read([(position, position + 1, position)], augments)
+        (batch,) = reader.read([Part(position, position + 1, position)], augments)
     finally:
         reader.close()
     return batch

@@ -16,7 +16,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.bucket_plan import BucketPlan
 from gpuload.order.bucketed import BucketedStream, Members, before
-from gpuload.order.global_batches import Epochs
+from gpuload.order.global_batches import Epochs, Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.batches import BatchReader, merge
@@ -55,11 +55,11 @@ class BucketedReader(BatchReader):
             self._held, self._owners = {}, owners
         self._holds = self._is_first = True
 
-    def _read_parts(self, parts: Sequence[tuple[int, int, int]], augments: Sequence[Augment]) -> list[Batch]:
+    def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         return [self._read_part(part, augments) for part in parts]
 
-    def _read_part(self, part: tuple[int, int, int], augments: Sequence[Augment]) -> Batch:
-        first, last, stop = part
+    def _read_part(self, part: Part, augments: Sequence[Augment]) -> Batch:
+        first, last, stop, _ = part
         batch = self._bucketed.batch_at(first if first < last else stop - 1)
         members = batch.members[first - batch.start : last - batch.start]
         if first < self._position:

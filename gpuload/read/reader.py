@@ -59,6 +59,11 @@ class Reader:
         self.ahead = ReadAhead(verify)
         weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that nobody closed
 
+    @property
+    def download_s(self) -> float:
+        """Seconds that reading has waited for shards that were still downloaded."""
+        return self._store.waited_s
+
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
         bus_errors.install()  # where another handler took its place since the last loop
@@ -93,7 +98,7 @@ class Reader:
             if self._entered != place:
                 self._store.plan(order.upcoming(first))
                 needed = _shards_of(order, first, last + 1)
-                following = filter(self._store.ready, _shards_of(order, last + 1, last + 2))
+                following = filter(self._store.ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
                 self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:

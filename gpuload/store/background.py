@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from gpuload.errors import RemoteError
@@ -18,6 +18,7 @@ from gpuload.errors import RemoteError
 T = TypeVar("T")
 
 _CONNECTIONS = 16  # requests at a time, of a process
+_THREADS = 24  # that write what comes, and hash it; asyncio's default is 4 more than cores
 
 
 class Background:
@@ -25,6 +26,7 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gpuload-download"))
         self.connections = asyncio.Semaphore(_CONNECTIONS)
         self._thread = threading.Thread(target=self._run, name="gpuload-download", daemon=True)
         self._thread.start()

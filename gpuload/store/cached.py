@@ -58,6 +58,7 @@ class CachedStore:
         self._prefetch: Future[None] | None = None
         self._waiting: Future[Lease] | None = None
         self._interrupted = False
+        self.waited_s = 0.0
         cache.clear_leftovers()
         weakref.finalize(self, _cancel, self._running)
         _stores.add(self)
@@ -86,7 +87,8 @@ class CachedStore:
     def open(self, number: int) -> Lease:
         if self.ready(number):
             return self._ahead.pop(number)
-        self._waiting = waiting = background().start(self._get(number))
+        self._waiting, begun = background().start(self._get(number)), time.perf_counter()
+        waiting = self._waiting
         try:
             if self._interrupted:
                 waiting.cancel()
@@ -96,6 +98,7 @@ class CachedStore:
         finally:
             waiting.cancel()  # after Ctrl-C
             self._waiting = None
+            self.waited_s += time.perf_counter() - begun
 
     def close(self) -> None:
         if self._prefetch is not None:

@@ -15,7 +15,12 @@ class Lease:
 
 
 class Store(Protocol):
-    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`."""
+    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`.
+
+    waited_s: seconds that `open` has waited so far.
+    """
+
+    waited_s: float
 
     def begin(self) -> None:
         """A loop begins: `open` waits again."""
@@ -42,6 +47,8 @@ class Store(Protocol):
 
 class FolderStore:
     """The shards of a local folder, by their paths."""
+
+    waited_s = 0.0
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths

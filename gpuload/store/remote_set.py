@@ -23,7 +23,7 @@ from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.cache import Cache
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
-from gpuload.store.transfer import RANGE_BYTES, download
+from gpuload.store.transfer import RANGE_BYTES, WrongBytesError, download
 from gpuload.store.url import URL
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ def fetch_set(url: URL, cache: Cache, manifest_name: str, index_name: str) -> Pa
     """The folder in the cache that holds the set's manifest and index.
 
     Raises:
-        FormatError: there is no manifest, so it is no packed set. RemoteError: it cannot be read.
+        FormatError: there is no manifest, so it is no packed set, or the index is not the one that it tells.
+        RemoteError: it cannot be read.
     """
     folder = cache.sets / hashlib.sha256(url.text.encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name:
     if known is None or known.name != version:
         known = folder / version
         known.mkdir(exist_ok=True)
-        await _fetch_index(objects, known / index_name)
+        await _fetch_index(objects, known / index_name, _index_sha256(found.data))
         _write(known / manifest_name, found.data)
         for old in folder.iterdir():
             if old.is_dir() and old != known and time.time() - old.stat().st_mtime > _KEPT_S:
@@ -116,13 +117,25 @@ async def read_whole(objects: Objects, name: str, unless: str | None = None, giv
     return Range(data, len(data), first.tag if first else None)
 
 
-async def _fetch_index(objects: Objects, path: Path) -> None:
+def _index_sha256(manifest: bytes) -> str | None:
+    """What a manifest tells; None where it tells nothing. Whether it is one at all is checked when it is opened."""
+    try:
+        found = json.loads(manifest)["index_sha256"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+async def _fetch_index(objects: Objects, path: Path, sha256: str | None) -> None:
     part = path.with_name(f"{path.name}.part")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        await download(objects, path.name, handle, begin=lambda size: os.ftruncate(handle, size))
+        await download(objects, path.name, handle, sha256=sha256, begin=lambda size: os.ftruncate(handle, size))
         os.fdatasync(handle)
         part.rename(path)
+    except WrongBytesError as error:
+        fault = str(error).partition(". ")[0]
+        raise FormatError(f"{fault}. Upload the folder again, with manifest.json last") from None
     except OSError as error:
         raise RemoteError(f"{path}: cannot be written ({error.strerror}). Free some of its disk") from None
     finally:

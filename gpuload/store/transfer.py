@@ -10,6 +10,7 @@ from gpuload.errors import ShardError
 from gpuload.store.objects import NoRanges, Objects, Range, Replaced
 
 RANGE_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20  # hashed at a time
 _AHEAD = 8  # ranges of one object under way
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
@@ -39,18 +40,21 @@ async def download(
     """
     fault = ""
     for _ in range(_TRIES):
-        file = _File(handle, begin, size)
+        file = _File(handle, begin, size, sha256 is not None)
         try:
-            await _ranges(objects, name, file, first)
-        except NoRanges:
-            await objects.stream(name, file.start, file.write)
+            try:
+                await _ranges(objects, name, file, first)
+            except NoRanges:
+                await objects.stream(name, file.start, file.write)
+            found = await file.finish() if sha256 is not None else None
         except Replaced:
             fault, first = "it is replaced again and again", None
             continue
         except _WrongSizeError as error:
             fault, first = f"is {error.found:,} bytes, manifest.json says {size:,}", None
             continue
-        found = (await asyncio.to_thread(file.finish)) if sha256 is not None else None
+        finally:
+            await file.stop()
         if found == sha256:
             return
         fault, first = (
@@ -94,46 +98,76 @@ class _WrongSizeError(Exception):
 
 
 class _File:
-    """The file that is written. What lies in it from the start on without a gap is hashed meanwhile."""
+    """The file that is written. What lies in it from the start on without a gap is hashed meanwhile, in a task of its
+    own, so that no download waits for that."""
 
-    def __init__(self, handle: int, begin: Callable[[int], None], size: int | None) -> None:
-        self._handle, self._begin, self._expected = handle, begin, size
-        self._hashing = asyncio.Lock()
-        self.start(0, check=False)
+    def __init__(self, handle: int, begin: Callable[[int], None], size: int | None, hashes: bool) -> None:
+        self._handle, self._begin, self._expected, self._hashes = handle, begin, size, hashes
+        self._hashing: asyncio.Task[None] | None = None
+        self._forget()
 
-    def start(self, size: int, check: bool = True) -> None:
-        if check and self._expected not in (None, size):
+    def start(self, size: int) -> None:
+        """An attempt begins, maybe after one that failed."""
+        if self._expected not in (None, size):
             raise _WrongSizeError(size)
-        self._size, self._hashed, self._digest = size, 0, hashlib.sha256()
-        self._written: dict[int, int] = {}  # sizes of what is not hashed yet, by where it begins
-        if check:
-            self._begin(size)
+        self._forget()
+        self._begin(size)
 
     async def write(self, at: int, data: Any) -> None:
-        await asyncio.to_thread(self._write, at, memoryview(data))
+        await _in_thread(_write, self._handle, at, memoryview(data))
         self._written[at] = len(data)
-        if at == self._hashed and not self._hashing.locked():
-            async with self._hashing:
-                while (length := self._written.pop(self._hashed, None)) is not None:
-                    await asyncio.to_thread(self._hash, self._hashed, length)
-                    self._hashed += length
+        if self._hashes and at == self._whole and (self._hashing is None or self._hashing.done()):
+            self._hashing = asyncio.create_task(self._hash(self._digest))
 
-    def finish(self) -> str:
+    async def finish(self) -> str:
         """The SHA-256 of all."""
-        self._hash(self._hashed, self._size - self._hashed)
+        if self._hashing is not None:
+            await self._hashing
+        await self._hash(self._digest)  # what came while another attempt was hashed
         return self._digest.hexdigest()
 
-    def _write(self, at: int, data: memoryview) -> None:
-        while len(data):
-            done = os.pwrite(self._handle, data, at)
-            at, data = at + done, data[done:]
+    async def stop(self) -> None:
+        """Waits until nothing reads the file any more."""
+        if self._hashing is not None:
+            self._hashing.cancel()
+            await asyncio.gather(self._hashing, return_exceptions=True)
 
-    def _hash(self, at: int, length: int) -> None:
-        """Reads back what was written, which lies in memory: what is checked is what will be read."""
-        end = at + length
-        while at < end:
-            block = os.pread(self._handle, min(1 << 20, end - at), at)
-            if not block:
-                raise OSError("the file was truncated")
-            self._digest.update(block)
-            at += len(block)
+    def _forget(self) -> None:
+        self._whole, self._digest = 0, hashlib.sha256()
+        self._written: dict[int, int] = {}  # sizes of what is not hashed yet, by where it begins
+
+    async def _hash(self, digest: Any) -> None:
+        while digest is self._digest and (length := self._written.pop(self._whole, None)) is not None:
+            at = self._whole
+            self._whole += length
+            while (more := self._written.pop(self._whole, None)) is not None:
+                self._whole += more
+            await _in_thread(_hash, digest, self._handle, at, self._whole)
+
+
+async def _in_thread(function: Callable[..., None], *args: Any) -> None:
+    """Where it is cancelled, it still waits for the thread: then the file may be closed, and its number used again."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _write(handle: int, at: int, data: memoryview) -> None:
+    while len(data):
+        done = os.pwrite(handle, data, at)
+        at, data = at + done, data[done:]
+
+
+def _hash(digest: Any, handle: int, at: int, end: int) -> None:
+    """Reads back what was written, which lies in memory: what is checked is what will be read, and no buffer waits for
+    it. That copies 9 GB/s, where SHA-256 takes 1.2 (one core with SHA instructions, 2026-11)."""
+    block = memoryview(bytearray(min(_BLOCK_BYTES, end - at)))
+    while at < end:
+        read = os.preadv(handle, [block[: end - at]], at)
+        if not read:
+            raise OSError("the file was truncated")
+        digest.update(block[:read])
+        at += read

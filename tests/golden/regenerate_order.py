@@ -1,4 +1,4 @@
-"""Writes `order.json` and `drawn_order.json`, the golden epoch orders.
+"""Writes `order.json`, `drawn_order.json` and `laned_order.json`, the golden epoch orders.
 
     python tests/golden/regenerate_order.py
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuload.order.drawn import ChosenOrder, DrawnOrder, equal_strata, weighted_stratum
 from gpuload.order.epoch import EpochOrder
+from gpuload.order.lanes import LanedOrder
 
 CASES = [
     {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2},
@@ -43,7 +44,25 @@ def drawn_orders() -> dict[str, list[int]]:
     return {name: order[:].tolist() for name, order in orders.items()}
 
 
+LANED_CASES = [
+    {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2, "lanes": 2},
+    {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 1, "window": 2, "lanes": 3},
+    {"shard_sizes": [4, 0, 3, 5, 2], "seed": 1, "epoch": 0, "window": 1, "lanes": 4},
+    {"shard_sizes": [3] * 12, "seed": 2**40, "epoch": 100, "window": 2, "lanes": 4},
+]
+
+
+def laned_orders() -> list[dict[str, object]]:
+    rows = []
+    for case in LANED_CASES:
+        order = LanedOrder(np.array(case["shard_sizes"]), **{name: case[name] for name in list(case)[1:]})
+        rows.append({**case, "order": order[:].tolist()})
+    return rows
+
+
 if __name__ == "__main__":
     text = "[\n" + ",\n".join(" " + json.dumps(row) for row in orders()) + "\n]\n"
     Path(__file__).with_name("order.json").write_text(text)
     Path(__file__).with_name("drawn_order.json").write_text(json.dumps(drawn_orders(), indent=1) + "\n")
+    text = "[\n" + ",\n".join(" " + json.dumps(row) for row in laned_orders()) + "\n]\n"
+    Path(__file__).with_name("laned_order.json").write_text(text)

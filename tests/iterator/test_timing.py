@@ -36,16 +36,16 @@ def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
             seen.append(timing)
         assert waited <= time.perf_counter() - begun
         assert len(set(seen)) == 12 and loader.timing == seen[-1]
-    assert timing._fields == ("read_s", "decode_s", "wait_s")
+    assert timing._fields == ("read_s", "decode_s", "wait_s", "download_s")
 
 
 def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower bounds alone: a busy machine takes longer."""
     stream_slices = gpuload.iterator.Stream.slices
 
-    def slow(stream: Any, start: int, stop: int) -> Any:
+    def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
         time.sleep(0.004 * (stop - start))
-        return stream_slices(stream, start, stop)
+        return stream_slices(stream, start, stop, share)
 
     monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
     with load(packed, decoder, prefetch=1) as loader:

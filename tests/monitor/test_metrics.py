@@ -120,9 +120,9 @@ def test_hand_over_binds(packed: Path, decoder: str) -> None:
 def test_reading_binds(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = gpuload.iterator.Stream.slices
 
-    def slow(stream: Any, start: int, stop: int) -> Any:
+    def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
         time.sleep(0.02 * (stop - start) / 8)
-        return slices(stream, start, stop)
+        return slices(stream, start, stop, share)
 
     monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
     found = run(load(packed, decoder=decoder))
@@ -188,6 +188,7 @@ class FakeBatch:
 
     sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0, 0, 0), 8, 0.25, 0.5, 0.0, 2.0
     function_s = 0.0
+    download_s = 0.0
 
 
 def step(meter: Meter) -> None:
@@ -240,6 +241,21 @@ def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, 
 
 
 @pytest.mark.parametrize(
+    ("for_read", "for_decode", "hand_over", "download", "stage"),
+    [
+        (3, 1, 0, 1.6, "download"),
+        (3, 1, 0, 1.4, "disk"),
+        (3, 3, 0, 3, "disk"),
+        (3, 1, 4, 3, "hand_over"),
+        (0.5, 0, 0, 0.5, "training"),
+    ],
+)
+def test_downloading_binds(for_read: float, for_decode: float, hand_over: float, download: float, stage: str) -> None:
+    """Also where the disk is busy, which what is downloaded is written to."""
+    assert binding_stage(8.0, for_read, for_decode, hand_over, 8.0, download_s=download) == stage
+
+
+@pytest.mark.parametrize(
     ("stage", "setup", "words"),
     [
         ("function", Setup(Path("s"), "native", "cpu", 2, 8, 64), "function_processes=8"),
@@ -248,6 +264,7 @@ def test_a_function_limits_where_it_takes_longer_than_decoding(decode_s: float, 
         ("decode", Setup(Path("s"), "dali", "cpu", 8, 8, 64), "decoder='native' is faster"),
         ("decode", Setup(Path("s"), "dali", "cuda:0", 8, 8, 64), "gpuload tune s --device cuda"),
         ("read", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Raise batch_size=64"),
+        ("download", Setup(Path("s"), "native", "cpu", 8, 8, 64), "use lanes=, so that each downloads its share"),
         ("disk", Setup(Path("s"), "native", "cpu", 8, 8, 64), "local NVMe"),
         ("hand_over", Setup(Path("s"), "native", "cpu", 8, 8, 64), "batch_transforms"),
         ("training", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Nothing needs to be changed"),

@@ -46,10 +46,12 @@ def test_ranks_keep_step_from_any_position(
         parts, empty = list(epochs.parts(position)), epochs.empty_part(position)
         assert len(parts) + (empty is not None) == count_batches(left, step, drop_last)
         end = begin + samples
-        assert all(stop == min(begin + done + number * step, end) for number, (_, _, stop) in enumerate(parts, start=1))
-        assert all(first < last for first, last, _ in parts)
+        assert all(
+            stop == min(begin + done + number * step, end) for number, (_, _, stop, _) in enumerate(parts, start=1)
+        )
+        assert all(first < last for first, last, *_ in parts)
         assert empty is None or (empty[0] == empty[1] and empty[2] == end)
-        covered += [row for first, last, _ in parts for row in range(first, last)]
+        covered += [row for first, last, *_ in parts for row in range(first, last)]
     taken = left - left % step if drop_last else left
     assert sorted(covered) == list(range(begin + done, begin + done + taken))
 

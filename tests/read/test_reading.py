@@ -14,6 +14,7 @@ import gpuload
 from gpuload.augment import Augment
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
+from gpuload.order.global_batches import Part
 from gpuload.order.mixture import interleave, open_data
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Stream
@@ -82,7 +83,9 @@ def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> 
     """Over the ends of three passes, sample by sample: against the disk, and against the order."""
     reader, stream = make(*source)
     rows = [
-        row for (batch,) in (reader.read([(at, at + 1, 99)], AUGMENTS) for at in range(40)) for row in rows_of(batch)
+        row
+        for (batch,) in (reader.read([Part(at, at + 1, 99)], AUGMENTS) for at in range(40))
+        for row in rows_of(batch)
     ]
     stored = [row for shard in range(3) for row in dataset.rows(shard).to_pylist()]
     for at, (sample, image, (width, height), label, key, boxes, features, mask, number, random, crops) in enumerate(
@@ -123,7 +126,7 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
     """Read together or apart, adjoining or not, over the ends of windows, passes and shards."""
     reader, _ = make(*source)
     rows = [
-        row for (batch,) in (reader.read([(at, at + 1, 0)], AUGMENTS) for at in range(60)) for row in rows_of(batch)
+        row for (batch,) in (reader.read([Part(at, at + 1, 0)], AUGMENTS) for at in range(60)) for row in rows_of(batch)
     ]
     for parts in (
         [(0, 60, 60)],
@@ -132,7 +135,7 @@ def test_batches_are_parts_of_the_stream(source: Any) -> None:
         [(12, 12, 13), (12, 30, 30)],
     ):
         again, _ = make(*source)
-        batches = again.read(parts, AUGMENTS)
+        batches = again.read([Part(*part) for part in parts], AUGMENTS)
         assert [batch.stop for batch in batches] == [stop for _, _, stop in parts]
         for batch, (first, last, _) in zip(batches, parts, strict=True):
             assert rows_of(batch) == rows[first:last] and batch.read_s == batches[0].read_s > 0
@@ -152,7 +155,7 @@ def test_one_sample_is_read_alone(source: Any) -> None:
     reader, _ = make(*source)
     for position in (0, 7, 30):
         batch = read_alone(open_another, AUGMENTS, position)
-        assert rows_of(batch) == rows_of(reader.read([(position, position + 1, 0)], AUGMENTS)[0])
+        assert rows_of(batch) == rows_of(reader.read([Part(position, position + 1, 0)], AUGMENTS)[0])
         assert len(batch) == 1 and batch.stop == position
     assert all(one._readers[0].ahead._thread is None for one in opened) and len(opened) == 3
     reader.close()
@@ -160,14 +163,14 @@ def test_one_sample_is_read_alone(source: Any) -> None:
 
 def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, _ = make(dataset)
-    (alone,) = reader.read([(0, 4, 4)], AUGMENTS)
+    (alone,) = reader.read([Part(0, 4, 4)], AUGMENTS)
     assert isinstance(alone.encoded.images, MemberViews)  # out of one pass, so that nothing is copied
     asked: list[int] = []
 
     def parts() -> Any:
         for first in range(0, 50, 4):
             asked.append(first)
-            yield first, min(first + 4, 50), first + 8  # another rank has as many
+            yield Part(first, min(first + 4, 50), first + 8)  # another rank has as many
 
     for enough in (9, 12):
         monkeypatch.setattr(batches_module, "_READ_AT_ONCE", enough)
@@ -248,14 +251,14 @@ def test_images_with_more_pixels_than_allowed_are_refused(dataset: gpuload.Datas
     most = max(row["width"] * row["height"] for shard in range(3) for row in dataset.rows(shard).to_pylist())
     for allowed in (None, most, dataset.manifest.width * dataset.manifest.height):
         reader, _ = make(dataset, max_pixels=allowed)
-        assert len(reader.read([(0, 11, 11)], AUGMENTS)[0]) == 11
+        assert len(reader.read([Part(0, 11, 11)], AUGMENTS)[0]) == 11
         reader.close()
     reader, _ = make(dataset, max_pixels=most - 1)
     with pytest.raises(
         gpuload.ShardError,
         match=r"shard-00000\d.tar: sample '\d+' has \d\d × \d\d pixels, more than max_pixels=\d+. Give the loader a larger",
     ) as raised:
-        reader.read([(0, 11, 11)], AUGMENTS)
+        reader.read([Part(0, 11, 11)], AUGMENTS)
     [worst] = [n for n in range(11) if (24 + n) * (20 + n % 3) == most]
     assert dataset.keys([worst])[0] in str(raised.value) and f"shard-00000{worst // 4}.tar" in str(raised.value)
     reader.close()

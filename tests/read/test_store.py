@@ -16,6 +16,8 @@ from gpuload.store.interface import Lease
 class Fake:
     """Shards in memory. Of those that are planned, the next few are ready."""
 
+    waited_s = 0.0
+
     def __init__(self, paths: tuple[Path, ...]) -> None:
         self.paths, self.planned, self.opened, self.closed, self.begun = paths, [], [], 0, 0
 

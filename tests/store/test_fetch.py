@@ -12,7 +12,7 @@ import gpuload
 from gpuload.cli import main
 from gpuload.disk.fetch import fetch
 from gpuload.disk.manifest import Manifest
-from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
+from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.packing.verify import verify
 
 
@@ -58,6 +58,32 @@ def test_a_folder_that_is_not_for_it(proxy: Any, packed: Path, tmp_path: Path, m
         fetch(url, "s3://x")
     with pytest.raises(FormatError, match="holds packed splits; open one of them, for instance"):
         fetch(proxy.url, tmp_path / "splits")
+
+
+@pytest.mark.parametrize("fault", ["503", "truncate"])
+def test_without_a_manifest_nothing_is_left(fault: str, proxy: Any, tmp_path: Path, impatient: None) -> None:
+    proxy.fault = lambda path, number: fault
+    with pytest.raises(RemoteError):
+        fetch(f"{proxy.url}/train", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    proxy.reset()
+    fetch(f"{proxy.url}/train", tmp_path)
+
+
+def test_a_manifest_that_is_damaged_is_not_kept(packed: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "manifest.json").write_bytes((packed / "manifest.json").read_bytes()[:-9])
+    with running(file_server(bad)) as server, pytest.raises(FormatError, match="manifest.json: cannot be read"):
+        fetch(server.url, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_copied_index_is_compared_with_the_manifest(proxy: Any, tmp_path: Path) -> None:
+    proxy.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") else None
+    with pytest.raises(ShardError, match="index.arrow: its SHA-256 is .*, manifest.json says"):
+        fetch(f"{proxy.url}/train", tmp_path)
+    assert not (tmp_path / "index.arrow").exists() and not (tmp_path / "manifest.json").exists()
 
 
 def test_nothing_is_written_outside(packed: Path, tmp_path: Path) -> None:

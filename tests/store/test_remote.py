@@ -1,16 +1,19 @@
 """Sets at URLs: the same epochs as from a folder, each shard downloaded once, and an error for all that is not so."""
 
+import hashlib
+import json
 import logging
 import os
 import pickle
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loaders import drain, load, world
-from store.servers import file_server, running
+from store.servers import Proxy, file_server, running
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
@@ -230,6 +233,45 @@ def test_a_copy_that_is_damaged_is_not_kept(name: str, packed: Path, tmp_path: P
             gpuload.Dataset(server.url, tmp_path / "cache")
         (copy / name).write_bytes(whole)
         assert len(gpuload.Dataset(server.url, tmp_path / "cache")) == 97
+
+
+def test_an_index_is_compared_with_the_manifest(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    """Where the manifest tells its SHA-256, as those of older sets do not."""
+    proxy.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") and number == 1 else None
+    assert len(gpuload.Dataset(f"{proxy.url}/train", tmp_path / "once")) == 97
+    assert proxy.asked["/train/index.arrow"] == 2
+    proxy.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") else None
+    with pytest.raises(
+        FormatError, match=r"/train/index.arrow: its SHA-256 is \w{16}…, manifest.json says .*Upload the"
+    ):
+        gpuload.Dataset(f"{proxy.url}/train", tmp_path / "always")
+    copy = copied(packed, tmp_path / "older")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert manifest.pop("index_sha256") == hashlib.sha256((copy / "index.arrow").read_bytes()).hexdigest()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with running(file_server(copy)) as server, running(Proxy(server.url)) as other:
+        other.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") else None
+        with suppress(FormatError):  # the wrong byte may be one that Arrow looks at
+            gpuload.Dataset(other.url, tmp_path / "unchecked")
+        assert other.asked["/index.arrow"] == 1  # where it is checked, it is downloaded again
+
+
+def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> None:
+    with remote(proxy, tmp_path) as loader:
+        told = [loader.timing for _ in loader]
+        assert told[0] is not None and 0 < told[0].download_s <= told[0].read_s
+        downloaded_s = sum(timing.download_s for timing in told if timing is not None)
+        assert loader.metrics().download_s == pytest.approx(downloaded_s)
+    with remote(proxy, tmp_path) as loader:  # out of the cache
+        assert [loader.timing.download_s for _ in loader if loader.timing] == [0] * 13
+        assert loader.metrics().download_s == 0
+
+
+def test_the_first_batch_does_not_wait_for_later_shards(proxy: Any, tmp_path: Path, impatient: None) -> None:
+    proxy.fault = lambda path, number: "503" if path.endswith(".tar") and len(shards_asked(proxy)) > 3 else None
+    with load(f"{proxy.url}/train", 4, window=1, cache=tmp_path, prefetch=1) as loader:  # type: ignore[arg-type]
+        index, *_ = next(iter(loader))
+        assert len(index) == 4
 
 
 def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,251 @@
+"""Orders in lanes: against a description of them sample by sample, for any sizes, lanes, ranks and positions."""
+
+import json
+import runpy
+import weakref
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
+from gpuload.errors import ArgumentError, StateError
+from gpuload.order.epoch import EpochOrder
+from gpuload.order.global_batches import Epochs
+from gpuload.order.interleaving import ShuffledBlocks
+from gpuload.order.lanes import LanedOrder, Share, find_share, node_lanes
+from gpuload.order.position import Position, RunIdentity
+from gpuload.order.stream import Stream
+from gpuload.ranks import Ranks
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+class Case(NamedTuple):
+    sizes: list[int]
+    lanes: int
+    seed: int = 3
+    epoch: int = 0
+    window: int = 2
+
+    def order(self) -> LanedOrder:
+        return LanedOrder(np.array(self.sizes), seed=self.seed, epoch=self.epoch, window=self.window, lanes=self.lanes)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    sizes = draw(st.lists(st.integers(0, 9), min_size=2, max_size=14).filter(lambda s: np.count_nonzero(s) > 1))
+    lanes = draw(st.integers(2, np.count_nonzero(sizes)))
+    return Case(sizes, lanes, draw(st.integers(0, 2**63)), draw(st.integers(0, 99)), draw(st.integers(1, 4)))
+
+
+def described(case: Case) -> list[int]:
+    """The order as the module's docstring describes it, one sample at a time."""
+    sizes, lanes, seed, epoch, window = case
+    total, first = sum(sizes), np.cumsum([0, *sizes])
+    filled = np.flatnonzero(sizes)
+    sequence = [
+        (shard, first[shard] + row)
+        for shard in filled[permutation(make_key(seed, SHARDS), len(filled))]
+        for row in range(sizes[shard])
+    ]
+    turns = [(epoch * total + place) % lanes for place in range(total)]
+    samples: dict[int, list[int]] = {}
+    for lane in range(lanes):
+        length = turns.count(lane)
+        mine, sequence = sequence[:length], sequence[length:]
+        shards = list(dict.fromkeys(shard for shard, _ in mine))
+        shards = [shards[place] for place in permutation(make_key(seed, epoch, SHARDS, lane), len(shards))]
+        windows = -(-len(shards) // window)
+        samples[lane] = []
+        for number in range(windows):
+            some = shards[number * len(shards) // windows : (number + 1) * len(shards) // windows]
+            stored = [sample for shard in some for where, sample in mine if where == shard]
+            samples[lane] += [
+                stored[place] for place in permutation(make_key(seed, epoch, SAMPLES, lane, number), len(stored))
+            ]
+    return [int(samples[lane].pop(0)) for lane in turns]
+
+
+@given(cases())
+def test_the_order_is_the_one_described(case: Case) -> None:
+    expected = described(case)
+    assert case.order()[:].tolist() == expected
+    assert sorted(expected) == list(range(sum(case.sizes)))
+
+
+@settings(max_examples=50)
+@given(cases(), st.data())
+def test_some_lanes_are_served_alone(case: Case, data: st.DataObject) -> None:
+    """Their samples in the order of all, each part of them, and the shards that are needed for it."""
+    first = data.draw(st.integers(0, case.lanes - 1))
+    share = Share(first, data.draw(st.integers(first + 1, case.lanes)), case.lanes)
+    order, total = case.order(), sum(case.sizes)
+    begin = case.epoch * total
+    turns = [(begin + place) % case.lanes for place in range(total)]
+    expected = [s for s, lane in zip(order[:].tolist(), turns, strict=True) if first <= lane < share.stop]
+    view = order.serving(share)
+    assert view is order.serving(share) and len(view) == len(expected)
+    start = data.draw(st.integers(0, len(view)))
+    stop = data.draw(st.integers(start, len(view)))
+    assert view[start:stop].tolist() == expected[start:stop]
+    assert [share.before(begin + place) - share.before(begin) for place in range(total + 1)] == [
+        sum(first <= lane < share.stop for lane in turns[:place]) for place in range(total + 1)
+    ]
+    shard_of = np.searchsorted(np.cumsum(case.sizes), expected, side="right")
+    bounds = view.window_starts.tolist()
+    assert bounds[0] == 0 and bounds[-1] == len(view) and bounds == sorted(set(bounds))
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        here, following = view.window_shards(number), view.following(number)
+        assert set(shard_of[begin:end]) <= set(here.tolist())
+        assert len(here) <= case.window * (share.stop - share.first) >= len(following)
+        rest = view.upcoming(number).tolist()
+        assert set(shard_of[begin:]) <= set(rest) and set(here.tolist()) <= set(rest)
+        assert set(view.window_shards(number + 1)) <= {*here.tolist(), *following.tolist()}
+    end = len(bounds) - 1  # where a rank without samples of the last batch reads
+    assert len(view.window_shards(end)) == len(view.following(end)) == 0 < len(view.upcoming(end))
+    assert view[len(view) : len(view)].tolist() == []
+
+
+@settings(max_examples=30)
+@given(cases())
+def test_what_a_lane_holds_is_almost_the_same_in_every_pass(case: Case) -> None:
+    """So that a cache that holds a node's lanes has nothing to download in later passes, but for shards at their ends."""
+    total = sum(case.sizes)
+    held = []
+    for epoch in (case.epoch, case.epoch + 1):
+        order = case._replace(epoch=epoch).order()
+        held.append([set(order.serving(Share(n, n + 1, case.lanes))[:].tolist()) for n in range(case.lanes)])
+    assert sum(len(before & after) for before, after in zip(*held, strict=True)) >= total - case.lanes**2
+
+
+def test_few_shards_are_in_two_lanes() -> None:
+    sizes = np.full(100, 37)
+    order = LanedOrder(sizes, seed=1, epoch=0, window=4, lanes=8)
+    for lane in range(8):
+        shards = np.unique(order.serving(Share(lane, lane + 1, 8)).upcoming(0))
+        assert 12 <= len(shards) <= 14  # 12.5, of which the first and the last may be parts
+
+
+def stream(sizes: list[int], lanes: int, seed: int = 0) -> Stream:
+    data = type("Sized", (), {"shard_sizes": np.array(sizes), "__len__": lambda self: sum(sizes)})()
+    return Stream((data,), ShuffledBlocks((1.0,), seed), seed=seed, window=2, shuffle=True, lanes=lanes)
+
+
+def samples_of(stream: Stream, *place: Any) -> list[tuple[int, int]]:
+    """(pass, sample) of the parts of a stream."""
+    slices = stream.slices(*place)
+    found = [(one.epoch, int(s)) for one in slices for s in one.order[one.start : one.stop]]
+    assert np.concatenate([one.rows for one in slices]).tolist() == list(range(len(found)))
+    return found
+
+
+@settings(max_examples=30)
+@given(cases(), st.integers(1, 3), st.integers(0, 200), st.integers(0, 40), st.booleans())
+def test_ranks_get_the_same_batches_by_lanes(case: Case, times: int, begin: int, steps: int, drop_last: bool) -> None:
+    """For every number of ranks that divides the lanes, from any position, over the ends of passes: each batch is the
+    same samples, and each rank's are of its own lanes."""
+    whole = stream(case.sizes, case.lanes, case.seed)
+    size = case.lanes * times
+    length = steps * size + (0 if drop_last else case.seed % size) or size
+    position = Position(0, begin, 0)
+    for world in (n for n in range(1, case.lanes + 1) if case.lanes % n == 0):
+        per = case.lanes // world
+        shares = [Share(rank * per, (rank + 1) * per, case.lanes) if world > 1 else None for rank in range(world)]
+        ranks = [Epochs(length, size, drop_last, rank, world, share) for rank, share in enumerate(shares)]
+        found = [list(one.parts(position)) for one in ranks]
+        for start in range(begin, begin + length, size):
+            stop = min(start + size, begin + length)
+            parts = [next((p for p in parts if p.stop == stop), None) for parts in found]
+            rows = [samples_of(whole, p.first, p.last, p.share) if p else [] for p in parts]
+            assert [p.samples if p else 0 for p in parts] == list(map(len, rows))
+            assert sorted(row for one in rows for row in one) == sorted(samples_of(whole, start, stop))
+            counts = [len(one) for one in rows]
+            assert max(counts) <= size // world and max(counts) - min(counts) <= max(1, per)
+            assert stop - start < size or set(counts) == {size // world}
+        empty = [one.empty_part(position) for one in ranks]
+        assert [e is not None for e in empty] == [len(parts) < ranks[0].batches for parts in found]
+        assert all(e is None or e.samples == 0 for e in empty)
+
+
+def test_an_order_is_freed_at_once() -> None:
+    """Without waiting for the garbage collector, so that memory does not grow from epoch to epoch."""
+    order = Case([5] * 8, 4).order()
+    assert len(order.serving(Share(0, 2, 4))[0:20]) == 20
+    gone = weakref.ref(order)
+    del order
+    assert gone() is None
+
+
+def test_one_lane_is_the_order_without_lanes() -> None:
+    (one,) = stream([5] * 8, 1).slices(0, 10)
+    assert type(one.order) is EpochOrder
+    (two,) = stream([5] * 8, 2).slices(0, 10)
+    assert type(two.order) is LanedOrder
+
+
+DATA: Any = SimpleNamespace(shard_sizes=np.array([4, 0, 4, 4, 4]), folder="shards/train")
+
+
+@pytest.mark.parametrize(
+    ("lanes", "ranks", "batch_size", "expected", "node"),
+    [
+        (1, Ranks(1, 4), 8, None, 1),
+        (4, Ranks(0, 1), 7, None, 4),
+        (4, Ranks(1, 2), 8, Share(2, 4, 4), 2),
+        (4, Ranks(2, 4, 0, 2), 1, Share(2, 3, 4), 2),
+        (4, Ranks(3, 4, 3, 4), 5, Share(3, 4, 4), 4),
+    ],
+)
+def test_the_lanes_of_a_rank(lanes: int, ranks: Ranks, batch_size: int, expected: Share | None, node: int) -> None:
+    share = find_share(lanes, [DATA], None, ranks, shuffle=True, batch_size=batch_size)
+    assert share == expected and node_lanes(lanes, share, ranks) == node
+
+
+@pytest.mark.parametrize(("lanes", "ranks", "batch_size"), [(4, 3, 8), (2, 4, 8), (4, 2, 5)])
+def test_ranks_that_cannot_have_lanes_of_their_own_are_told(lanes: int, ranks: int, batch_size: int) -> None:
+    with pytest.warns(UserWarning, match=rf"lanes={lanes}\): {ranks} ranks with batch_size={batch_size} cannot have"):
+        share = find_share(lanes, [DATA], None, Ranks(0, ranks), shuffle=True, batch_size=batch_size)
+    assert share is None and node_lanes(lanes, share, Ranks(0, ranks)) == lanes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"lanes": 5},
+            r"lanes=5\): expected at most as many lanes as shards with samples, shards/train has 4. Use few",
+        ),
+        ({"shuffle": False}, r"lanes=4, shuffle=False\): stored order has no lanes. Use shuffle=True, or lanes=1$"),
+        ({"datasets": [DATA, DATA]}, r"lanes=4\): expected a single data set, found a mixture of 2. Use lanes=1, or"),
+        ({"samplings": ()}, r"lanes=4\): expected neither balance= nor weights=.* Use lanes=1, or leave them out$"),
+    ],
+)
+def test_what_lanes_do_not_go_with(change: dict[str, Any], message: str) -> None:
+    usual = {"lanes": 4, "datasets": [DATA], "samplings": None, "ranks": Ranks(), "shuffle": True, "batch_size": 4}
+    with pytest.raises(ArgumentError, match=message):
+        find_share(**{**usual, **change})
+
+
+def test_a_state_belongs_to_its_lanes() -> None:
+    data: Any = type("Data", (), {"folder": "f", "fingerprint": "0" * 16, "__len__": lambda self: 9})()
+    without, laned = RunIdentity(data, 3, True, 8), RunIdentity(data, 3, True, 8, lanes=4)
+    position = Position(1, 2, 3)
+    assert "lanes" not in without.state_dict(position) and laned.state_dict(position)["lanes"] == 4
+    assert laned.load(laned.state_dict(position)) == without.load(without.state_dict(position)) == position
+    with pytest.raises(StateError, match="was made with lanes=1, this loader has lanes=4.* construct it with lanes=1"):
+        laned.load(without.state_dict(position))
+    with pytest.raises(StateError, match="was made with lanes=4, this loader has lanes=1"):
+        without.load(laned.state_dict(position))
+
+
+def test_golden_orders() -> None:
+    """A change here breaks every state_dict that people have saved: see tests/golden/regenerate_order.py."""
+    golden = json.loads((GOLDEN / "laned_order.json").read_text())
+    assert len(golden) == 4
+    assert runpy.run_path(str(GOLDEN / "regenerate_order.py"))["laned_orders"]() == golden
