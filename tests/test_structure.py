@@ -43,7 +43,7 @@ OWNERS = {
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")},
     "cupy": {"output/arrays.py"},
     "ray": {"packing/run/ray_engine.py"},
-    "obstore": {"store/objects.py"},
+    "obstore": {"store/objects.py", "store/bucket.py"},
     "boto3": {"store/objects.py"},
     "nvtx": {"monitor/ranges.py"},
     "prometheus_client": {"monitor/exporter.py"},

@@ -65,13 +65,15 @@ class Objects:
     """Objects below a URL. It can be pickled and inherited over fork: each process opens connections of its own."""
 
     patience = Patience()
+    retries = 0  # by obstore: `_persist` tries again, also after a body that was cut
+    again = "Check the network and the server, then run it again: what was downloaded is kept"
 
     def __init__(self, url: URL) -> None:
         self.url = url
         self._opened: tuple[int, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Objects, (self.url,)
+        return type(self), (self.url,)
 
     async def read(
         self, name: str, start: int, stop: int, tag: str | None = None, *, unless: str | None = None,
@@ -142,7 +144,8 @@ class Objects:
                 if problem.final or passed + wait_s > give_up_s:
                     after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed:.0f} s"
                     kind = _ERRORS.get(problem.what, RemoteError)
-                    raise kind(f"{self.url / name}: {problem.what}{after}. {problem.advice}") from None
+                    where = f"{self.url / name}".rstrip("/")
+                    raise kind(f"{where}: {problem.what}{after}. {problem.advice or self.again}") from None
             await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))
             wait_s, attempt = min(2 * wait_s, self.patience.longest_wait_s), attempt + 1
 
@@ -173,7 +176,7 @@ class Objects:
                 "read_timeout": timedelta(seconds=self.patience.silent_s),
                 "allow_http": self.url.scheme == "http" or endpoint.startswith("http://"),
             },
-            retry_config={"max_retries": 0},  # `_persist` tries again, also after a body that was cut
+            retry_config={"max_retries": self.retries},
             **more,
         )
 
@@ -195,7 +198,7 @@ _CREDENTIALS = (
     "Set the credentials by the environment variables or files of the service (for s3:// AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY, AWS_REGION or AWS_PROFILE; AWS_SKIP_SIGNATURE=true for a public bucket)"
 )
-_AGAIN = "Check the network and the server, then run it again: what was downloaded is kept"
+_AGAIN = ""  # `Objects.again`
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
 
