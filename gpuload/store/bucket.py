@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuload.errors import OutputError, RemoteError
+from gpuload.errors import OutputError
 from gpuload.store.background import background
-from gpuload.store.objects import NoSuchObjectError, Objects
+from gpuload.store.listing import Listed, Stored
+from gpuload.store.objects import NoSuchObjectError
 from gpuload.store.remote_set import read_whole
 
 WRITABLE = ("s3", "gs", "az")
@@ -22,46 +23,20 @@ _TRIES = 3  # of an upload that arrives damaged
 _MARK = "gpuloadrun"  # user metadata: the run that wrote an object. Azure takes neither hyphens nor underscores
 
 
-class Stored(NamedTuple):
-    """An object: its size in bytes, and its ETag."""
-
-    size: int
-    tag: str | None
-
-
-class Bucket(Objects):
+class Bucket(Listed):
     """Objects below a URL of a bucket, for one writer. run: what its objects are marked with."""
 
     retries = 4  # of each part, so that a large object is not sent again for one of them
     again = "Check the network and the service"
     run = ""
 
+    @property
+    def first_s(self) -> float:
+        """For how long what comes before and after the work is tried: the URL may be mistyped."""
+        return min(30, self.patience.give_up_s)
+
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a Bucket belongs to the process that writes")
-
-    async def list(self) -> dict[str, Stored]:
-        """All objects, by their names below the URL. Empty ones with a slash at the end, which consoles make for
-        folders, are left out.
-
-        Raises:
-            RemoteError: the bucket does not exist, or cannot be listed.
-        """
-
-        async def once() -> dict[str, Stored]:
-            async with background().connections:
-                try:
-                    found = await _obstore().list(self._store(), chunk_size=1000).collect_async()
-                except _obstore().exceptions.GenericError as error:
-                    if "status code: 404" in str(error):
-                        raise FileNotFoundError from None
-                    raise
-            return {one["path"]: Stored(int(one["size"]), one["e_tag"]) for one in found}
-
-        try:
-            found = await self._persist("", once, _first(self))
-        except NoSuchObjectError:
-            raise RemoteError(f"{self.url}: its bucket does not exist. Create it, or check the URL") from None
-        return {name: one for name, one in found.items() if name.strip("/") and (one.size or name[-1] != "/")}
 
     async def create(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
         """Writes a small JSON object unless there is one of this name. Returns the one that is there then.
@@ -86,7 +61,7 @@ class Bucket(Objects):
                     # A service without conditional writes; of two that begin in the same instant, one wins.
                     await _obstore().put_async(self._store(), name, data, **more)
 
-        await self._persist(name, once, _first(self))
+        await self._persist(name, once, self.first_s)
         return await self.read_json(name)
 
     async def read_json(self, name: str) -> dict[str, Any]:
@@ -95,7 +70,7 @@ class Bucket(Objects):
         Raises:
             NoSuchObjectError. RemoteError: it cannot be read.
         """
-        found = await self.read(name, 0, 1 << 16, give_up_s=_first(self))
+        found = await self.read(name, 0, 1 << 16, give_up_s=self.first_s)
         try:
             content = json.loads(bytes(found.data))
         except ValueError:
@@ -178,7 +153,7 @@ class Bucket(Objects):
 
         for name in names:
             with suppress(NoSuchObjectError):
-                await self._persist(name, once(name), _first(self))
+                await self._persist(name, once(name), self.first_s)
 
     async def delete_own(self, names: Sequence[str]) -> None:
         """Deletes those objects that this run has written."""
@@ -230,11 +205,6 @@ class _Digests(NamedTuple):
                 parts.append(hashlib.md5(block, usedforsecurity=False).digest())
         several = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
         return cls((whole.hexdigest(), f"{several}-{len(parts)}"), sha256.hexdigest())
-
-
-def _first(objects: Objects) -> float:
-    """Seconds for what comes before and after the work: the URL may be mistyped."""
-    return min(30, objects.patience.give_up_s)
 
 
 def _obstore() -> Any:

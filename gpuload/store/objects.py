@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from gpuload.counted import counted
 from gpuload.errors import RemoteError
 from gpuload.store.background import background
+from gpuload.store.hub import web_address, web_headers
 from gpuload.store.url import URL
 
 T = TypeVar("T")
@@ -164,17 +165,21 @@ class Objects:
 
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         more: dict[str, Any] = {}
+        address, headers = self.url.text, {}
+        if self.url.scheme == "hf":
+            address, headers = web_address(self.url), web_headers(self.url)
         if self.url.scheme == "s3":
             if (credentials := _boto3_credentials()) is not None:
                 more["credential_provider"] = credentials
             if endpoint:
                 more["endpoint"] = endpoint
         return from_url(
-            self.url.text,
+            address,
             client_options={
+                "default_headers": headers,
                 "timeout": timedelta(seconds=self.patience.request_s),
                 "read_timeout": timedelta(seconds=self.patience.silent_s),
-                "allow_http": self.url.scheme == "http" or endpoint.startswith("http://"),
+                "allow_http": address.startswith("http://") or endpoint.startswith("http://"),
             },
             retry_config={"max_retries": self.retries},
             **more,

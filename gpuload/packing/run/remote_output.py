@@ -33,8 +33,9 @@ from gpuload.packing.run.output import SCRATCH_NAME, Output
 from gpuload.packing.run.shard import ShardJob, write_json
 from gpuload.packing.run.state import BASE_FILES, REJECTED_NAME, base_folder
 from gpuload.store.background import background
-from gpuload.store.bucket import WRITABLE, Bucket, Stored
+from gpuload.store.bucket import WRITABLE, Bucket
 from gpuload.store.cache import default_folder
+from gpuload.store.listing import Stored
 from gpuload.store.objects import NoSuchObjectError
 from gpuload.store.url import URL
 
@@ -66,7 +67,7 @@ class RemoteOutput(Output):
         self.where = url
 
     def _begin(self, url: URL, options: PackOptions) -> None:
-        found = background().wait(self.bucket.list())
+        found = background().wait(self.bucket.list(self.bucket.first_s))
         claim = background().wait(self.bucket.read_json(CLAIM_NAME)) if CLAIM_NAME in found else None
         known = _read_run(self.root)
         if claim is not None and (not known or claim.get("run") != known["run"]):
@@ -212,7 +213,7 @@ class RemoteOutput(Output):
 
     def _undo(self) -> None:
         with suppress(GpuloadError):  # else the claim stays, and with it what a run with --resume needs
-            found = background().wait(self.bucket.list())
+            found = background().wait(self.bucket.list(self.bucket.first_s))
             background().wait(self.bucket.delete_own([name for name in found if name != CLAIM_NAME]))
             background().wait(self.bucket.delete([CLAIM_NAME]))
             super()._undo()
