@@ -21,7 +21,7 @@ from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names
-from gpuload.store.url import URL, as_location
+from gpuload.store.url import URL, as_location, scheme_of
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,7 +36,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder or .zip of class folders, or what else --from names; with --labels, where its paths start",
+        help="folder or .zip of class folders, or what else --from names, here or at a URL; with --labels, where its "
+        "paths start",
     )
     pack.add_argument(
         "out",
@@ -135,7 +136,8 @@ def _pack(args: argparse.Namespace) -> int:
                 )
             columns[role] = (name,)
     out = as_location(args.out)
-    if isinstance(out, Path):
+    out = out if isinstance(out, URL) else Path(out)
+    if isinstance(out, Path) and scheme_of(args.source) is None:
         _check_places(Path(args.source), out, args.append)
     inside = out if isinstance(out, Path) else None
     source = open_source(args.source, args.labels, columns, args.form, args.no_labels, args.no_splits, inside)

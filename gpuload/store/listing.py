@@ -27,8 +27,8 @@ class Listed(Objects):
     """Objects below a URL that can be listed."""
 
     async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
-        """All objects by their names below the URL, sorted. Empty ones with a slash at the end, which consoles make for
-        folders, are left out.
+        """All objects by their names below the URL, sorted. Empty ones that are called as folders, which consoles make,
+        are left out.
 
         Raises:
             ArgumentError: a web server, which lists nothing.
@@ -46,7 +46,8 @@ class Listed(Objects):
             found = await self._persist("", self._list, give_up_s)
         except NoSuchObjectError:
             raise RemoteError(f"{self.url}: its bucket does not exist. Create it, or check the URL") from None
-        return {name: one for name, one in sorted(found.items()) if name.strip("/") and (one.size or name[-1] != "/")}
+        folders = {name.rpartition("/")[0] for name in found} | {""}
+        return {name: one for name, one in sorted(found.items()) if one.size or name.rstrip("/") not in folders}
 
     async def _list(self) -> dict[str, Stored]:
         import obstore

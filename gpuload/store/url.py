@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpuload.checks import PATH, Rule
@@ -30,6 +30,11 @@ class URL:
     def name(self) -> str:
         """The last part of the path."""
         return self.text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """Of the name, as of a path: with its dot, or ""."""
+        return PurePosixPath(self.name).suffix
 
     @property
     def scheme(self) -> str:

@@ -99,15 +99,13 @@ def test_not_every_url_is_packed_to(
     assert os.listdir() == before
 
 
-def test_no_source_is_a_url(tmp_path: Path) -> None:
-    advice = "is a URL, expected a path. Download what is there, or mount it"
-    for form in (None, "folder", "tar"):
-        with pytest.raises(SourceError, match=f"^s3://bucket/x: {advice}$"):
-            open_source("s3://bucket/x", form=form)
-    with pytest.raises(SourceError, match=f"^--labels s3://bucket/x.csv: {advice}$"):
-        open_source(tmp_path, "s3://bucket/x.csv")
-    with pytest.raises(SourceError, match=f"^s3://bucket/x.tar: {advice}$"):
-        TarsSource("s3://bucket/x.tar")
+def test_not_every_source_is_at_a_url(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="^gopher://bucket/x: cannot be read from here"):
+        open_source("gopher://bucket/x")
+    with pytest.raises(SourceError, match="^--labels s3://bucket/x.json: is a URL, expected a path. Download what is"):
+        open_source(tmp_path, "s3://bucket/x.json")
+    with pytest.raises(SourceError, match="^s3://bucket/x.tar: is a URL, expected a path. Download what is there"):
+        TarsSource([tmp_path, "s3://bucket/x.tar"])
     with pytest.raises(SourceError, match="^ftp://bucket/x.tar: is not read from here"):
         index_shards(["ftp://bucket/x.tar"])
     with pytest.raises(ArgumentError, match="^--out s3://bucket/x: is a URL, expected a path. Give a local folder$"):

@@ -175,11 +175,19 @@ class _Packing:
             for name in (field.name, *kind_of(field).columns(field))
             if name in columns
         }
+        places = [kind_of(field).stays_in_shard and field.name for field in self.job.fields]
+        reads = [
+            [where or name, *(str(columns[place][position]) for place in places if place)]
+            for position, (name, where) in enumerate(zip(columns[NAME], wheres, strict=True))
+        ]
+        self.job.source.expect([address for addresses in reads for address in addresses])
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer has died, so this shard would never be finished
             worker.write(position, self.read_bytes)
             values = {column: columns[column][position] for column in names}
+            for address in reads[position]:
+                self.job.source.wait(address)
             try:
                 if reason := self.job.known_bad.get(position):
                     raise DecodeError(reason)
