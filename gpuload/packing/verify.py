@@ -26,7 +26,7 @@ from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.disk.shards_root import shards_root
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import DecodeError, FormatError, OutputError
+from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.headers.limits import MAX_PIXELS
@@ -106,8 +106,7 @@ def verify(
     if isinstance(where := as_location(folder), URL):
         from gpuload.store.hub import pinned
 
-        where = pinned(where)
-        faults = _verify_url(where, **settings)
+        faults = [fault for split in _splits_at(pinned(where)) for fault in _verify_url(split, **settings)]
     else:
         faults = _verify_all(where, partial(_verify_split, **settings))
     if quarantine is not None:
@@ -199,6 +198,20 @@ def _verify_url(
         except FormatError as error:
             return [str(error).replace(scratch, str(url))]
         return _verify_pieces(pieces, manifest, workers, watch, decode, bad)
+
+
+def _splits_at(url: URL) -> list[URL]:
+    """The packed splits in a folder at a URL; the URL itself where it is one, or cannot be listed."""
+    from gpuload.store.background import background
+    from gpuload.store.listing import Listed
+
+    try:
+        found = background().wait(Listed(url).list())
+    except (ArgumentError, RemoteError):
+        return [url]
+    ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]
+    splits = [one for one, name in zip(ends, found, strict=True) if one != name and "/" not in one]
+    return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits]
 
 
 def _verify_index(

@@ -59,8 +59,14 @@ def test_the_same_bytes_as_on_disk(
         path.write_bytes(data)
     pack_to(images, str(tmp_path / "local"), settings, append=True)
     assert s3.files("bucket", "same/set/") == files_of(tmp_path / "local")
-    assert verify(f"{out}/train") == [] and len(gpuload.Dataset(f"{out}/val", tmp_path / "cache")) == 22
+    assert (
+        verify(out) == []
+        and verify(f"{out}/train") == []
+        and len(gpuload.Dataset(f"{out}/val", tmp_path / "cache")) == 22
+    )
     assert left(out) == ["lock"]
+    s3.client.delete_object(Bucket="bucket", Key="same/set/val/shard-000000.tar")
+    assert verify(out) == [f"{out}/val/shard-000000.tar: No such file or directory"]
 
 
 def test_samples_of_a_program(s3: S3, photo_files: dict[str, bytes]) -> None:
