@@ -9,7 +9,7 @@ from gpuload.errors import GpuloadError, SourceError, some_of
 from gpuload.headers.json_text import parse_json
 from gpuload.sources.columns import USUAL, find_column
 from gpuload.sources.copies import fits
-from gpuload.sources.files import Files, Folder, PassedOver
+from gpuload.sources.files import Files, Folder
 from gpuload.sources.files.base import ReadAhead
 from gpuload.sources.samples import FileSource
 from gpuload.sources.splits import SPLIT, files_of_splits, splits_of_files
@@ -33,7 +33,7 @@ class ParquetSource(FileSource):
     def fits(files: Files) -> bool:
         """Whether a container is a folder of such files."""
         if isinstance(files, ReadAhead):
-            return fits([name.name for name in files.walk(("parquet",), PassedOver())], (".parquet",))
+            return fits(files.all_names(), (".parquet",))
         return isinstance(files, Folder) and bool(files_of_splits(files.path, "*.parquet"))
 
     def _paths(self) -> list[Path]:

@@ -18,7 +18,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.copies import Copies, fits
-from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, PassedOver, is_text, printable
+from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, is_text, printable
 from gpuload.sources.files.base import ReadAhead
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
 from gpuload.sources.splits import SourceSplits, files_of_splits, splits_of_files
@@ -65,7 +65,7 @@ class TarsSource(Source):
     def fits(files: Files) -> bool:
         """Whether a container is a folder of tars."""
         if isinstance(files, ReadAhead):
-            return fits([found.name for found in files.walk(("tar",), PassedOver())], (".tar",))
+            return fits(files.all_names(), (".tar",))
         return isinstance(files, Folder) and bool(files_of_splits(files.path, "*.tar"))
 
     def list_samples(self) -> Listing:

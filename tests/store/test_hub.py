@@ -76,6 +76,13 @@ def test_tars_are_indexed_where_they_lie(hub: HubServer, packed: Path, tmp_path:
     assert verify(folder, 2) == []
 
 
+def test_packing_from_the_hub(hub: HubServer, packed: Path, tmp_path: Path) -> None:
+    """Tars that gpuload packed, in the folder of a split: their fields and classes are known."""
+    for source, out in ((str(packed.parent), "expected"), ("hf://datasets/me/photos", "out")):
+        assert main(["pack", source, str(tmp_path / out), "--workers", "2"]) == 0
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "expected")
+
+
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [

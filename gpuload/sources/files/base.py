@@ -75,6 +75,9 @@ class ReadAhead(Protocol):
     def expect(self, addresses: Sequence[str]) -> None:
         """What will be read, in this order; not what was expected before."""
 
+    def all_names(self) -> list[str]:
+        """Every file that is not hidden, also in folders that gpuload packed."""
+
     def wait(self, address: str) -> None:
         """Waits until a file that was expected can be read at once, or will not come."""
 

@@ -44,7 +44,7 @@ class RemoteFolder:
         return str(self.url)
 
     def fault(self) -> str:
-        return "" if self._listed() else "holds no file, or there is no such folder"
+        return "" if self.all_names() else "holds no file, or there is no such folder"
 
     def folders(self, below: str = "") -> list[str]:
         return sorted({name.partition("/")[0] for name in self._inside(below) if "/" in name})
@@ -61,6 +61,10 @@ class RemoteFolder:
         for name, size in self._listed().items():
             if passed.wants(name, extensions):
                 yield Found(name, size, name)
+
+    def all_names(self) -> list[str]:
+        self._listed()
+        return self._all
 
     def find(self, name: str) -> Found:
         if name not in self._listed():
@@ -110,6 +114,7 @@ class RemoteFolder:
             except RemoteError as error:
                 raise SourceError(str(error)) from None
             names = sorted((name for name in found if not _is_hidden(name)), key=lambda name: name.split("/"))
+            self._all = names
             self._packed = _packed_folders(names)
             below = tuple(f"{folder}/" for folder in self._packed)
             self._files = {name: found[name].size for name in names if not name.startswith(below)}
