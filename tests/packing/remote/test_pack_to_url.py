@@ -1,5 +1,6 @@
 """Packing to a bucket: the same bytes as on disk, whatever interrupts it, and nothing of another's is touched."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -127,9 +128,7 @@ def test_an_outage(
     assert s3.files("bucket", "outage/") == on_disk
 
 
-def test_nothing_of_another_is_touched(
-    s3: S3, proxy: Proxy, images: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nothing_of_another_is_touched(s3: S3, proxy: Proxy, images: Path, settings: Settings) -> None:
     put = s3.client.put_object
     put(Bucket="bucket", Key="mine/notes.txt", Body=b"notes")
     put(Bucket="bucket", Key="mine2/train/manifest.json", Body=b"{}")
@@ -147,6 +146,13 @@ def test_nothing_of_another_is_touched(
         pack_to(images, "s3://bucket/mine3", settings, resume=True)
     with pytest.raises(OutputError, match="^s3://bucket/mine: holds no packed set for --append"):
         pack_to(images, "s3://bucket/mine", settings, append=True)
+
+    root = scratch_folder(URL("s3://bucket/mine4"))
+    root.mkdir(parents=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match="^s3://bucket/mine4: is packed to by another process here. Wait for it"):
+            pack_to(images, "s3://bucket/mine4", settings)
 
     def meanwhile(path: str, number: int) -> None:
         if path.endswith("mine4/.packing.json"):
