@@ -89,6 +89,7 @@ def test_not_every_url_is_packed_to(
     out: str, fault: str, make_folder: Any, photo_files: dict[str, bytes], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
     folder = make_folder({name: photo_files[name] for name in ("ant/00.jpg", "bee/30.jpg")})
     monkeypatch.chdir(tmp_path)
     before = os.listdir()
@@ -100,6 +101,7 @@ def test_not_every_url_is_packed_to(
 
 
 def test_not_every_source_is_at_a_url(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
     with pytest.raises(ArgumentError, match="^gopher://bucket/x: cannot be read from here"):
         open_source("gopher://bucket/x")
     with pytest.raises(SourceError, match="^--labels s3://bucket/x.json: is a URL, expected a path. Download what is"):
