@@ -1,5 +1,6 @@
 """Sources in a bucket: the same set as from a local copy of them, and no image is lost because of the network."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,14 @@ def test_an_outage_loses_no_image(
     assert found.keys() == {"bee/bad.jpg"} and Manifest.read(tmp_path / "out" / "train").samples == 60
 
 
-def test_a_table(s3: S3, uploaded: None, images: Path, tmp_path: Path) -> None:
+def test_a_table(s3: S3, proxy: Proxy, uploaded: None, images: Path, tmp_path: Path) -> None:
     text = "path,label,caption\n" + "".join(f"ant/{n:02d}.jpg,{n % 2},photo {n}\n" for n in range(9))
     (tmp_path / "table.csv").write_text(text)
     s3.client.put_object(Bucket="bucket", Key="sources/table.csv", Body=text.encode())
     expected = packed_from(str(images), tmp_path / "expected", labels=str(tmp_path / "table.csv"))
     assert packed_from(SOURCE, tmp_path / "out", labels="s3://bucket/sources/table.csv") == expected
-    assert packed_from(str(images), tmp_path / "half", labels="s3://bucket/sources/table.csv") == expected
+    proxy.fault = lambda path, number: time.sleep(2 * path.endswith("ant/03.jpg"))  # that is no fault of the image
+    assert packed_from(SOURCE, tmp_path / "slow", labels=str(tmp_path / "table.csv"), time_limit_s=1.2) == expected
     with pytest.raises(SourceError, match="^s3://bucket/sources/none.csv: does not exist"):
         packed_from(SOURCE, tmp_path / "none", labels="s3://bucket/sources/none.csv")
 
