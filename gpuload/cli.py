@@ -21,6 +21,7 @@ from pathlib import Path
 from gpuload import __version__
 from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED, STOPPED, WRONG
 from gpuload.errors import GpuloadError
+from gpuload.store.url import URL, as_location
 
 __all__ = ["DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
 
@@ -34,7 +35,6 @@ def main(argv: list[str] | None = None) -> int:
         # First of all: the server imports what workers need while this process imports the commands.
         start_server(_preload(argv))
     from gpuload.commands import doctor, fetch, index, info, pack, tune, verify, warm_up
-    from gpuload.packing.run.output import SCRATCH_NAME
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
@@ -49,11 +49,24 @@ def main(argv: list[str] | None = None) -> int:
         print(f"gpuload: {error}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
-        out = Path(getattr(args, "out", None) or ".")
-        kept = any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
-        outcome = "finished shards are kept: continue with --resume" if kept else "no half-written files are left"
+        outcome = (
+            "finished shards are kept: continue with --resume" if _is_kept(args) else "no half-written files are left"
+        )
         print(f"gpuload: stopped; {outcome}", file=sys.stderr)
         return STOPPED
+
+
+def _is_kept(args: argparse.Namespace) -> bool:
+    """Whether a run that packs was interrupted, and can be continued."""
+    given = getattr(args, "out", None) or "."
+    if isinstance(where := as_location(given), URL):
+        from gpuload.packing.run.remote_output import is_interrupted
+
+        return is_interrupted(where)
+    from gpuload.packing.run.output import SCRATCH_NAME
+
+    out = Path(where)
+    return any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
 
 
 def _preload(argv: list[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ _EXTRAS = {
     "msgpack": "sources",
     "ray": "ray",
     "obstore": "remote",
+    "huggingface_hub": "remote",
     "sklearn": "examples",
     "matplotlib": "bench",
 }

@@ -48,7 +48,7 @@ class DaliIterator(NotSupported):
         for images, labels in loader:
             ...
 
-    data: a packed folder, the URL of one (s3://bucket/set/train, also gs, az, https), a `Dataset` (or a subset of
+    data: a packed folder, the URL of one (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` (or a subset of
         one), or a mixture made by `mix`.
     batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
     augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict

@@ -15,14 +15,20 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     index = commands.add_parser(
         "index",
         help="index WebDataset shards that others packed",
-        description="Indexes WebDataset shards in place, without repacking: members jpg/jpeg/png, cls, txt, json.",
+        description="Indexes WebDataset shards where they lie, here or at URLs such as "
+        "hf://datasets/OWNER/NAME/*.tar, without repacking: members jpg/jpeg/png, cls, txt, json.",
         epilog="Exit codes: 0 indexed; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C.",
     )
     index.set_defaults(run=_index)
     index.add_argument(
-        "shards", metavar="SHARDS", nargs="+", help="tars; braces ({000..127}) and wildcards are expanded"
+        "shards",
+        metavar="SHARDS",
+        nargs="+",
+        help="tars, or their URLs; braces ({000..127}) and wildcards are expanded",
     )
-    index.add_argument("--out", metavar="DIR", help="folder for the index (default: beside the shards)")
+    index.add_argument(
+        "--out", metavar="DIR", help="folder for the index (default: beside the shards; needed for URLs)"
+    )
     index.add_argument("--classes", metavar="FILE", help="text file with the name of a class in each line")
     index.add_argument("--overwrite", action="store_true", help="replace an index that is there")
 

@@ -21,7 +21,7 @@ from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names
-from gpuload.store.url import refuse_urls
+from gpuload.store.url import URL, as_location, scheme_of
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,9 +36,14 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder or .zip of class folders, or what else --from names; with --labels, where its paths start",
+        help="folder or .zip of class folders, or what else --from names, here or at a URL; with --labels, where its "
+        "paths start",
     )
-    pack.add_argument("out", metavar="OUT", help="empty or new folder; gets train/ (and val/, test/)")
+    pack.add_argument(
+        "out",
+        metavar="OUT",
+        help="empty or new folder, or a URL such as s3://bucket/set; gets train/ (and val/, test/)",
+    )
     _add_source_options(pack)
     _add_image_options(pack)
     usual = {field.name: field.default for field in fields(PackOptions) if field.default is not MISSING}
@@ -134,12 +139,15 @@ def _pack(args: argparse.Namespace) -> int:
                     "thing. Give one of them"
                 )
             columns[role] = (name,)
-    refuse_urls("OUT", args.out, packer.PACK_HERE)
-    _check_places(Path(args.source), Path(args.out), args.append)
-    source = open_source(args.source, args.labels, columns, args.form, args.no_labels, args.no_splits, args.out)
+    out = as_location(args.out)
+    out = out if isinstance(out, URL) else Path(out)
+    if isinstance(out, Path) and scheme_of(args.source) is None:
+        _check_places(Path(args.source), out, args.append)
+    inside = out if isinstance(out, Path) else None
+    source = open_source(args.source, args.labels, columns, args.form, args.no_labels, args.no_splits, inside)
     with progress_bar("packing", "images") as bar:
-        report = packer.pack(source, args.out, options, lambda p: bar(p.images, p.total_images, p.bytes))
-    _summarise(report, Path(args.out))
+        report = packer.pack(source, out, options, lambda p: bar(p.images, p.total_images, p.bytes))
+    _summarise(report, out)
     return REJECTED if any(not rejection.asked for rejection in report.rejected) else DONE
 
 
@@ -155,7 +163,7 @@ def _check_places(source: Path, out: Path, append: bool) -> None:
         )
 
 
-def _summarise(report: packer.PackReport, out: Path) -> None:
+def _summarise(report: packer.PackReport, out: Path | URL) -> None:
     rows: dict[str, Callable[[Manifest], str]] = {
         "images": lambda m: f"{m.samples:,}",
         "shards": lambda m: f"{len(m.shards):,}",

@@ -18,11 +18,12 @@ from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, NotSupported
+from gpuload.disk.shards_root import shards_root
 from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
 from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
 from gpuload.store.interface import FolderStore, Store
-from gpuload.store.url import LOCATION, URL
+from gpuload.store.url import LOCATION, URL, joined
 from gpuload.types import I64
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 class Dataset(NotSupported):
     """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
+    A folder may also be the index of shards that lie at URLs, see `python -m gpuload index`.
+
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
     nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
     opened again where the pickle is loaded.
 
-    cache, cache_size: for a URL, the folder into which shards are downloaded as they are needed, shared by all
+    cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
         else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
 
@@ -52,6 +55,7 @@ class Dataset(NotSupported):
         self, folder: str | Path | URL, cache: str | Path | None = None, cache_size: int | str | None = None
     ) -> None:
         self._selected: I64 | None = None
+        self._root: URL | None = None  # of shards that are not here
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
         self.cache: Cache | None = None
         if isinstance(self.folder, URL):
@@ -59,9 +63,9 @@ class Dataset(NotSupported):
             self.cache = Cache(cache, cache_size)
             self._open_remote(self.folder, self.cache)
         else:
-            self._open_local(self.folder)
+            self._open_local(self.folder, cache, cache_size)
 
-    def _open_local(self, folder: Path) -> None:
+    def _open_local(self, folder: Path, cache: str | Path | None, cache_size: Any) -> None:
         if os.path.isfile(folder):
             raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
         if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
@@ -69,12 +73,17 @@ class Dataset(NotSupported):
         if not (folder / "manifest.json").exists() and (folder / "train" / "manifest.json").exists():
             raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
         self._read_manifest(folder)
-        self._check_shards(folder)
+        self._root = shards_root(self.manifest, folder)
+        if self._root is not None:
+            self.cache = Cache(cache, cache_size)
+        else:
+            self._check_shards(folder)
         self._read_index(folder)
 
     def _open_remote(self, url: URL, cache: Cache) -> None:
-        from gpuload.store.remote_set import fetch_set  # asyncio and obstore
+        from gpuload.store.remote_set import fetch_set, pin  # asyncio and obstore
 
+        self.folder = self._root = url = pin(url, cache)
         folder = fetch_set(url, cache, manifest_file.FILE_NAME, index_file.FILE_NAME)
         try:
             self._read_manifest(folder)
@@ -87,7 +96,9 @@ class Dataset(NotSupported):
     def _read_manifest(self, folder: Path) -> None:
         self.manifest = Manifest.read(folder)
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
-        self.shard_paths: tuple[Path | URL, ...] = tuple(self.folder / shard.name for shard in self.manifest.shards)
+        self.shard_paths: tuple[Path | URL, ...] = tuple(
+            joined(self.folder, shard.name) for shard in self.manifest.shards
+        )
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
         self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
@@ -279,13 +290,14 @@ class Dataset(NotSupported):
     def open_store(self) -> Store:
         """What gives a reader the shards."""
         infos = self.manifest.shards
-        names = [info.name for info in infos]
-        if not isinstance(self.folder, URL):
-            return FolderStore([self.folder / name for name in names])
+        if self._root is None:
+            assert isinstance(self.folder, Path)
+            return FolderStore([self.folder / info.name for info in infos])
         from gpuload.store.cached import CachedStore
 
         assert self.cache is not None
-        return CachedStore(self.folder, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
+        names = [info.name.removeprefix(f"{self._root}/") for info in infos]
+        return CachedStore(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
 
     def _check_shards(self, folder: Path) -> None:
         for number, info in enumerate(self.manifest.shards):

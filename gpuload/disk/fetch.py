@@ -15,6 +15,7 @@ from gpuload.disk.dali_index import dali_index_path
 from gpuload.disk.manifest import Manifest, ShardInfo
 from gpuload.errors import ArgumentError, FormatError, OutputError
 from gpuload.store.background import background
+from gpuload.store.hub import pinned
 from gpuload.store.objects import NoSuchObjectError, Objects
 from gpuload.store.remote_set import read_manifest
 from gpuload.store.transfer import download
@@ -42,7 +43,7 @@ def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, si
             f"fetch(url): {without_secrets(url)} is a path, expected a URL such as s3://bucket/set/train"
         )
     refuse_urls("fetch(folder)", folder, "Give a local folder")
-    return _Copy(where, Path(folder), watch).run()
+    return _Copy(pinned(where), Path(folder), watch).run()
 
 
 class _Copy:

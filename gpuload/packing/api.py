@@ -27,6 +27,7 @@ def pack(
 
     samples: dicts such as {"image": bytes, "label": "cat"}; `sources.samples.SampleSource` says what they may hold.
         They are iterated once, in order. Or a source.
+    out: a folder, or a URL such as "s3://bucket/set".
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
@@ -35,7 +36,7 @@ def pack(
     It starts processes: call it under `if __name__ == "__main__"`.
 
     Raises:
-        SourceError, OutputError: as `packer.pack`.
+        SourceError, OutputError, RemoteError: as `packer.pack`.
         ArgumentError: a setting is unknown or invalid.
     """
     encoding = {field.name for field in fields(Encoding)}

@@ -10,10 +10,11 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,8 +24,9 @@ from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.dali_index import dali_index_path, dali_index_text
 from gpuload.disk.quarantine import Quarantined, write_quarantine
+from gpuload.disk.shards_root import shards_root
 from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import DecodeError, FormatError, OutputError
+from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
 from gpuload.fields.field import Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
@@ -38,6 +40,9 @@ from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_po
 from gpuload.packing.run.workers import Workers
 from gpuload.store.url import URL, as_location
 from gpuload.types import WidthHeight
+
+if TYPE_CHECKING:
+    from gpuload.disk.fetch import Pieces  # asyncio
 
 _CHUNK_BYTES = 1 << 24
 
@@ -101,7 +106,9 @@ def verify(
         _write(quarantine, bad)  # before the work of hours
     settings: dict[str, Any] = {"workers": workers, "watch": watch, "decode": decode, "bad": bad}
     if isinstance(where := as_location(folder), URL):
-        faults = _verify_url(where, **settings)
+        from gpuload.store.hub import pinned
+
+        faults = [fault for split in _splits_at(pinned(where)) for fault in _verify_url(split, **settings)]
     else:
         faults = _verify_all(where, partial(_verify_split, **settings))
     if quarantine is not None:
@@ -144,6 +151,8 @@ def _verify_split(
         _check_count(Index(folder / index_file.FILE_NAME, manifest.fields), manifest)
     except FormatError as error:
         return [str(error)]
+    if (root := shards_root(manifest, folder)) is not None:
+        return _verify_index(root, folder, manifest, workers, watch, decode, bad)
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
     faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
@@ -190,23 +199,76 @@ def _verify_url(
             _check_count(Index(pieces.folder / index_file.FILE_NAME, manifest.fields), manifest)
         except FormatError as error:
             return [str(error).replace(scratch, str(url))]
-        faults: list[str] = []
+        return _verify_pieces(pieces, manifest, workers, watch, decode, bad)
 
-        def done(job: VerifyJob, found: ShardFaults) -> None:
-            faults.extend(line.replace(scratch, str(url)) for line in found.lines)
-            bad.extend(found.bad)
 
-        jobs = _jobs(pieces.folder, manifest, Path(scratch), decode)
-        count = min(workers or count_cores(), len(jobs))
-        with Workers[VerifyJob, ShardFaults](count, verify_shard, False) as pool:
-            for first in range(0, len(jobs), count):
-                some = jobs[first : first + count]
-                files = [name for job in some for name in (job.shard.name, str(dali_index_path(Path(job.shard.name))))]
-                pieces.get(*files)  # what is missing, `verify_shard` tells
-                pool.run(some, done, _after_death, lambda _: None)
-                pieces.remove(*files)
-                watch(min(first + count, len(jobs)), len(jobs))
-        return faults
+def _splits_at(url: URL) -> list[URL]:
+    """The packed splits in a folder at a URL; the URL itself where it is one, or cannot be listed."""
+    from gpuload.store.background import background
+    from gpuload.store.listing import Listed
+
+    try:
+        found = background().wait(Listed(url).list())
+    except (ArgumentError, RemoteError):
+        return [url]
+    ends = [name.removesuffix(f"/{manifest_file.FILE_NAME}") for name in found]
+    splits = [one for one, name in zip(ends, found, strict=True) if one != name and "/" not in one]
+    return [url] if manifest_file.FILE_NAME in found or not splits else [url / split for split in splits]
+
+
+def _verify_index(
+    root: URL,
+    folder: Path,
+    manifest: Manifest,
+    workers: int | None,
+    watch: Callable[[int, int], None],
+    decode: DecodeCheck | None,
+    bad: list[Quarantined],
+) -> list[str]:
+    """As `_verify_url`, for shards that are indexed here."""
+    from gpuload.disk.fetch import Pieces
+
+    def below(info: ShardInfo) -> ShardInfo:
+        return replace(info, name=info.name.removeprefix(f"{root}/"))
+
+    with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
+        manifest = replace(manifest, shards=tuple(map(below, manifest.shards)))
+        for name in (index_file.FILE_NAME, *(str(dali_index_path(Path(info.name))) for info in manifest.shards)):
+            with suppress(FileNotFoundError):
+                (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(scratch) / name).symlink_to((folder / name).resolve(strict=True))
+        return _verify_pieces(Pieces(root, Path(scratch)), manifest, workers, watch, decode, bad, has_dali_index=True)
+
+
+def _verify_pieces(
+    pieces: "Pieces",
+    manifest: Manifest,
+    workers: int | None,
+    watch: Callable[[int, int], None],
+    decode: DecodeCheck | None,
+    bad: list[Quarantined],
+    has_dali_index: bool = False,
+) -> list[str]:
+    """Downloads shards beside the index, some at a time, and verifies them. has_dali_index: theirs are there."""
+    url, scratch, faults = pieces.objects.url, str(pieces.folder), list[str]()
+
+    def done(job: VerifyJob, found: ShardFaults) -> None:
+        faults.extend(line.replace(scratch, str(url)) for line in found.lines)
+        bad.extend(found.bad)
+
+    jobs = _jobs(pieces.folder, manifest, pieces.folder, decode)
+    count = min(workers or count_cores(), len(jobs))
+    with Workers[VerifyJob, ShardFaults](count, verify_shard, False) as pool:
+        for first in range(0, len(jobs), count):
+            some = jobs[first : first + count]
+            files = [job.shard.name for job in some]
+            if not has_dali_index:
+                files += [str(dali_index_path(Path(name))) for name in files]
+            pieces.get(*files)  # what is missing, `verify_shard` tells
+            pool.run(some, done, _after_death, lambda _: None)
+            pieces.remove(*files)
+            watch(min(first + count, len(jobs)), len(jobs))
+    return faults
 
 
 def _check_count(index: Index, manifest: Manifest) -> None:

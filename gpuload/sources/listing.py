@@ -5,7 +5,7 @@ reading one image. Workers then read the samples they are told, in processes of 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -101,6 +101,12 @@ class Source(ABC):
         Raises:
             SourceError: there is nothing, or what is there contradicts itself.
         """
+
+    def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027
+        """Called in a worker with all that it will `read`, in order: names, or what the listing has as `where`."""
+
+    def wait(self, address: str) -> None:  # noqa: B027
+        """Called before each `read`, whose time is limited: what takes long for no fault of the image is done here."""
 
     @abstractmethod
     def read(self, row: int, name: str, where: str = "") -> bytes | Array:

@@ -8,7 +8,9 @@ from gpuload.counted import counted
 from gpuload.errors import GpuloadError, SourceError, some_of
 from gpuload.headers.json_text import parse_json
 from gpuload.sources.columns import USUAL, find_column
+from gpuload.sources.copies import fits
 from gpuload.sources.files import Files, Folder
+from gpuload.sources.files.base import ReadAhead
 from gpuload.sources.samples import FileSource
 from gpuload.sources.splits import SPLIT, files_of_splits, splits_of_files
 from gpuload.sources.spool import Sample
@@ -25,9 +27,13 @@ class ParquetSource(FileSource):
     columns are fields by their type. columns: as in a table, where names are not the usual.
     """
 
+    suffixes = (".parquet",)
+
     @staticmethod
     def fits(files: Files) -> bool:
         """Whether a container is a folder of such files."""
+        if isinstance(files, ReadAhead):
+            return fits(files.all_names(), (".parquet",))
         return isinstance(files, Folder) and bool(files_of_splits(files.path, "*.parquet"))
 
     def _paths(self) -> list[Path]:

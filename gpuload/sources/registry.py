@@ -15,7 +15,7 @@ from gpuload.sources.files.source import FilesSource
 from gpuload.sources.layout import unwrapped
 from gpuload.sources.listing import Source
 from gpuload.sources.splits import SPLIT
-from gpuload.store.url import why_not_local, without_secrets
+from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
 
 Columns = Mapping[str, tuple[str, ...]]
 
@@ -30,6 +30,7 @@ class Format:
     holds: whether a folder or archive, whose name says nothing, holds one of these.
     labels, columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
     alone: whether it heeds `Source.images_alone`, for --no-labels.
+    remote: whether it can be at a URL, as every class that takes files can.
     """
 
     name: str
@@ -39,8 +40,9 @@ class Format:
     labels: bool = False
     columns: bool = False
     alone: bool = False
+    remote: bool = False
 
-    def open(self, root: Path, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
+    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
         """The source at a path; `files` are those in it, for a class that takes files.
 
         Raises:
@@ -57,6 +59,8 @@ class Format:
                 f"--path-column, --label-column and --column name columns of a table; {self.name!r} has none: {other}"
             )
         made = resolve_name(f"gpuload.sources.{self.source}")
+        if isinstance(root, URL) and not (issubclass(made, FilesSource) or self.remote):
+            raise SourceError(f"{root}: is a URL, and {self.name!r} is read from local files alone. {ELSEWHERE}")
         first = files if issubclass(made, FilesSource) else files.path if isinstance(files, Folder) else root
         source: Source = made(
             first, *([labels] if labels is not None else []), **({"columns": columns} if columns else {})
@@ -83,8 +87,16 @@ FORMATS = (
     Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf"), columns=True, alone=True),
     Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _lmdb, columns=True, alone=True),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz"), labels=True, columns=True, alone=True),
-    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource"), alone=True),
-    Format("parquet", "parquet:ParquetSource", (".parquet",), _fits("parquet:ParquetSource"), columns=True, alone=True),
+    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource"), alone=True, remote=True),
+    Format(
+        "parquet",
+        "parquet:ParquetSource",
+        (".parquet",),
+        _fits("parquet:ParquetSource"),
+        columns=True,
+        alone=True,
+        remote=True,
+    ),
 )
 
 TABLE = Format("table", "table:TableSource", labels=True, columns=True)
@@ -98,7 +110,7 @@ def format_names() -> list[str]:
 
 
 def open_source(
-    root: str | Path,
+    root: str | Path | URL,
     labels: str | Path | None = None,
     columns: Columns | None = None,
     form: str | None = None,
@@ -118,9 +130,10 @@ def open_source(
         ArgumentError: options contradict each other, or this kind of source does not take one.
         SourceError: `root` is a file of unknown kind.
     """
-    if fault := why_not_local(labels):
-        raise SourceError(f"--labels {without_secrets(labels)}: {fault}. {ELSEWHERE}")
-    files, path = open_files(root), Path(root)
+    if scheme_of(labels) is not None and Path(str(labels)).suffix.lower() in LABELS:
+        raise SourceError(f"--labels {without_secrets(labels)}: {why_not_local(labels)}. {ELSEWHERE}")
+    files, path = open_files(root), as_location(root)
+    path = path if isinstance(path, URL) else Path(path)
     if out is not None and isinstance(files, Folder):
         files.leave_out(out)
     found = _by_name(path) if form is None else _named(form)
@@ -158,13 +171,13 @@ def _named(name: str) -> Format:
     raise ArgumentError(f"--from is one of {', '.join(format_names())}; got {name!r}")
 
 
-def _by_name(path: Path) -> Format | None:
+def _by_name(path: Path | URL) -> Format | None:
     """The format with this suffix; None for what may be of several."""
     suffix = path.suffix.lower()
     for form in FORMATS:
         if suffix in form.suffixes:
             return form
-    if path.is_file() and suffix not in ARCHIVES:
+    if isinstance(path, Path) and path.is_file() and suffix not in ARCHIVES:
         raise SourceError(f"{path}: {_about_unknown(path)}")
     return None
 

@@ -9,14 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuload.errors import SourceError
 from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.installed import require
+from gpuload.sources.copies import Copies
 from gpuload.sources.field_columns import FieldColumns
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema
 from gpuload.sources.splits import COLUMNS, SPLIT, splits_of_column
 from gpuload.sources.spool import Sample, fill_spool, read_blob, read_rows
+from gpuload.store.url import URL, as_location
 from gpuload.types import Array
 
 
@@ -108,17 +111,35 @@ class FileSource(SampleSource):
     """
 
     needs: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()  # of files that are read from a URL, too
     takes_paths = False
     needs_process = True
 
-    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    def __init__(self, path: str | Path | URL, columns: Mapping[str, tuple[str, ...]] | None = None) -> None:
         require(str(path), *self.needs)
-        self.path = Path(path)
+        where = as_location(path) if self.suffixes else path
+        self.copies = Copies(where, self.suffixes) if isinstance(where, URL) else None
+        self.path = Path(str(where))
         self.columns = dict(columns or {})
 
     @property
+    def identity(self) -> str:
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        copies = given.pop("copies")
+        return self.describe(given if copies is None else {**given, "path": copies})
+
+    def prepare(self, scratch: Path) -> None:
+        if self.copies is None:
+            return super().prepare(scratch)
+        self.path = self.copies.fetch(scratch)
+        try:
+            super().prepare(scratch)
+        except SourceError as error:
+            raise SourceError(str(error).replace(str(scratch / "copies"), str(self.copies.root))) from None
+
+    @property
     def title(self) -> str:
-        return str(self.path)
+        return str(self.path if self.copies is None else self.copies.given)
 
 
 class IterableSource(SampleSource):

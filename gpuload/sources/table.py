@@ -24,6 +24,7 @@ from gpuload.sources.listing import Listing, some_of
 from gpuload.sources.named_files import NamedFiles
 from gpuload.sources.splits import SPLIT, SourceSplits, split_called, splits_of_column, splits_of_paths
 from gpuload.sources.table_file import place_of, read_table
+from gpuload.store.url import URL, as_location
 
 # What a column may hold, by its role.
 _KINDS: dict[str, Kind] = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
@@ -50,7 +51,9 @@ class TableSource(FilesSource):
         self, root: str | Path | Files, table: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
         super().__init__(root)
-        self.table = Path(table)
+        self.table: Path | URL = as_location(table) if isinstance(table, str) else table
+        if isinstance(self.table, str):
+            self.table = Path(self.table)
         self.columns = dict(columns or {})
         if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
             self.columns["path"] = self.columns.pop("image")

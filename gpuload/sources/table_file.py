@@ -2,23 +2,27 @@
 
 import csv
 import re
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 
-from gpuload.errors import SourceError, some_of
+from gpuload.errors import RemoteError, SourceError, some_of
 from gpuload.sources.files import IMAGE_EXTENSIONS
+from gpuload.store.url import URL
 
 _FILE = re.compile(rf"\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(\s|$)", re.IGNORECASE)  # in what should be a header
 _JSON_LINES, _PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Path | URL) -> pa.Table:
     """All rows of a CSV, TSV, JSONL or Parquet table, by its name; cells of the first two are text.
 
     Raises:
         SourceError: it cannot be read, or its columns have no names, or two the same.
     """
+    if isinstance(path, URL):
+        return _read_remote(path)
     suffix = path.suffix.lower()
     try:
         if suffix in _JSON_LINES:
@@ -41,6 +45,22 @@ def read_table(path: Path) -> pa.Table:
         ) from None
 
 
+def _read_remote(url: URL) -> pa.Table:
+    from gpuload.disk.fetch import fetch_file  # asyncio
+    from gpuload.store.background import background
+    from gpuload.store.hub import pinned
+    from gpuload.store.objects import Objects
+
+    url = pinned(url)
+    with tempfile.TemporaryDirectory(prefix="gpuload-table-") as scratch:
+        path = Path(scratch) / url.name
+        try:
+            background().wait(fetch_file(Objects(URL(url.text.rpartition("/")[0])), url.name, path))
+            return read_table(path)
+        except (SourceError, RemoteError) as error:
+            raise SourceError(str(error).replace(str(path), str(url))) from None
+
+
 def _checked(table: pa.Table) -> pa.Table:
     """A table whose names and texts are UTF-8.
 
@@ -52,7 +72,7 @@ def _checked(table: pa.Table) -> pa.Table:
     return table
 
 
-def place_of(path: Path, row: int) -> str:
+def place_of(path: Path | URL, row: int) -> str:
     """What a person calls a row of the table, where no cell goes over several lines."""
     if path.suffix.lower() in _PARQUET:
         return f"row {row}"

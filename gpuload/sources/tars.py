@@ -17,10 +17,12 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
+from gpuload.sources.copies import Copies, fits
 from gpuload.sources.files import ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, is_text, printable
+from gpuload.sources.files.base import ReadAhead
 from gpuload.sources.listing import Listing, Rejection, Source, listing_schema, some_of
 from gpuload.sources.splits import SourceSplits, files_of_splits, splits_of_files
-from gpuload.store.url import why_not_local, without_secrets
+from gpuload.store.url import URL, as_location, why_not_local, without_secrets
 from gpuload.types import Array
 
 
@@ -34,17 +36,36 @@ class TarsSource(Source):
     reason. Samples are in stored order; a key that comes twice is two samples.
     """
 
-    def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
-        given = [paths] if isinstance(paths, (str, Path)) else paths
+    def __init__(self, paths: str | Path | URL | Sequence[str | Path | URL]) -> None:
+        given = [paths] if isinstance(paths, (str, Path, URL)) else paths
+        self.copies: Copies | None = None
+        if len(given) == 1 and isinstance(url := as_location(given[0]), URL):
+            self.copies = Copies(url, (".tar",))
+            self._folder, self.paths = None, list[Path]()
+            return
         for one in given:
             if fault := why_not_local(one):
                 raise SourceError(f"{without_secrets(one)}: {fault}. {ELSEWHERE}")
-        self.paths = [path for one in given for path in _expand(Path(one))]
-        self._folder = Path(given[0]) if len(given) == 1 and Path(given[0]).is_dir() else None
+        self.paths = [path for one in given for path in _expand(Path(str(one)))]
+        self._folder = Path(str(given[0])) if len(given) == 1 and Path(str(given[0])).is_dir() else None
+
+    @property
+    def identity(self) -> str:
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        copies = given.pop("copies")
+        return self.describe(given if copies is None else {**given, "paths": copies})
+
+    def prepare(self, scratch: Path) -> None:
+        if self.copies is not None:
+            path = self.copies.fetch(scratch)
+            self.paths = [scratch / "copies" / name for name in self.copies.names]
+            self._folder = path if self.copies.is_folder else None
 
     @staticmethod
     def fits(files: Files) -> bool:
         """Whether a container is a folder of tars."""
+        if isinstance(files, ReadAhead):
+            return fits(files.all_names(), (".tar",))
         return isinstance(files, Folder) and bool(files_of_splits(files.path, "*.tar"))
 
     def list_samples(self) -> Listing:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from gpuload.counted import counted
 from gpuload.errors import RemoteError
 from gpuload.store.background import background
+from gpuload.store.hub import web_address, web_headers
 from gpuload.store.url import URL
 
 T = TypeVar("T")
@@ -65,13 +66,15 @@ class Objects:
     """Objects below a URL. It can be pickled and inherited over fork: each process opens connections of its own."""
 
     patience = Patience()
+    retries = 0  # by obstore: `_persist` tries again, also after a body that was cut
+    again = "Check the network and the server, then run it again: what was downloaded is kept"
 
     def __init__(self, url: URL) -> None:
         self.url = url
         self._opened: tuple[int, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Objects, (self.url,)
+        return type(self), (self.url,)
 
     async def read(
         self, name: str, start: int, stop: int, tag: str | None = None, *, unless: str | None = None,
@@ -142,7 +145,8 @@ class Objects:
                 if problem.final or passed + wait_s > give_up_s:
                     after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed:.0f} s"
                     kind = _ERRORS.get(problem.what, RemoteError)
-                    raise kind(f"{self.url / name}: {problem.what}{after}. {problem.advice}") from None
+                    where = f"{self.url / name}".rstrip("/")
+                    raise kind(f"{where}: {problem.what}{after}. {problem.advice or self.again}") from None
             await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))
             wait_s, attempt = min(2 * wait_s, self.patience.longest_wait_s), attempt + 1
 
@@ -161,19 +165,23 @@ class Objects:
 
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         more: dict[str, Any] = {}
+        address, headers = self.url.text, {}
+        if self.url.scheme == "hf":
+            address, headers = web_address(self.url), web_headers(self.url)
         if self.url.scheme == "s3":
             if (credentials := _boto3_credentials()) is not None:
                 more["credential_provider"] = credentials
             if endpoint:
                 more["endpoint"] = endpoint
         return from_url(
-            self.url.text,
+            address,
             client_options={
+                "default_headers": headers,
                 "timeout": timedelta(seconds=self.patience.request_s),
                 "read_timeout": timedelta(seconds=self.patience.silent_s),
-                "allow_http": self.url.scheme == "http" or endpoint.startswith("http://"),
+                "allow_http": address.startswith("http://") or endpoint.startswith("http://"),
             },
-            retry_config={"max_retries": 0},  # `_persist` tries again, also after a body that was cut
+            retry_config={"max_retries": self.retries},
             **more,
         )
 
@@ -195,7 +203,7 @@ _CREDENTIALS = (
     "Set the credentials by the environment variables or files of the service (for s3:// AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY, AWS_REGION or AWS_PROFILE; AWS_SKIP_SIGNATURE=true for a public bucket)"
 )
-_AGAIN = "Check the network and the server, then run it again: what was downloaded is kept"
+_AGAIN = ""  # `Objects.again`
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
 

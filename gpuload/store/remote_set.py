@@ -2,6 +2,7 @@
 
     sets/<hash of the URL>/current.json      the manifest's ETag, and the version that it belongs to
     sets/<hash of the URL>/<version>/        manifest.json and index.arrow; a version is the hash of its manifest
+    sets/<hash of the URL>/pinned            of hf://, the URL with the commit that it was when it was opened last
 
 Where the server cannot be reached, the version that is here is taken.
 """
@@ -22,6 +23,7 @@ from typing import Any
 from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.cache import Cache
+from gpuload.store.hub import is_pinned, pinned
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
 from gpuload.store.transfer import RANGE_BYTES, WrongBytesError, download
 from gpuload.store.url import URL
@@ -32,6 +34,31 @@ _OFFLINE_S = 5  # to reach the server, where there is a copy
 _OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
 _KEPT_S = 3600  # versions that are no more the current one: another process may just open it
 _OTHERS_S = 900  # to wait for another process that fetches them
+
+
+def pin(url: URL, cache: Cache) -> URL:
+    """The URL with the commit that it means now, or where the Hub cannot be reached, the one that it meant last.
+
+    Raises:
+        ArgumentError, RemoteError: as `hub.pinned`.
+    """
+    if is_pinned(url):
+        return url
+    folder = cache.sets / hashlib.sha256(url.text.encode()).hexdigest()[:24]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        last = URL((folder / "pinned").read_text())
+    except OSError:
+        last = None
+    try:
+        found = pinned(url, Objects.patience.give_up_s if last is None else _OFFLINE_S)
+    except RemoteError as error:
+        if last is None:
+            raise
+        _LOG.warning("%s The commit that it was when it was opened last is taken", error)
+        return last
+    _write(folder / "pinned", found.text.encode())
+    return found
 
 
 def fetch_set(url: URL, cache: Cache, manifest_name: str, index_name: str) -> Path:

@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpuload.checks import PATH, Rule
@@ -11,7 +13,7 @@ from gpuload.errors import ArgumentError
 from gpuload.installed import require
 
 # What obstore reads.
-SCHEMES = ("s3", "gs", "az", "https", "http")
+SCHEMES = ("s3", "gs", "az", "https", "http", "hf")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # What pathlib makes of a URL. Such a folder may exist, so only these schemes, of which nobody calls a folder.
@@ -28,6 +30,11 @@ class URL:
     def name(self) -> str:
         """The last part of the path."""
         return self.text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """Of the name, as of a path: with its dot, or ""."""
+        return PurePosixPath(self.name).suffix
 
     @property
     def scheme(self) -> str:
@@ -53,6 +60,19 @@ def scheme_of(path: Any) -> str | None:
 def without_secrets(path: Any) -> str:
     """A URL for a message: without the user, the password and the query, which may be a signature."""
     return re.sub(r"(?<=:/)(/?)[^/@]*@", r"\1…@", re.sub(r"[?#].*", "?…", str(path), flags=re.DOTALL))
+
+
+def joined(folder: Path | URL, name: str) -> Path | URL:
+    """Where a file lies that is named relative to a folder, or by a URL of its own."""
+    return URL(name) if _URL.match(name) else folder / name
+
+
+def root_of(urls: Sequence[URL]) -> URL | None:
+    """The innermost folder in which all of them lie; None where they lie in several buckets or on several hosts."""
+    parts = [url.text.split("/")[:-1] for url in urls]
+    same = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    least = 5 if urls[0].scheme == "hf" else 3  # hf:, "", datasets, OWNER, NAME
+    return URL("/".join(level[0] for level in same)) if len(same) >= least else None
 
 
 def why_not_local(path: Any) -> str:
@@ -97,7 +117,7 @@ def as_location(value: Any) -> Path | URL | Any:
             f"{subject}: has a user, a query or a fragment, in which credentials may be. Leave it out: credentials are "
             "taken from the environment variables and files of the service"
         )
-    require(subject, "obstore")
+    require(subject, "obstore", *(["huggingface_hub"] if scheme == "hf" else []))
     if not text.partition("://")[2].strip("/"):
         raise ArgumentError(f"{subject}: names no bucket or host. Give the URL of a packed set")
     return URL(scheme + text[len(scheme) :].rstrip("/"))

@@ -290,8 +290,8 @@ def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ("s3://", "^s3://: names no bucket or host"),
         (Path("s3://bucket/set"), "^s3:/bucket/set: pathlib has removed a slash of the URL. Give it as a text$"),
         (
-            "hf://datasets/a/b",
-            "^hf://datasets/a/b: cannot be read from here, expected .* begins with s3://, gs://, az://, https:// or http://.",
+            "ftp://host/set",
+            "^ftp://host/set: cannot be read from here, expected .* begins with s3://, .*, http:// or hf://.",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from gpuload.packing.foreign.class_file import check_class_names
 from gpuload.packing.foreign.scan import IMAGE_MEMBERS, VALUE_FIELDS, ScannedShard, scan_shard
 from gpuload.sources.files import COMPRESSED_TARS
 from gpuload.sources.listing import some_of
-from gpuload.store.url import refuse_urls, scheme_of
+from gpuload.store.url import SCHEMES, URL, refuse_urls, scheme_of
 
 
 def index_shards(
@@ -37,8 +37,9 @@ def index_shards(
 ) -> tuple[Path, Manifest]:
     """Indexes shards and says where; the folder can be opened like one that gpuload packed.
 
-    patterns: paths of tars, with braces ("{000..127}") or the shell's wildcards; they are read in this order.
-    out: folder for the index; None: beside the shards, which must then be in one folder.
+    patterns: paths or URLs of tars, with braces ("{000..127}") or the shell's wildcards; they are read in this order.
+        What lies at URLs stays there: the index names it, and a loader downloads it into its cache.
+    out: folder for the index; None: beside the shards, which must then be in one local folder.
     classes: text file with the name of a class in each line, in order of their numbers.
     overwrite: whether index files that are there already are replaced.
     watch: called with shards done and shards in all.
@@ -62,9 +63,9 @@ def index_shards(
     indexes = _index_paths(shards, folder)
     _refuse_existing(folder, [*indexes, *(folder / name for name in _WHOLE_SET_FILES)], overwrite)
     scanned = []
-    for number, shard in enumerate(shards):
-        scanned.append(scan_shard(shard))
-        watch(number + 1, len(shards))
+    for shard in _scan(shards):
+        scanned.append(shard)
+        watch(len(scanned), len(shards))
     fields = _common_fields(scanned)
     if LABEL in fields:
         _check_labels(scanned, names)
@@ -82,15 +83,29 @@ def index_shards(
 _WHOLE_SET_FILES = (index_file.FILE_NAME, timm_info.FILE_NAME, manifest_file.FILE_NAME)
 
 
-def expand_shards(patterns: Sequence[str]) -> list[Path]:
+def _scan(shards: Sequence[Path | URL]) -> Iterable[ScannedShard]:
+    if any(isinstance(shard, URL) for shard in shards):
+        from gpuload.packing.foreign.remote import scan_shards
+
+        return scan_shards([shard for shard in shards if isinstance(shard, URL)])
+    return (scan_shard(shard) for shard in shards if isinstance(shard, Path))
+
+
+def expand_shards(patterns: Sequence[str]) -> list[Path | URL]:
     """The files that these patterns name, each once, in order; wildcards in sorted order.
 
     Raises:
-        SourceError: one names no file.
+        SourceError: one names no file. ArgumentError: some lie here and others at URLs.
     """
-    shards: dict[Path, None] = {}
+    shards: dict[Path | URL, None] = {}
+    commits: dict[str, str] = {}
     for pattern in patterns:
         for name in _expand_braces(pattern):
+            if scheme_of(name) in SCHEMES:
+                from gpuload.packing.foreign.remote import find_shards  # asyncio
+
+                shards.update(dict.fromkeys(find_shards(name, commits)))
+                continue
             found = sorted(glob.glob(name)) if not os.path.exists(name) and glob.has_magic(name) else [name]
             for path in found or [name]:
                 if fault := _why_no_shard(path):
@@ -99,6 +114,8 @@ def expand_shards(patterns: Sequence[str]) -> list[Path]:
             shards.update(dict.fromkeys(map(Path, found)))
     if not shards:
         raise SourceError("no shards given. Name them, for instance 'shards/train-{000..127}.tar'")
+    if len({isinstance(shard, URL) for shard in shards}) > 1:
+        raise ArgumentError("some shards are local files and others lie at URLs. Index them by themselves")
     return list(shards)
 
 
@@ -113,7 +130,7 @@ def _why_no_shard(path: str) -> str:
         return f"is a folder. Give the {counted(count, 'tar')} in it: '{os.path.join(path, '*.tar')}'"
     if not os.path.isfile(path):
         if scheme_of(path) or path.startswith("pipe:"):
-            return "is not a file here. Shards are read where they lie: download them, or mount them"
+            return "is not read from here. Download the shards, or mount them"
         return "no such file. Give tars, for instance 'shards/train-{000..127}.tar'"
     if path.lower().endswith(COMPRESSED_TARS):
         return "is compressed, but only plain tars can be read in place. Unpack the compression, as with gunzip"
@@ -132,10 +149,12 @@ def _expand_braces(pattern: str) -> list[str]:
         ) from None
 
 
-def _output_folder(shards: list[Path], out: str | Path | None) -> Path:
+def _output_folder(shards: Sequence[Path | URL], out: str | Path | None) -> Path:
     if out is not None:
         return Path(out)
-    folders = list(dict.fromkeys(shard.parent for shard in shards))
+    if isinstance(shards[0], URL):
+        raise ArgumentError(f"{shards[0]}: lies at a URL, where no index is written. Say with --out where it goes")
+    folders = list(dict.fromkeys(shard.parent for shard in shards if isinstance(shard, Path)))
     if len(folders) > 1:
         raise ArgumentError(
             f"the shards lie in {len(folders)} folders ({some_of([str(folder) for folder in folders])}); "
@@ -144,10 +163,18 @@ def _output_folder(shards: list[Path], out: str | Path | None) -> Path:
     return folders[0]
 
 
-def _index_paths(shards: list[Path], folder: Path) -> list[Path]:
+def _index_paths(shards: Sequence[Path | URL], folder: Path) -> list[Path]:
     """A `.idx` for each shard: beside it, or in the same place below the output folder."""
-    root = os.path.commonpath([shard.absolute().parent for shard in shards])
-    paths = [dali_index.dali_index_path(folder / shard.absolute().relative_to(root)) for shard in shards]
+    if urls := [shard for shard in shards if isinstance(shard, URL)]:
+        from gpuload.packing.foreign.remote import common_root
+
+        root = f"{common_root(urls)}/"
+        below = [Path(url.text.removeprefix(root)) for url in urls]
+    else:
+        local = [shard.absolute() for shard in shards if isinstance(shard, Path)]
+        common = os.path.commonpath([shard.parent for shard in local])
+        below = [shard.relative_to(common) for shard in local]
+    paths = [dali_index.dali_index_path(folder / name) for name in below]
     if len(set(paths)) < len(paths):
         raise ArgumentError(
             "two shards have names that differ only in their extension, so both have one .idx. Rename one"
@@ -261,7 +288,9 @@ def _partial(scanned: list[ScannedShard], fields: tuple[Field, ...]) -> dict[str
     return {member: count for member, count in left.items() if count}
 
 
-def _relative(shard: Path, folder: Path) -> str:
+def _relative(shard: Path | URL, folder: Path) -> str:
+    if isinstance(shard, URL):
+        return shard.text
     return os.path.relpath(shard.absolute(), folder.absolute())
 
 

@@ -15,6 +15,7 @@ from gpuload.errors import ShardError
 from gpuload.fields.field import LABEL, Field
 from gpuload.headers.exif import ORIENTATION
 from gpuload.sources.files import is_text
+from gpuload.store.url import URL
 
 # The first of a sample's members in this order is its image.
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
@@ -25,14 +26,14 @@ _CHUNK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class ScannedShard:
-    """What a shard holds.
+    """What a shard holds. path: where it lies.
 
     samples: members of each sample. columns: a value a sample for each column of the index that was found.
     lacking: for each extension of VALUE_FIELDS, the first sample that has no such member, and what it has instead.
     passed_over: how many members are of no use here, by extension.
     """
 
-    path: Path
+    path: Path | URL
     samples: list[list[Member]]
     columns: dict[str, list[int | str]]
     image_extensions: set[str]

@@ -49,6 +49,8 @@ def hash_images(job: HashJob) -> list[tuple[int, bytes]]:
     batch = pa.ipc.open_file(pa.memory_map(str(job.candidates), "r")).get_batch(job.number).to_pydict()
     wheres = batch.get(WHERE) or [""] * len(batch["row"])
     hashes, parent = [], os.getppid()
+    if not job.skipped:
+        job.source.expect([where or name for name, where in zip(batch[NAME], wheres, strict=True)])
     for row, name, where in zip(batch["row"], batch[NAME], wheres, strict=True):
         if os.getppid() != parent:
             os._exit(1)  # the packer has died

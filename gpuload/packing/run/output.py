@@ -4,12 +4,15 @@ import ctypes
 import fcntl
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import OutputError
+from gpuload.packing.run.shard import ShardJob
+from gpuload.store.url import URL
 
 SCRATCH_NAME = ".packing"
 _DONE_NAME = ".packing-done"  # the scratch folder while it is being removed
@@ -20,8 +23,8 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 class Output:
     """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    resume: continue an interrupted run if there is one, which `resumed` says; `finished` says that the folder holds a
-        complete set already. append: the folder holds a set, which is kept.
+    where: what messages call it. resume: continue an interrupted run if there is one, which `resumed` says; `finished`
+        says that the folder holds a complete set already. append: the folder holds a set, which is kept.
     overwrite: the folder may hold a set; `path` is then a folder beside it, which replaces it at the end.
 
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
@@ -33,6 +36,7 @@ class Output:
 
     def __init__(self, path: str | Path, *, resume: bool = False, append: bool = False, overwrite: bool = False):
         self.final = Path(path)
+        self.where: Path | URL = self.final
         self.append = append
         self._created = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
         self._lock = self._lock_folder(self.final)
@@ -93,6 +97,12 @@ class Output:
         shutil.rmtree(self.scratch)
         self.scratch.mkdir()
         self.resumed = False
+
+    def take(self, job: ShardJob) -> None:
+        """Called when a shard is finished, in this run or an earlier one; it may wait for those before."""
+
+    def publish(self, splits: Sequence[str]) -> None:
+        """Called when these splits are complete in `path`."""
 
     def _holds_set(self) -> bool:
         """Whether the folder holds splits, each with a manifest, and nothing else."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuload.checks import check
 from gpuload.counted import counted
 from gpuload.disk import Manifest
-from gpuload.errors import OutputError, SourceError
+from gpuload.errors import OutputError, RemoteError, SourceError
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import KEEP, PackOptions
 from gpuload.packing.run.lost_workers import LostWorkers
@@ -24,12 +25,9 @@ from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, rea
 from gpuload.packing.run.worker_position import read_position
 from gpuload.packing.run.workers import Workers
 from gpuload.sources.listing import Rejection, Source, some_of
-from gpuload.store.url import refuse_urls
+from gpuload.store.url import LOCATION, URL
 
 __all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
-
-
-PACK_HERE = "Pack into a local folder, and copy it there"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class PackReport:
     those of the set to which they were appended, nor of the run that it resumed. elapsed_s: what that took.
     """
 
-    folder: Path
+    folder: Path | URL
 
     manifests: dict[str, Manifest]
     kinds: Counter[str]
@@ -98,11 +96,11 @@ class Engine(Protocol):
 
 def pack(
     source: Source,
-    out: str | Path,
+    out: str | Path | URL,
     options: PackOptions = PackOptions(),  # noqa: B008 -- frozen
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> PackReport:
-    """Packs every image of a source into one folder per split, such as `out/train`.
+    """Packs every image of a source into one folder per split, such as `out/train`, or to a URL.
 
     It starts worker processes that import the caller's main module: call it under `if __name__ == "__main__"`.
 
@@ -112,13 +110,13 @@ def pack(
         SourceError: no image of a split can be read, or more than `options.max_rejected` of all images are rejected.
         OutputError: `out` is in use or cannot be written. If no shard was finished, nothing is left in it; else a run
             with `options.resume` continues.
+        RemoteError: `out` is a URL that cannot be read or written; the same holds for finished shards.
         ArgumentError: a split would have no sample, or a run is resumed with different settings.
         MissingPackageError: a package that the options ask for cannot be used.
     """
-    refuse_urls("the output folder", out, PACK_HERE)
     started = time.monotonic()
     check_packages(options)
-    with Output(out, resume=options.resume, append=options.append, overwrite=options.overwrite) as output:
+    with _open_output(out, options) as output:
         if output.finished:
             return _report_finished(output, source, options, started)
         source.leave_out(output.final)
@@ -139,25 +137,35 @@ def pack(
                     options = _with_mode(options, state)
                 else:
                     output.keep = True
-                    state.check_same(settings, output.final)
+                    state.check_same(settings, output.where)
                     source = prepare_source(source, output.scratch)
                 run = _PackingRun(source, state, options, output, watch)
                 run.pack_shards(engine)
             run.check_rejected()
             manifests = {split.name: run.finish(split) for split in state.splits if split.shards}
+            output.publish([*manifests])
         except OSError as error:
             raise OutputError(
                 f"{output.path}: cannot be written ({error.strerror or error}). "
                 f"Free some space{_resume_hint(output)}, or choose another folder"
             ) from None
-        except OutputError as error:
-            raise OutputError(f"{error}{_resume_hint(output)}") from None
+        except (OutputError, RemoteError) as error:
+            raise type(error)(f"{error}{_resume_hint(output)}") from None
         manifests = {name: manifests.get(name) or Manifest.read(at) for name, at in output.packed_splits().items()}
         rejected = tuple(run.all_rejected())
     order = {split.name: number for number, split in enumerate(state.splits)}
     manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
     notes, elapsed_s = (*state.notes, *run.notes()), time.monotonic() - started
-    return PackReport(output.final, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
+    return PackReport(output.where, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
+
+
+def _open_output(out: str | Path | URL, options: PackOptions) -> Output:
+    where = check("pack", "out", out, LOCATION)
+    if isinstance(where, URL):
+        from gpuload.packing.run.remote_output import RemoteOutput  # asyncio and obstore
+
+        return RemoteOutput(where, options)
+    return Output(where, resume=options.resume, append=options.append, overwrite=options.overwrite)
 
 
 def _with_mode(options: PackOptions, state: RunState) -> PackOptions:
@@ -240,6 +248,7 @@ class _PackingRun:
 
     def _done(self, job: ShardJob, packed: ShardReport) -> None:
         self.output.keep = True
+        self.output.take(job)
         self.packed[job.folder.name][job.number] = packed
         self.kinds += packed.kinds
         self._done_images += sum(packed.kinds.values()) + len(packed.rejected)
@@ -303,14 +312,14 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     output.keep = True
     manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
     for manifest in manifests.values():
-        refuse_other_settings(output.final, manifest, options, source.own_splits)
+        refuse_other_settings(output.where, manifest, options, source.own_splits)
     lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
     notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
-    return PackReport(output.final, manifests, kinds, rejected, notes, 0, elapsed_s)
+    return PackReport(output.where, manifests, kinds, rejected, notes, 0, elapsed_s)
 
 
 def _most_common(reasons: Counter[str]) -> str:

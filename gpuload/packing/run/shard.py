@@ -69,6 +69,11 @@ class ShardJob:
     def done_path(self) -> Path:
         return self.scratch / f"{self.folder.name}-{self.number:06d}.done"
 
+    @property
+    def uploaded_path(self) -> Path:
+        """Where the set is packed to a URL: says that the shard is there, and no more in `folder`."""
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.uploaded"
+
 
 def pack_shard(job: ShardJob) -> ShardReport:
     """Packs one shard. Its tar and `.idx` get their final names once they are complete and on disk.
@@ -116,10 +121,11 @@ def modules_to_preload(encoding: Encoding) -> tuple[str, ...]:
 
 
 def read_finished_shard(job: ShardJob) -> ShardReport | None:
-    """The report of an earlier run on this shard; None unless that run finished it and its files still exist."""
+    """The report of an earlier run on this shard; None unless that run finished it and its files still exist, here or
+    where they were uploaded."""
     try:
         packed = ShardReport.from_json(job.done_path.read_text())
-        if packed.info is not None:
+        if packed.info is not None and not job.uploaded_path.exists():
             sizes = [(job.folder / packed.info.name).stat().st_size, job.rows_path.stat().st_size]
             if sizes[0] != packed.info.bytes or not dali_index_path(job.folder / packed.info.name).exists():
                 return None
@@ -170,11 +176,19 @@ class _Packing:
             for name in (field.name, *kind_of(field).columns(field))
             if name in columns
         }
+        places = [kind_of(field).stays_in_shard and field.name for field in self.job.fields]
+        reads = [
+            [where or name, *(str(columns[place][position]) for place in places if place)]
+            for position, (name, where) in enumerate(zip(columns[NAME], wheres, strict=True))
+        ]
+        self.job.source.expect([address for addresses in reads for address in addresses])
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer has died, so this shard would never be finished
             worker.write(position, self.read_bytes)
             values = {column: columns[column][position] for column in names}
+            for address in reads[position]:
+                self.job.source.wait(address)
             try:
                 if reason := self.job.known_bad.get(position):
                     raise DecodeError(reason)

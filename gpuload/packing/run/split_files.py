@@ -32,6 +32,7 @@ from gpuload.packing.run.state import (
     write_lines,
 )
 from gpuload.sources import Rejection
+from gpuload.store.url import URL
 
 # Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
 _OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels", "mode", "keep")
@@ -148,7 +149,7 @@ def recorded_settings(options: PackOptions, own_splits: bool, no_splits: bool) -
     }
 
 
-def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions, own_splits: bool) -> None:
+def refuse_other_settings(out: Path | URL, manifest: Manifest, options: PackOptions, own_splits: bool) -> None:
     """Raises ArgumentError if the complete set in `out` was packed with other settings than these.
 
     own_splits: whether splits of the source's own, if it has any, are kept.
@@ -156,11 +157,13 @@ def refuse_other_settings(out: Path, manifest: Manifest, options: PackOptions, o
     recorded = manifest.packing
     kept = own_splits and recorded.get("splits") == _OWN_SPLITS and not (options.val or options.splits)
     given = json.loads(json.dumps(recorded_settings(options, kept, not own_splits)))
+    replaced = "Pack it again with --overwrite, or choose another folder"
+    remedy = "Pack to another URL" if isinstance(out, URL) else replaced
     for name in (*given, "options"):
         if recorded.get(name) != given.get(name):
             raise ArgumentError(
                 f"--resume: the set in {out} is complete and was packed with {name} {recorded.get(name)!r}, not "
-                f"{given.get(name)!r}. Pack it again with --overwrite, or choose another folder"
+                f"{given.get(name)!r}. {remedy}"
             )
 
 

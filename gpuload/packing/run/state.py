@@ -19,13 +19,14 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.packing.run.shard import write_json
 from gpuload.sources import Rejection
+from gpuload.store.url import URL
 
 FILE_NAME = "state.json"
 REJECTED_NAME = "rejected.jsonl"
 DUPLICATES_NAME = "duplicates.jsonl"
 
 # The files of a split that are saved while shards are appended to it.
-_BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
+BASE_FILES = (manifest_file.FILE_NAME, index_file.FILE_NAME, REJECTED_NAME, DUPLICATES_NAME)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class RunState:
             }
         )
 
-    def check_same(self, settings: dict[str, Any], out: Path) -> None:
+    def check_same(self, settings: dict[str, Any], out: Path | URL) -> None:
         """Raises ArgumentError if a setting of this run differs from the interrupted run's."""
         now = json.loads(json.dumps(settings))
         for name in sorted({*self.settings, *now}):
@@ -100,7 +101,7 @@ def save_base(scratch: Path, folder: Path) -> None:
     base = base_folder(scratch, folder.name)
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir()
-    for name in _BASE_FILES:
+    for name in BASE_FILES:
         if (folder / name).exists():
             os.link(folder / name, base / name)
 

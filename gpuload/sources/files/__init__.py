@@ -6,7 +6,7 @@ from pathlib import Path
 from gpuload.errors import SourceError
 from gpuload.sources.files.base import IMAGE_EXTENSIONS, Files, Found, PassedOver, is_text, printable, read_text
 from gpuload.sources.files.folder import Folder
-from gpuload.store.url import why_not_local, without_secrets
+from gpuload.store.url import URL, as_location
 
 __all__ = [
     "ARCHIVES", "COMPRESSED_TARS", "IMAGE_EXTENSIONS", "Files", "Folder", "Found", "PassedOver", "is_text",
@@ -20,13 +20,18 @@ ELSEWHERE = "Download what is there, or mount it"
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
 
 
-def open_files(root: str | Path | Files) -> Files:
-    """The container at a path: an archive by its name, else a folder; a container is given back."""
-    if not isinstance(root, (str, os.PathLike)):
+def open_files(root: str | Path | URL | Files) -> Files:
+    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
+    if not isinstance(root, (str, os.PathLike, URL)):
         return root
-    if fault := why_not_local(root):
-        raise SourceError(f"{without_secrets(root)}: {fault}. {ELSEWHERE}")
-    path = Path(root)
+    path = as_location(root)
+    if isinstance(path, URL):
+        if path.suffix.lower() in ARCHIVES:
+            raise SourceError(f"{path}: is an archive at a URL. {ELSEWHERE}")
+        from gpuload.sources.files.remote_folder import open_remote  # asyncio
+
+        return open_remote(path)
+    path = Path(path)
     if path.suffix.lower() in ARCHIVES and not path.is_dir():
         from gpuload.sources.files.zip_archive import ZipArchive  # imports compression modules that few need
 

@@ -6,9 +6,9 @@ container. A new container is a file here with a class that fits `Files`, and a 
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gpuload.sources.listing import Rejection
 
@@ -66,6 +66,20 @@ class Files(Protocol):
         Raises:
             OSError: it cannot be read. DecodeError: it is damaged, or is not read for another reason.
         """
+
+
+@runtime_checkable
+class ReadAhead(Protocol):
+    """A container whose files take long to come, so that they are asked for before they are read."""
+
+    def expect(self, addresses: Sequence[str]) -> None:
+        """What will be read, in this order; not what was expected before."""
+
+    def all_names(self) -> list[str]:
+        """Every file that is not hidden, also in folders that gpuload packed."""
+
+    def wait(self, address: str) -> None:
+        """Waits until a file that was expected can be read at once, or will not come."""
 
 
 @dataclass

@@ -13,7 +13,9 @@ from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, Found, open_files
+from gpuload.sources.files.base import ReadAhead
 from gpuload.sources.listing import Source, listing_schema
+from gpuload.store.url import URL, as_location
 
 _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow columns
 
@@ -21,12 +23,14 @@ _CHUNK_ROWS = 65_536  # rows kept as Python objects before they become Arrow col
 class FilesSource(Source):
     """Images, and perhaps masks, that are files of a container.
 
-    root: a folder, a zip archive, or any other `Files`. files: the container there.
+    root: a folder, a zip archive, a URL, or any other `Files`. files: the container there.
     """
 
-    def __init__(self, root: str | Path | Files) -> None:
+    def __init__(self, root: str | Path | URL | Files) -> None:
         self.files = open_files(root)
-        self.root = Path(root) if isinstance(root, (str, os.PathLike)) else root
+        self.root = as_location(root) if isinstance(root, (str, os.PathLike)) else root
+        if isinstance(self.root, str):
+            self.root = Path(self.root)
 
     @property
     def identity(self) -> str:
@@ -71,6 +75,14 @@ class FilesSource(Source):
             f"left out {counted(len(beside), 'image that lies', 'images that lie')} beside the others and that "
             f"{where} does not name"
         ]
+
+    def expect(self, addresses: Sequence[str]) -> None:
+        if isinstance(self.files, ReadAhead):
+            self.files.expect(addresses)
+
+    def wait(self, address: str) -> None:
+        if isinstance(self.files, ReadAhead):
+            self.files.wait(address)
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
         return self.files.read(where or name)

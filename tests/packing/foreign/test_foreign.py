@@ -269,7 +269,7 @@ def test_what_is_no_plain_tar_is_named(tmp_path: Path) -> None:
         (tmp_path / "empty", "empty: is a folder without tars. Give tars, for instance"),
         (tmp_path / "x.tar.gz", "x.tar.gz: is compressed, but only plain tars can be read in place. Unpack"),
         (tmp_path / "*.TGZ", r"X.TGZ \(from '.*'\): is compressed"),
-        ("https://example.org/x.tar", "is not a file here. Shards are read where they lie: download them, or mount"),
+        ("ftp://example.org/x.tar", "is not read from here. Download the shards, or mount them"),
     ):
         with pytest.raises(SourceError, match=message) as caught:
             index_shards([str(pattern)])

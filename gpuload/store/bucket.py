@@ -1,0 +1,214 @@
+"""A folder of a bucket that is written: objects are listed, uploaded, verified and deleted."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpuload.errors import OutputError
+from gpuload.store.background import background
+from gpuload.store.listing import Listed, Stored
+from gpuload.store.objects import NoSuchObjectError
+from gpuload.store.remote_set import read_whole
+
+WRITABLE = ("s3", "gs", "az")
+
+_PART_BYTES = 8 << 20
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_PARTS_AT_A_TIME = 4  # of one object
+_TRIES = 3  # of an upload that arrives damaged
+_MARK = "gpuloadrun"  # user metadata: the run that wrote an object. Azure takes neither hyphens nor underscores
+
+
+class Bucket(Listed):
+    """Objects below a URL of a bucket, for one writer. run: what its objects are marked with."""
+
+    retries = 4  # of each part, so that a large object is not sent again for one of them
+    again = "Check the network and the service"
+    run = ""
+
+    @property
+    def first_s(self) -> float:
+        """For how long what comes before and after the work is tried: the URL may be mistyped."""
+        return min(30, self.patience.give_up_s)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Bucket belongs to the process that writes")
+
+    async def create(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Writes a small JSON object unless there is one of this name. Returns the one that is there then.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        data = json.dumps(content).encode()
+        with suppress(NoSuchObjectError):
+            return await self.read_json(name)
+
+        async def once() -> None:
+            failures, more = _obstore().exceptions, {"attributes": {_MARK: self.run}}
+            async with background().connections:
+                try:
+                    await _obstore().put_async(self._store(), name, data, mode="create", **more)
+                except failures.AlreadyExistsError:
+                    return
+                except (NotImplementedError, failures.BaseError) as error:
+                    if isinstance(error, failures.BaseError) and "status code: 501" not in str(error):
+                        raise
+                    # A service without conditional writes; of two that begin in the same instant, one wins.
+                    await _obstore().put_async(self._store(), name, data, **more)
+
+        await self._persist(name, once, self.first_s)
+        return await self.read_json(name)
+
+    async def read_json(self, name: str) -> dict[str, Any]:
+        """A small JSON object; {} where it holds something else.
+
+        Raises:
+            NoSuchObjectError. RemoteError: it cannot be read.
+        """
+        found = await self.read(name, 0, 1 << 16, give_up_s=self.first_s)
+        try:
+            content = json.loads(bytes(found.data))
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    async def read_whole(self, name: str) -> bytes:
+        """An object that fits into memory.
+
+        Raises:
+            NoSuchObjectError. RemoteError: it cannot be read.
+        """
+        return bytes((await read_whole(self, name)).data)
+
+    async def upload(self, name: str, path: Path, replaces: bool = False) -> Stored:
+        """Uploads a file in parts, and verifies the object: by its ETag, where that is the MD5 of what was sent, else
+        by reading it back.
+
+        replaces: whether an object of this name that another run wrote is replaced.
+
+        Raises:
+            OutputError: there is one, or what arrives is damaged. RemoteError: it cannot be written.
+            OSError: the file cannot be read.
+        """
+        if not replaces and await self._mark(name) not in (None, self.run):
+            raise OutputError(
+                f"{self.url / name}: exists, and was not written by this run, which replaces nothing. Choose another "
+                "URL, or delete it"
+            )
+        size = path.stat().st_size
+        part = max(_PART_BYTES, -(-size // _MOST_PARTS))
+        digests = await asyncio.to_thread(_Digests.of, path, part)
+
+        async def once() -> str | None:
+            async with background().connections:
+                sent = await _obstore().put_async(
+                    self._store(),
+                    name,
+                    path if size else b"",
+                    attributes={_MARK: self.run},
+                    chunk_size=part,
+                    max_concurrency=_PARTS_AT_A_TIME,
+                    use_multipart=size > part,
+                )
+            tag: str | None = sent["e_tag"]
+            return tag
+
+        for _ in range(_TRIES):
+            tag = await self._persist(name, once, None)
+            if tag is not None and tag.strip('"') in digests.tags:
+                return Stored(size, tag)
+            if await self._sha256(name) == (digests.sha256, size):
+                return Stored(size, tag)
+        raise OutputError(
+            f"{self.url / name}: arrives with other bytes than those that were sent, at {_TRIES} attempts. Check the "
+            "network between here and the service"
+        )
+
+    async def is_same(self, name: str, one: Stored, found: dict[str, Stored]) -> bool:
+        """Whether an object, of those that `list` has found, is still the one that was uploaded."""
+        there = found.get(name)
+        if there is None or there.size != one.size:
+            return False
+        # Some services list other ETags than they answer an upload with.
+        return there.tag == one.tag or await self._mark(name) == self.run
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Deletes objects; those that do not exist are none to delete.
+
+        Raises:
+            RemoteError: one cannot be deleted.
+        """
+
+        def once(name: str) -> Callable[[], Awaitable[None]]:
+            async def delete() -> None:
+                async with background().connections:
+                    await _obstore().delete_async(self._store(), name)
+
+            return delete
+
+        for name in names:
+            with suppress(NoSuchObjectError):
+                await self._persist(name, once(name), self.first_s)
+
+    async def delete_own(self, names: Sequence[str]) -> None:
+        """Deletes those objects that this run has written."""
+        await self.delete([name for name in names if await self._mark(name) == self.run])
+
+    async def _mark(self, name: str) -> str | None:
+        """The run that wrote an object, "" for another program; None where there is none."""
+
+        async def once() -> str:
+            async with background().connections:
+                found = await _obstore().get_async(self._store(), name, options={"head": True})
+            return str(found.attributes.get(_MARK, ""))
+
+        try:
+            return await self._persist(name, once, None)
+        except NoSuchObjectError:
+            return None
+
+    async def _sha256(self, name: str) -> tuple[str, int]:
+        """SHA-256 and size of an object, read as a whole."""
+        digest, size = hashlib.sha256(), 0
+
+        def begin(_: int) -> None:
+            nonlocal digest, size
+            digest, size = hashlib.sha256(), 0
+
+        async def take(_: int, piece: Any) -> None:
+            nonlocal size
+            size += len(piece)
+            await asyncio.to_thread(digest.update, piece)
+
+        await self.stream(name, begin, take)
+        return digest.hexdigest(), size
+
+
+class _Digests(NamedTuple):
+    """tags: the ETags of S3, for one part and for several."""
+
+    tags: tuple[str, ...]
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, part: int) -> "_Digests":
+        whole, sha256, parts = hashlib.md5(usedforsecurity=False), hashlib.sha256(), []
+        with path.open("rb") as file:
+            while block := file.read(part):
+                whole.update(block)
+                sha256.update(block)
+                parts.append(hashlib.md5(block, usedforsecurity=False).digest())
+        several = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+        return cls((whole.hexdigest(), f"{several}-{len(parts)}"), sha256.hexdigest())
+
+
+def _obstore() -> Any:
+    import obstore
+    import obstore.exceptions
+
+    return obstore

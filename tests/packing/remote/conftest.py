@@ -1,0 +1,77 @@
+"""A bucket on the loopback, and photos to pack."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed (extra remote)")
+pytest.importorskip("moto", reason="moto is not installed (extra dev)")
+
+from s3_server import S3, s3_server
+from store.servers import Proxy, running
+
+
+@pytest.fixture(scope="package")
+def server() -> Iterator[tuple[S3, Proxy]]:
+    with s3_server("bucket") as s3, running(Proxy(s3.url)) as proxy:
+        yield s3, proxy
+
+
+@pytest.fixture
+def proxy(server: tuple[S3, Proxy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
+    """The proxy before the server; the environment holds the credentials, and a cache of the test's own."""
+    s3, proxy = server
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**s3.environment, "AWS_ENDPOINT_URL": proxy.url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+    proxy.reset()
+    yield proxy
+    proxy.reset()
+
+
+@pytest.fixture
+def s3(server: tuple[S3, Proxy], proxy: Proxy) -> S3:
+    return server[0]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives up within seconds."""
+    from gpuload.store.bucket import Bucket
+    from gpuload.store.objects import Objects, Patience
+
+    monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 1, 0.02, 0.1))
+    monkeypatch.setattr(Bucket, "retries", 0)
+
+
+@pytest.fixture(scope="package")
+def images(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, bytes]) -> Path:
+    """60 photos of three classes, and a file that is none."""
+    root = tmp_path_factory.mktemp("photos")
+    for name, data in {**photo_files, "bee/bad.jpg": b"garbage"}.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="package")
+def settings() -> dict[str, Any]:
+    return {"maxcount": 12, "val": 0.2, "seed": 5, "workers": 2}
+
+
+@pytest.fixture(scope="package")
+def on_disk(images: Path, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What is packed into a folder."""
+    from reading import files_of
+
+    from gpuload.packing.options import PackOptions
+    from gpuload.packing.run.packer import pack
+    from gpuload.sources import FolderSource
+
+    out = tmp_path_factory.mktemp("on disk")
+    pack(FolderSource(images), out, PackOptions(**settings))
+    return files_of(out)

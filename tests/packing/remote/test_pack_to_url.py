@@ -1,0 +1,233 @@
+"""Packing to a bucket: the same bytes as on disk, whatever interrupts it, and nothing of another's is touched."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reading import files_of
+from s3_server import S3
+from store.servers import Proxy
+
+import gpuload
+from gpuload.cli import main
+from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
+from gpuload.packing.options import PackOptions
+from gpuload.packing.run.packer import PackReport, pack
+from gpuload.packing.run.remote_output import scratch_folder
+from gpuload.packing.verify import verify
+from gpuload.sources import FolderSource
+from gpuload.store import bucket
+from gpuload.store.url import URL
+
+Settings = dict[str, Any]
+
+
+def pack_to(images: Path, out: str, settings: Settings, **more: Any) -> PackReport:
+    return pack(FolderSource(images), out, PackOptions(**{**settings, **more}))
+
+
+def left(out: str) -> list[str]:
+    """What a run has left here."""
+    root = scratch_folder(URL(out))
+    return sorted(files_of(root)) if root.exists() else []
+
+
+def test_the_same_bytes_as_on_disk(
+    s3: S3, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Packed, appended to, resumed when it is complete, read by a loader, and verified."""
+    out = "s3://bucket/same/set"
+    arguments = ["pack", str(images), out, "--val", "0.2", "--maxcount", "12", "--seed", "5", "--workers", "2"]
+    assert main(arguments) == 3
+    assert s3.files("bucket", "same/set/") == on_disk
+    assert f"named in {out}/train/rejected.jsonl" in capsys.readouterr().out
+    assert left(out) == ["lock"]
+    report = pack_to(images, out, settings, resume=True)
+    assert (report.images, report.folder, report.notes) == (60, URL(out), ("the set was complete already",))
+    with pytest.raises(ArgumentError, match="the set in .* with maxcount 12, not 11. Pack to another URL"):
+        pack_to(images, out, settings, resume=True, maxcount=11)
+    pack_to(images, out, settings, append=True)
+    for name, data in on_disk.items():
+        path = tmp_path / "local" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    pack_to(images, str(tmp_path / "local"), settings, append=True)
+    assert s3.files("bucket", "same/set/") == files_of(tmp_path / "local")
+    assert (
+        verify(out) == []
+        and verify(f"{out}/train") == []
+        and len(gpuload.Dataset(f"{out}/val", tmp_path / "cache")) == 22
+    )
+    assert left(out) == ["lock"]
+    s3.client.delete_object(Bucket="bucket", Key="same/set/val/shard-000000.tar")
+    assert verify(out) == [f"{out}/val/shard-000000.tar: No such file or directory"]
+
+
+def test_samples_of_a_program(s3: S3, photo_files: dict[str, bytes]) -> None:
+    report = gpuload.pack(
+        ({"image": data, "label": name[:3]} for name, data in photo_files.items()), "s3://bucket/program", workers=1
+    )
+    assert report.images == 60 and "train/manifest.json" in s3.files("bucket", "program/")
+
+
+@pytest.mark.parametrize("at", [17, -1])
+def test_killed(
+    s3: S3, proxy: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path, at: int
+) -> None:
+    """SIGKILL at the n-th request, or at the last one. `tools/kill_uploads.py` does it at random, for hours."""
+    out = f"s3://bucket/killed{at}"
+    arguments = [str(images), out, "--val", "0.2", "--maxcount", "12", "--seed", "5", "--workers", "2"]
+    run = subprocess.Popen([sys.executable, "-m", "gpuload", "pack", *arguments], stdout=subprocess.DEVNULL)
+    lock, seen = threading.Lock(), 0
+
+    def fault(path: str, number: int) -> None:
+        nonlocal seen
+        with lock:
+            seen += 1
+            last = path == "/bucket" and any(name.endswith("val/manifest.json") for name in proxy.asked)
+            if seen == at or (at < 0 and last):
+                os.kill(run.pid, signal.SIGKILL)
+
+    proxy.fault = fault
+    assert run.wait(60) == -signal.SIGKILL
+    proxy.reset()
+    assert ("train/manifest.json" in s3.files("bucket", f"killed{at}/")) == (at < 0)
+    before = s3.files("bucket", f"killed{at}/")
+    if ".packing.json" in before:
+        with pytest.raises(OutputError, match=f"^{out}: holds an interrupted run. Continue it with --resume"):
+            pack_to(images, out, settings)
+        assert s3.files("bucket", f"killed{at}/") == before
+    pack_to(images, out, settings, resume=True)
+    assert s3.files("bucket", f"killed{at}/") == on_disk
+    uploads = [path for path, count in proxy.asked.items() if path.endswith(".tar")]
+    assert at != 17 or len(uploads) < 12  # those that were there before were left
+    assert left(out) == ["lock"]
+
+
+def test_an_outage(
+    s3: S3, proxy: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes], impatient: None
+) -> None:
+    """Shards lie here only until they are uploaded, and a run that fails goes on where it was."""
+    out = "s3://bucket/outage"
+    proxy.fault = lambda path, number: "503" if "train/shard-000003" in path else None
+    with pytest.raises(RemoteError, match=r"shard-000003.idx: the server answered 503 .* continue with --resume$"):
+        pack_to(images, out, settings)
+    assert len([name for name in left(out) if name.endswith(".tar")]) < 6
+    with pytest.raises(ArgumentError, match=f"the interrupted run in {out} had --seed 5, this one has 6"):
+        pack_to(images, out, settings, resume=True, seed=6)
+    proxy.reset()
+    s3.client.delete_object(Bucket="bucket", Key="outage/train/shard-000000.tar")  # is noticed, and packed again
+    pack_to(images, out, settings, resume=True)
+    assert s3.files("bucket", "outage/") == on_disk
+
+
+def test_nothing_of_another_is_touched(s3: S3, proxy: Proxy, images: Path, settings: Settings) -> None:
+    put = s3.client.put_object
+    put(Bucket="bucket", Key="mine/notes.txt", Body=b"notes")
+    put(Bucket="bucket", Key="mine2/train/manifest.json", Body=b"{}")
+    put(Bucket="bucket", Key="mine3/.packing.json", Body=b'{"run": "other", "host": "node7", "begun": "yesterday"}')
+    before = s3.files("bucket", "mine")
+    for out, message in (
+        ("mine", "is not empty, it holds 'notes.txt'. Choose another URL, or delete what is there$"),
+        ("mine2", "is not empty, it holds a packed set. Choose another URL, .*; --append adds to a packed set$"),
+        ("mine2/train", "is not empty, it holds a packed set"),
+        ("mine3", "another run packs to it, begun on 'node7' at yesterday, whose state is not in .*/packing-1/"),
+    ):
+        with pytest.raises(OutputError, match=f"^s3://bucket/{out}: {message}"):
+            pack_to(images, f"s3://bucket/{out}", settings)
+    with pytest.raises(OutputError, match="mine3: another run packs to it"):
+        pack_to(images, "s3://bucket/mine3", settings, resume=True)
+    with pytest.raises(OutputError, match="^s3://bucket/mine: holds no packed set for --append"):
+        pack_to(images, "s3://bucket/mine", settings, append=True)
+
+    root = scratch_folder(URL("s3://bucket/mine4"))
+    root.mkdir(parents=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match="^s3://bucket/mine4: is packed to by another process here. Wait for it"):
+            pack_to(images, "s3://bucket/mine4", settings)
+
+    def meanwhile(path: str, number: int) -> None:
+        if path.endswith("mine4/.packing.json"):
+            put(Bucket="bucket", Key="mine4/train/shard-000001.tar", Body=b"another's")
+
+    proxy.fault = meanwhile
+    with pytest.raises(OutputError, match=r"mine4/train/shard-000001.tar: exists, and was not written by this run"):
+        pack_to(images, "s3://bucket/mine4", settings)
+    assert s3.files("bucket", "mine4/")["train/shard-000001.tar"] == b"another's"
+    assert {name: data for name, data in s3.files("bucket", "mine").items() if name[0] != "4"} == before
+
+
+def test_a_set_that_changes_while_it_is_appended_to(
+    s3: S3, proxy: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes]
+) -> None:
+    for name, data in on_disk.items():
+        s3.client.put_object(Bucket="bucket", Key=f"changes/{name}", Body=data)
+
+    def meanwhile(path: str, number: int) -> None:
+        if path.endswith(".tar") and number == 1:
+            s3.client.put_object(Bucket="bucket", Key="changes/train/manifest.json", Body=b"{}")
+
+    proxy.fault = meanwhile
+    with pytest.raises(OutputError, match="changes/train/manifest.json: was changed since this run began"):
+        pack_to(images, "s3://bucket/changes", settings, append=True)
+    assert s3.files("bucket", "changes/")["train/index.arrow"] == on_disk["train/index.arrow"]
+
+
+def test_a_run_that_fails_leaves_nothing(s3: S3, make_folder: Any, settings: Settings) -> None:
+    folder = make_folder({"ant/1.jpg": b"no image", "bee/2.jpg": b"nor this"})
+    with pytest.raises(SourceError, match="no readable image"):
+        pack_to(folder, "s3://bucket/fails", {"workers": 1})
+    assert s3.files("bucket", "fails/") == {} and left("s3://bucket/fails") == ["lock"]
+
+
+def test_damage_on_the_way_is_noticed(s3: S3, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the ETag is no MD5, the object is read back."""
+    from gpuload.store.background import background
+
+    monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)  # the least that S3 takes
+    path = tmp_path / "shard.tar"
+    path.write_bytes(os.urandom((11 << 20) + 1))
+    target = bucket.Bucket(URL("s3://bucket/damage"))
+    target.run = "x"
+    stored = background().wait(target.upload("a.tar", path))
+    assert stored.tag is not None and stored.tag.endswith('-3"') and proxy.sent["/bucket/damage/a.tar"] < 10_000
+    monkeypatch.setattr(bucket._Digests, "of", classmethod(lambda cls, path, part: cls((), "0" * 64)))
+    with pytest.raises(OutputError, match="damage/b.tar: arrives with other bytes than those that were sent"):
+        background().wait(target.upload("b.tar", path))
+    assert proxy.sent["/bucket/damage/b.tar"] >= 3 * (11 << 20)
+
+
+def test_refused_before_anything_is_read(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    class Unread(FolderSource):
+        def list_samples(self) -> Any:
+            raise AssertionError("it was listed")
+
+    def refused(out: str, **options: Any) -> str:
+        with pytest.raises(gpuload.GpuloadError) as error:
+            pack(Unread(tmp_path), out, PackOptions(**options))
+        return str(error.value)
+
+    out = "s3://bucket/refused"
+    assert refused("s3://nobucket/x").startswith("s3://nobucket/x: its bucket does not exist. Create it, or check")
+    assert "https:// can only be read. Pack to a URL of s3:// or gs:// or az://" in refused("https://host/set")
+    assert "cannot be replaced in one step" in refused(out, overwrite=True)
+    pytest.importorskip("ray")
+    assert "packs into a folder that all machines share" in refused(out, engine="ray")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
+    said = refused(out)
+    assert said.startswith(f"{out}: access was denied (403). Set the credentials")
+    assert "wrong-secret" not in said and os.environ["AWS_ACCESS_KEY_ID"] not in said
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert refused(out).startswith(f"{out}: no connection after ")
+    monkeypatch.setenv("GPULOAD_CACHE", "/proc/none")
+    assert "lies there until it is uploaded. Set GPULOAD_CACHE to another folder" in refused(out)
