@@ -22,6 +22,7 @@ _EXTRAS = {
     "obstore": "remote",
     "sklearn": "examples",
     "matplotlib": "bench",
+    "jinja2": "report",
 }
 # The extra without an NVIDIA driver, where that is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}

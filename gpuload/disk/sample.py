@@ -154,7 +154,9 @@ def _image(dataset: "Dataset", members: _Members, field: Field, row: dict[str, A
     content = members.read(field)
     if field.kind == "raw":
         if len(content) != width * height * 3:
-            raise ShardError(f"{members.where}: has {len(content)} bytes, {width} × {height} pixels need another number")
+            raise ShardError(
+                f"{members.where}: has {len(content)} bytes, {width} × {height} pixels need another number"
+            )
         return Image.fromarray(np.frombuffer(content, np.uint8).reshape(height, width, 3))
     try:
         return decode_image(content)
