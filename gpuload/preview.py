@@ -57,7 +57,6 @@ def preview_cells(
         "output_dict": True,
         "on_corrupt": "skip" if options["on_corrupt"] == "skip" else "mark",
         "max_corrupt": 1.0,
-        "drop_last": loader.drop_last and len(loader) > 0,
     }
     cells: list[Cell] = []
     with warnings.catch_warnings():  # what the loader has said already

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuload.disk.dataset import Dataset
 
 _MOST_COMPARED = 10_000  # keys, and sources, that are compared with one that is not there: some tenths of a second
-_MOST_SHOWN = 3
+_MOST_SHOWN, _MOST_CONTAINING = 3, 60
 
 
 def read_sample(dataset: "Dataset", index: Any) -> dict[str, Any]:
@@ -102,18 +102,24 @@ def _close_names(dataset: "Dataset", name: str) -> Sequence[str]:
     """Keys and sources that are like one that is not there: those that differ by little, else those that contain it."""
     import pyarrow.compute as pc
 
-    stem = name.rpartition("/")[2].partition(".")[0]
+    stem = _stem(name)
     compared: list[str] = []
     containing: list[str] = []
     step = max(1, int(dataset.first_samples[-1]) // _MOST_COMPARED)
     for column in ("key", "source"):
         for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
             names = dataset.rows(shard).column(column)
-            if stem and len(containing) < _MOST_SHOWN:
+            if stem and len(containing) < _MOST_CONTAINING * (1 + (column == "source")):
                 hits = names.filter(pc.match_substring(names, stem, ignore_case=True))
                 containing += hits.slice(0, _MOST_SHOWN).to_pylist()
             compared += names.take(pa.array(np.arange(-first % step, len(names), step))).to_pylist()
-    return get_close_matches(name, compared, _MOST_SHOWN, 0.7) or containing[:_MOST_SHOWN]
+    if close := get_close_matches(name, compared, _MOST_SHOWN, 0.7):
+        return close
+    return sorted(containing, key=lambda found: (_stem(found) != stem, len(found)))[:_MOST_SHOWN]
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].partition(".")[0]
 
 
 class _Members:

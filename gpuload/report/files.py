@@ -132,6 +132,10 @@ def _quality(table: bytes) -> int:
     """libjpeg's quality (`jpeg_quality_scaling`): tables are scaled by 5000 / q below 50, else by 200 - 2 q percent."""
     if len(table) != 65 or table[0] >> 4:
         return 0
-    scale = 100 * float(np.median(np.frombuffer(table, np.uint8, 64, 1) / _STANDARD))
+    entries = np.frombuffer(table, np.uint8, 64, 1)
+    scaled = (entries > 1) & (entries < 255)  # the others were limited to this range
+    if not scaled.any():
+        return 100 if entries[0] == 1 else 1
+    scale = 100 * float(np.median(entries[scaled] / _STANDARD[scaled]))
     quality = (200 - scale) / 2 if scale <= 100 else 5000 / scale
     return round(min(100.0, max(1.0, quality)))

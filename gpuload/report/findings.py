@@ -36,6 +36,8 @@ def _of_duplicates(found: dict[str, Any], facts: dict[str, Any], add: Any) -> No
                 f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set",
                 "duplicates",
             )
+    if found["between_splits"] and not any(entry["images"] for entry in found["leaked"]):
+        add("bad", f"{counted(found['between_splits'], 'group')} of alike images in several splits", "duplicates")
     if found["labels_differ"]:
         add("bad", f"{counted(found['labels_differ'], 'group')} of alike images with different labels", "duplicates")
     if found["images"]:
