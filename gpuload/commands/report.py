@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuload.commands.exit_codes import DONE
+from gpuload.counted import counted
+from gpuload.errors import OutputError
 
 if TYPE_CHECKING:
     from gpuload.report.build import Options
@@ -51,8 +53,11 @@ def _report(args: argparse.Namespace) -> int:
     from gpuload.report.splits import open_splits
 
     page = Path(args.output)
+    _check_writable(page)
     facts_file = Path(args.json) if args.json else page.with_suffix(".json")
-    _check_writable(page, facts_file)
+    _check_writable(facts_file)
+    if facts_file.absolute() == page.absolute():
+        raise OutputError(f"{page}: is named for the page and for the facts. Give two names")
     splits = open_splits(args.folders)
     with progress_bar("looking at images", "images") as bar:
         facts, thumbnails = build(splits, options, bar)
@@ -62,7 +67,8 @@ def _report(args: argparse.Namespace) -> int:
     for finding in facts["findings"]:
         if finding["level"] != "good":
             print(f"{'problem' if finding['level'] == 'bad' else 'look'}: {finding['text']}")
-    print(f"{page}: {len(text.encode()) / 1e6:.1f} MB, {facts['looked_at']['images']:,} images; facts in {facts_file}")
+    looked_at = counted(facts["looked_at"]["images"], "image")
+    print(f"{page}: {len(text.encode()) / 1e6:.1f} MB, looked at {looked_at}; the facts are in {facts_file}")
     return DONE
 
 
@@ -84,29 +90,22 @@ def _checked(args: argparse.Namespace) -> "Options":
     return Options(args.images, Augment(args.size), args.batch_size, args.window, args.seconds, source)
 
 
-def _check_writable(*files: Path) -> None:
+def _check_writable(file: Path) -> None:
     """Says before the work, and not after it, that a file cannot be written.
 
     Raises:
         OutputError: its folder is missing, or it is one.
     """
-    from gpuload.errors import OutputError
-
-    if files[0].absolute() == files[-1].absolute() and len(files) > 1:
-        raise OutputError(f"{files[0]}: is named for the page and for the facts. Give two names")
-    for file in files:
-        if file.is_dir():
-            raise OutputError(f"{file}: is a folder. Give the name of a file, such as {file / 'report.html'}")
-        if not file.absolute().parent.is_dir():
-            raise OutputError(f"{file}: its folder does not exist. Make it, or give another -o")
-        if not os.access(file.absolute().parent, os.W_OK):
-            raise OutputError(f"{file}: its folder cannot be written. Give another -o")
+    if file.is_dir():
+        raise OutputError(f"{file}: is a folder. Give the name of a file, such as {file / 'report.html'}")
+    if not file.absolute().parent.is_dir():
+        raise OutputError(f"{file}: its folder does not exist. Make it, or give another -o")
+    if not os.access(file.absolute().parent, os.W_OK):
+        raise OutputError(f"{file}: its folder cannot be written. Give another -o")
 
 
 def _write(path: Path, text: str) -> None:
     """A whole file or none."""
-    from gpuload.errors import OutputError
-
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -42,9 +42,9 @@ def html_of(dataset: "Dataset") -> str:
 
 def _pictures(dataset: "Dataset") -> str:
     """A row of images, evenly spaced over the set."""
-    numbers = np.unique(np.linspace(0, len(dataset) - 1, _IMAGES).astype(np.int64)) if len(dataset) else []
+    numbers = np.unique(np.linspace(0, len(dataset) - 1, min(_IMAGES, len(dataset))).astype(np.int64))
     figures = []
-    for number in dataset.stored_samples(np.asarray(numbers, np.int64)).tolist():
+    for number in dataset.stored_samples(numbers).tolist():
         try:
             uri, text = _picture(dataset, number)
         except Exception:  # a notebook shows what there is; errors are told where samples are asked for

@@ -119,7 +119,8 @@ def undo_normalize(images: Any, form: Form) -> U8:
         levels = (levels - low) / np.maximum(high - low, 1e-6)
     else:
         levels = levels * np.array(form.std, np.float32) + np.array(form.mean, np.float32)
-    return np.rint(np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8)
+    pixels: U8 = np.rint(np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8)
+    return pixels
 
 
 def _first(value: Any, count: int) -> Any:

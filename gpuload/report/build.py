@@ -14,21 +14,19 @@ from gpuload.augment import Augment
 from gpuload.corrupt import CorruptSample
 from gpuload.report.classes import class_tables
 from gpuload.report.columns import MOST_ROWS, Columns, class_fields, read_columns
-from gpuload.report.duplicates import Found, find_groups
+from gpuload.report.duplicates import find_groups
 from gpuload.report.extremes import find_extremes
 from gpuload.report.files import FileFacts, read_files
 from gpuload.report.findings import find_findings
+from gpuload.report.groups import MOST_SHOWN, tell_groups
 from gpuload.report.histograms import histogram
 from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
 from gpuload.report.rejected import read_rejected
 from gpuload.report.samples import Thumbnails, describe
 from gpuload.report.splits import Split, training_split
 from gpuload.report.training import mixing, speed, training_batch
-from gpuload.types import I64
 
 _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
-_MOST_GROUPS, _MOST_MEMBERS = 60, 12  # of duplicates that are shown
-_LISTED_GROUPS = 2_000  # in the JSON
 # What is told of a manifest's record of its packing; what else it holds may name folders.
 _PACKING = (
     "shuffle",
@@ -71,7 +69,6 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
     begun, cpu = time.monotonic(), time.process_time()
     columns = [read_columns(split.dataset) for split in splits]
     looks, files, broken = _look(splits, columns, options, progress)
-    groups = find_groups(splits, columns, looks)
     trained = training_split(splits)
     thumbnails = Thumbnails(splits, _THUMBNAIL_BYTES)
     facts: dict[str, Any] = {
@@ -83,7 +80,7 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         "histograms": _histograms(splits, columns, files),
         "files": _files(splits, files),
         "extremes": find_extremes(splits, columns, looks, files),
-        "duplicates": _duplicates(splits, groups),
+        "duplicates": tell_groups(splits, find_groups(splits, columns, looks)),
         "classes": class_tables(splits, columns),
         "gray": [_gray(split, look) for split, look in zip(splits, looks, strict=True)],
     }
@@ -199,76 +196,6 @@ def _broken(split: Split, found: tuple[tuple[CorruptSample, ...], int]) -> dict[
     return {"split": split.name, "count": count, "samples": entries}
 
 
-def _duplicates(splits: Sequence[Split], found: Found) -> dict[str, Any]:
-    """The groups, those between splits first, then those whose labels differ."""
-    listed, shown, between, conflicts, extra = [], [], 0, 0, 0
-    labels = [_labels(split) for split in splits]
-    for group in found.groups:
-        in_splits = {split for split, _ in group.members}
-        known = {int(labels[split][number]) for split, number in group.members if labels[split] is not None}  # type: ignore[index]
-        leaks, differs = len(in_splits) > 1, len(known) > 1
-        between += leaks
-        conflicts += differs
-        extra += len(group.members) - 1
-        entry = {
-            "exact": group.exact,
-            "between_splits": leaks,
-            "labels_differ": differs,
-            "count": len(group.members),
-            "members": group.members[:100],
-        }
-        listed.append(entry)
-    listed.sort(key=lambda entry: (not entry["between_splits"], not entry["labels_differ"], -entry["count"]))
-    for entry in listed[:_LISTED_GROUPS]:
-        members = entry["members"]
-        if len(shown) < _MOST_GROUPS:
-            samples = [describe(splits[n], number) for n, number in _of_each_split(members)]
-            shown.append({**entry, "members": samples})
-        else:
-            shown.append(
-                {**entry, "members": [{"split": splits[n].name, "index": number} for n, number in members[:20]]}
-            )
-    leaked = _leaked(splits, found)
-    return {
-        "groups": len(found.groups),
-        "exact_groups": sum(group.exact for group in found.groups),
-        "between_splits": between,
-        "labels_differ": conflicts,
-        "images": extra,
-        "leaked": leaked,
-        "not_compared": found.left_out,
-        "shown": shown,
-    }
-
-
-def _of_each_split(members: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most 12 members, some of each split."""
-    by_split: dict[int, list[tuple[int, int]]] = {}
-    for member in members:
-        by_split.setdefault(member[0], []).append(member)
-    each = max(1, _MOST_MEMBERS // len(by_split))
-    return [member for group in by_split.values() for member in group[:each]]
-
-
-def _labels(split: Split) -> I64 | None:
-    if "label" not in split.dataset.fields:
-        return None
-    return split.dataset.labels
-
-
-def _leaked(splits: Sequence[Split], found: Found) -> list[dict[str, Any]]:
-    """Of each split the number of images that come in the training split, too."""
-    trained = training_split(splits).name
-    counts = dict.fromkeys((split.name for split in splits if split.name != trained), 0)
-    for group in found.groups:
-        names = [splits[n].name for n, _ in group.members]
-        if trained in names:
-            for name in names:
-                if name in counts:
-                    counts[name] += 1
-    return [{"split": name, "images": count} for name, count in counts.items()]
-
-
 def _training(split: Split, options: Options) -> dict[str, Any]:
     dataset = split.dataset
     found: dict[str, Any] = {
@@ -283,7 +210,7 @@ def _training(split: Split, options: Options) -> dict[str, Any]:
 
 def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:
     """Asks for the thumbnails of everything that the page shows, the most telling first."""
-    for group in facts["duplicates"]["shown"][:_MOST_GROUPS]:
+    for group in facts["duplicates"]["shown"][:MOST_SHOWN]:
         for sample in group["members"]:
             thumbnails.want(sample)
     for ranking in facts["extremes"]:

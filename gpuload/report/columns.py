@@ -77,13 +77,13 @@ def read_columns(dataset: Dataset) -> Columns:
                     labels = values.astype(np.int64)
             _count(values, numbers[owners], counts[field.name], examples[field.name])
         if shard in kept:
-            sizes = (rows.column(name).to_numpy() for name in ("width", "height", "image_bytes"))
-            parts.append((numbers, *sizes, labels))  # type: ignore[arg-type]
+            width, height, size = (rows.column(name).to_numpy() for name in ("width", "height", "image_bytes"))
+            parts.append((numbers, width, height, size, labels))
     if not parts:
         empty = np.empty(0, np.int64)
         parts = [(empty, empty.astype(np.int32), empty.astype(np.int32), empty, empty)]
-    joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Columns(*joined, counts, examples)  # type: ignore[arg-type]
+    numbers, widths, heights, sizes, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Columns(numbers, widths, heights, sizes, labels, counts, examples)
 
 
 def _count(values: I64, numbers: I64, counts: Counter[int], examples: dict[int, list[int]]) -> None:
@@ -103,4 +103,7 @@ def _shards_kept(dataset: Dataset) -> list[int]:
     shards, samples = len(dataset.shard_paths), int(dataset.first_samples[-1])
     if samples <= MOST_ROWS:
         return list(range(shards))
-    return np.unique(np.linspace(0, shards - 1, max(1, shards * MOST_ROWS // samples)).astype(int)).tolist()
+    spaced: list[int] = np.unique(
+        np.linspace(0, shards - 1, max(1, shards * MOST_ROWS // samples)).astype(int)
+    ).tolist()
+    return spaced

@@ -12,7 +12,7 @@ from gpuload.report.columns import Columns
 from gpuload.report.phash import close_pairs, join_groups
 from gpuload.report.pixels import Looks
 from gpuload.report.splits import Split
-from gpuload.types import I64
+from gpuload.types import I64, U64, Bools
 
 _MOST_HASHED = 50_000  # images whose bytes are compared
 # Of images with less, hashes say nothing: they are of noise.
@@ -64,7 +64,7 @@ def find_groups(splits: Sequence[Split], columns: Sequence[Columns], looks: Sequ
     return Found(groups, int((~detailed).sum()))
 
 
-def _equal_pairs(values: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", chosen: I64) -> I64:
+def _equal_pairs(values: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", chosen: Bools) -> I64:
     """int64 (pairs, 2): of the chosen rows with equal values each with the next one."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(values[rows], kind="stable")]
@@ -77,7 +77,7 @@ def _same_bytes(
     columns: Sequence[Columns],
     split: I64,
     numbers: I64,
-    hashes: "np.typing.NDArray[np.uint64]",
+    hashes: U64,
 ) -> I64:
     """int64 (N,): the same number above 0 for images with the same bytes; 0 for one that is alone.
 

@@ -64,4 +64,5 @@ def _of_training(training: dict[str, Any], add: Any) -> None:
         add("bad", f"Batches hold {mixed['classes_in_batch']:.1f} classes, a full shuffle would give "
             f"{mixed['expected_classes']:.1f}: the shards are sorted", "mixing")  # fmt: skip
     elif mixed["classes_in_batch"] is not None:
-        add("good", f"A window of {counted(mixed['window'], 'shard')} mixes as well as a full shuffle", "mixing")
+        add("good", f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
+            f"shuffle gives {mixed['expected_classes']:.1f}", "mixing")  # fmt: skip

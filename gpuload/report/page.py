@@ -11,10 +11,10 @@ import jinja2
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
+from gpuload.report.groups import MOST_SHOWN
 from gpuload.report.samples import Thumbnails
 
 _FOLDER = Path(__file__).parent / "page"
-_MOST_GROUPS = 60
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
 _PICTURES = {"picture", "shuffled_picture"}
 
@@ -45,7 +45,7 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         title=title,
         uris=thumbnails.uris,
         sections=_sections(facts),
-        most_groups=_MOST_GROUPS,
+        most_groups=MOST_SHOWN,
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",

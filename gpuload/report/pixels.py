@@ -169,7 +169,8 @@ def choose(dataset: Dataset, most: int) -> I64:
     numbers = np.concatenate([np.arange(ends[shard] - sizes[shard], ends[shard]) for shard in shards.tolist()])
     if len(numbers) <= most:
         return numbers
-    return numbers[np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
+    spaced: I64 = numbers[np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
+    return spaced
 
 
 def shares(totals: list[int], most: int) -> Iterator[int]:

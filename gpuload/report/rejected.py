@@ -76,6 +76,7 @@ def _decode_what_is_there(content: bytes) -> Image.Image:
         with Image.open(io.BytesIO(content)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError("too large")
-            return image.convert("RGB")
+            found: Image.Image = image.convert("RGB")
+            return found
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before

@@ -33,7 +33,7 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
     with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"], output_dict=True) as loader:
         drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
-        batch = next(iter(loader))
+        batch: Any = next(iter(loader))
         cells = drawing.cells(batch, _SHOWN)
     chosen = int(batch["index"][0])
     found: dict[str, Any] = {
@@ -61,6 +61,7 @@ def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
     cells = []
     with _loader(alone, augment, 1, fields=fields, output_dict=True) as loader:
         for epoch in range(epochs):
+            batch: Any
             for batch in loader:
                 cells += [Cell(cell.picture, f"epoch {epoch}") for cell in drawing.cells(batch, 1)]
     return cells
@@ -73,10 +74,10 @@ def _epochs(dataset: Dataset, augment: Augment, number: int, fields: list[str]) 
     scale = shown.width / image.width
     draw = ImageDraw.Draw(shown)
     for epoch in range(_EPOCHS):
-        size = (np.array([side], np.int32) for side in (image.width, image.height))
-        crops = augment.draw(0, epoch, np.array([number]), *size).crops
-        (y, x), (height, width) = crops.start[0].tolist(), crops.shape[0].tolist()
-        box = [x * scale, y * scale, (x + width) * scale - 1, (y + height) * scale - 1]
+        width, height = (np.array([side], np.int32) for side in (image.width, image.height))
+        crops = augment.draw(0, epoch, np.array([number]), width, height).crops
+        (top, left), (down, right) = crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()
+        box = [left * scale, top * scale, right * scale - 1, down * scale - 1]
         draw.rectangle(box, outline=color_of(epoch), width=3)
     pictures = []
     for epoch, cell in enumerate(epoch_cells(dataset, augment, number, _EPOCHS)):

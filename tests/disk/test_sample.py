@@ -69,7 +69,9 @@ def test_samples_of_a_subset(packed: Path) -> None:
 def test_keys_that_are_not_there(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
     key, source = dataset[5]["key"], dataset[5]["source"]
-    with pytest.raises(gpuload.ArgumentError, match=rf"\[{key + '0'!r}\]: .*no sample of this key or source. Did you mean {key!r}"):
+    with pytest.raises(
+        gpuload.ArgumentError, match=rf"\[{key + '0'!r}\]: .*no sample of this key or source. Did you mean {key!r}"
+    ):
         dataset[key + "0"]
     with pytest.raises(gpuload.ArgumentError, match=rf"Did you mean {source!r}"):
         dataset[source.replace(".jpg", ".png")]
@@ -85,7 +87,9 @@ def test_keys_that_are_not_there(packed: Path) -> None:
 
 def test_raw_images(tmp_path: Path) -> None:
     images = [photo(number, 30 + number, 20) for number in range(3)]
-    gpuload.pack([{"image": encode(image, "PNG")} for image in images], tmp_path / "raw", encode="raw", workers=1, shuffle=False)
+    gpuload.pack(
+        [{"image": encode(image, "PNG")} for image in images], tmp_path / "raw", encode="raw", workers=1, shuffle=False
+    )
     raw = gpuload.Dataset(tmp_path / "raw" / "train")
     for number, image in enumerate(images):
         assert raw[number]["image"].tobytes() == image.tobytes()
@@ -99,7 +103,9 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(row["image_offset"])
         file.write(b"\0" * row["image_bytes"])
-    with pytest.raises(gpuload.DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"):
+    with pytest.raises(
+        gpuload.DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"
+    ):
         dataset[1]
     assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
     assert html_of(dataset).count("<img") == 2  # a notebook shows the others
@@ -114,7 +120,9 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_a_set_and_escapes_its_texts(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    gpuload.pack([{"image": encode(photo(n)), "label": f"{evil}{n % 2}"} for n in range(4)], tmp_path / "set", workers=1)
+    gpuload.pack(
+        [{"image": encode(photo(n)), "label": f"{evil}{n % 2}"} for n in range(4)], tmp_path / "set", workers=1
+    )
     dataset = gpuload.Dataset(tmp_path / "set" / "train")
     html = dataset._repr_html_()
     assert "<script" not in html and html.count("&lt;script&gt;") >= 6

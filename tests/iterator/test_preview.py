@@ -160,9 +160,9 @@ def test_normalisation_is_undone() -> None:
 
 
 def test_what_cannot_be_shown(packed: Path) -> None:
-    with load(packed, fields=("label",)) as loader:
-        with pytest.raises(gpuload.ArgumentError, match="has no 'image'. Add it to show images"):
-            loader.preview()
+    without_images = load(packed, fields=("label",))
+    with without_images, pytest.raises(gpuload.ArgumentError, match="has no 'image'. Add it to show images"):
+        without_images.preview()
     with load(packed) as loader:
         for wrong in ((1, 2), {"image": 3}, (1, 2, 3)):
             with pytest.raises(gpuload.ArgumentError, match="expected a batch of this loader, with the fields 'index'"):

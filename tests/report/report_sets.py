@@ -30,13 +30,17 @@ def textured(seed: int, width: int = 120, height: int = 90) -> Image.Image:
 def again(image: Image.Image, quality: int, side: int | None = None) -> bytes:
     """A near duplicate: scaled and compressed anew."""
     file = io.BytesIO()
-    (image if side is None else image.resize((side, side * image.height // image.width))).save(file, "JPEG", quality=quality)
+    (image if side is None else image.resize((side, side * image.height // image.width))).save(
+        file, "JPEG", quality=quality
+    )
     return file.getvalue()
 
 
 def pack_splits(folder: Path) -> Path:
     """train, val and test; in val an image of train, another one nearly, and one of train with another label."""
-    train = [{"image": encode(textured(n)), "label": f"class {n % CLASSES:03d}", "name": f"{n:03d}"} for n in range(120)]
+    train = [
+        {"image": encode(textured(n)), "label": f"class {n % CLASSES:03d}", "name": f"{n:03d}"} for n in range(120)
+    ]
     train[7]["image"] = encode(textured(7).convert("L"))
     train[8]["image"] = encode(Image.new("RGB", (64, 48), (4, 4, 4)))
     train[9]["image"] = encode(textured(9, 640, 40), progressive=True)

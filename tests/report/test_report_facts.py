@@ -26,7 +26,11 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_splits_and_classes(facts: dict[str, Any]) -> None:
-    assert [(split["name"], split["samples"]) for split in facts["splits"]] == [("train", 120), ("val", 20), ("test", 10)]
+    assert [(split["name"], split["samples"]) for split in facts["splits"]] == [
+        ("train", 120),
+        ("val", 20),
+        ("test", 10),
+    ]
     (table,) = facts["classes"]
     assert table["classes"] == CLASSES == len(table["rows"])
     assert (table["smallest"], table["largest"]) == (1, 2)
@@ -60,7 +64,12 @@ def test_images_that_are_unlike_the_others(facts: dict[str, Any]) -> None:
     assert by_name["JPEG mode"]["progressive"] == by_name["JPEG colours"]["gray"] == [1, 0, 0]
     assert by_name["Format"] == {"JPEG": [120, 20, 10]}
     widths = next(found for found in facts["histograms"] if found["title"] == "Width")
-    assert dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True)) == {"64": 1, "96": 0, "120": 118, "640": 1}
+    assert dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True)) == {
+        "64": 1,
+        "96": 0,
+        "120": 118,
+        "640": 1,
+    }
     quality = next(found for found in facts["histograms"] if found["title"] == "JPEG quality")
     assert quality["bins"] == ["70", "75"] and quality["series"][1]["counts"] == [1, 19]
 
@@ -97,9 +106,7 @@ def test_sets_of_every_kind(tmp_path: Path) -> None:
     found = {name: make_report(folder) for name, folder in kinds.items()}
     facts = {name: one[0] for name, one in found.items()}
     assert facts["one"]["classes"] == facts["one"]["extremes"] == [] and facts["one"]["looked_at"]["images"] == 1
-    assert facts["raw"]["files"] == [
-        {"title": "Format", "rows": [{"what": "raw pixels", "counts": [5]}], "total": 5}
-    ]
+    assert facts["raw"]["files"] == [{"title": "Format", "rows": [{"what": "raw pixels", "counts": [5]}], "total": 5}]
     assert facts["raw"]["classes"][0]["rows"][0]["counts"] == [5]
     formats = {row["what"]: row["counts"] for row in facts["mixed"]["files"][0]["rows"]}
     assert formats == {"JPEG": [3], "PNG": [2]}
@@ -187,7 +194,9 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     ]  # fmt: skip
     flats = [photo(0, 1, 1).resize((80, 60)).point(lambda v, n=n: n * 60) for n in range(4)]
     files = [again(sample, quality) for sample, quality in zip(samples, (95, 90, 40, 90, 90, 90), strict=True)]
-    folder = pack(tmp_path / "set", [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])])
+    folder = pack(
+        tmp_path / "set", [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])]
+    )
     found = make_report(folder)[0]["duplicates"]
     assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
     assert found["not_compared"] == 4

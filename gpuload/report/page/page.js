@@ -101,15 +101,32 @@ for (const card of document.querySelectorAll("[data-table]")) {
   show();
 }
 
-// Which groups of duplicates are shown.
+// Which groups of duplicates are shown, and how many.
 const chips = [...document.querySelectorAll("[data-show]")];
+const groups = [...document.querySelectorAll("[data-kinds]")];
+const moreGroups = document.querySelector(".more-groups");
+let kind = "all";
+let mostGroups = 12;
+
+function showGroups() {
+  const found = groups.filter((group) => group.dataset.kinds.split(/\s+/).includes(kind));
+  for (const group of groups) group.hidden = true;
+  for (const group of found.slice(0, mostGroups)) group.hidden = false;
+  moreGroups.hidden = found.length <= mostGroups;
+  moreGroups.textContent = `Show all ${number(found.length)} groups`;
+  document.querySelector(".none-left").hidden = found.length > 0;
+}
 for (const chip of chips) {
   chip.addEventListener("click", () => {
     for (const other of chips) other.setAttribute("aria-pressed", String(other === chip));
-    const groups = [...document.querySelectorAll("[data-kinds]")];
-    for (const group of groups) group.hidden = !group.dataset.kinds.split(/\s+/).includes(chip.dataset.show);
-    document.querySelector(".none-left").hidden = groups.some((group) => !group.hidden);
+    kind = chip.dataset.show;
+    mostGroups = 12;
+    showGroups();
   });
+}
+if (moreGroups) {
+  moreGroups.addEventListener("click", () => { mostGroups = Infinity; showGroups(); });
+  showGroups();
 }
 
 // The section in view is marked in the navigation.
