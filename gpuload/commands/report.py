@@ -38,7 +38,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     report.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples in a batch (%(default)s)")
     report.add_argument("--window", type=int, default=8, metavar="N", help="shards mixed at a time (%(default)s)")
     report.add_argument(
-        "--seconds", type=float, default=4.0, metavar="S", help="how long to measure the speed; 0: not (%(default)s)"
+        "--seconds", type=float, default=2.0, metavar="S", help="how long to measure the speed; 0: not (%(default)s)"
     )
 
 

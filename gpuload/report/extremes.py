@@ -33,19 +33,24 @@ def find_extremes(
 ) -> list[dict[str, Any]]:
     """For each ranking the images at its end, over all splits, the most extreme first."""
     found = []
+    images = sum(len(table.numbers) for table in columns)
     for ranking in _rankings(columns, looks, files):
         ends: list[tuple[float, int, int]] = []
         for n in range(len(splits)):
             numbers, values = ranking.values(n)
             finite = np.flatnonzero(np.isfinite(values))
-            count = min(_SHOWN, len(finite))
+            count = min(_SHOWN + 1, len(finite))
             if count:
                 first = finite[np.argpartition(values[finite], count - 1)[:count]]
                 ends += [(float(values[row]), n, int(numbers[row])) for row in first.tolist()]
-        ends = sorted(ends)[:_SHOWN]
-        if ends and ends[0][0] < ends[-1][0]:  # where all are the same, none is extreme
-            items = [describe(splits[n], number, ranking.text(value)) for value, n, number in ends]
-            found.append({"name": ranking.name, "title": ranking.title, "what": ranking.what, "samples": items})
+        ends.sort()
+        if len(ends) > _SHOWN and ends[_SHOWN - 1][0] == ends[_SHOWN][0]:  # what many share is not extreme
+            ends = [end for end in ends if end[0] < ends[_SHOWN][0]]
+        ends = ends[:_SHOWN]
+        if not ends or images < 2 or (len(ends) > 1 and ends[0][0] == ends[-1][0]):
+            continue
+        items = [describe(splits[n], number, ranking.text(value)) for value, n, number in ends]
+        found.append({"name": ranking.name, "title": ranking.title, "what": ranking.what, "samples": items})
     return found
 
 
