@@ -47,8 +47,11 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
-    shown. seconds: for how long speed is measured; 0: not. source: the folder that the sets were packed from."""
+    """What a report looks at.
+
+    most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
+    shown. seconds: for how long speed is measured; 0: not. source: the folder that the sets were packed from.
+    """
 
     most_images: int
     augment: Augment
@@ -108,22 +111,12 @@ def _look(
         progress(done, sum(counts), 0)
 
     for split, count in zip(splits, counts, strict=True):
-        if not count:
-            numbers = np.empty(0, np.int64)
-            look, bad, many = _nothing()
-        else:
-            numbers = choose(split.dataset, count)
-            look, bad, many = look_at(split.dataset, numbers, side, more)
+        numbers = choose(split.dataset, count)
+        look, bad, many = look_at(split.dataset, numbers, side, more)
         looks.append(look)
         broken.append((bad, many))
         files.append(read_files(split.dataset, split.dataset.stored_samples(numbers)))
     return looks, files, broken
-
-
-def _nothing() -> tuple[Looks, tuple[CorruptSample, ...], int]:
-    from gpuload.report.pixels import measure
-
-    return measure(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64)), (), 0
 
 
 def _split(split: Split, columns: Columns, look: Looks) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gpuload.fields.ragged import flat, lengths_of, rows_of
 from gpuload.fields.registry import kind_of
 from gpuload.types import I32, I64, ClassNames
 
-# Rows whose sizes are compared: 28 bytes of memory each. Of more, those of evenly spaced shards are taken.
+# Rows whose sizes are compared: 24 bytes of memory each. Of more, those of evenly spaced shards are taken.
 MOST_ROWS = 5_000_000
 _EXAMPLES = 24  # samples that are remembered of each class and split
 
@@ -26,8 +26,8 @@ class ClassField:
 
 @dataclass(frozen=True)
 class Columns:
-    """Of the samples at `numbers`, int64 (N,), in stored order: int32 widths and heights in pixels, int64 bytes of the
-    stored image, and int64 labels, -1 where there is none.
+    """Of the samples at `numbers`, int64 (N,), in stored order: int32 widths and heights in pixels, and int64 bytes of
+    the stored image.
 
     counts: of each class number how often it comes, and examples: some numbers of samples with it; both for each field
     with classes, over all samples.
@@ -37,7 +37,6 @@ class Columns:
     widths: I32
     heights: I32
     bytes: I64
-    labels: I64
     counts: dict[str, Counter[int]]
     examples: dict[str, dict[int, list[int]]]
 
@@ -55,7 +54,7 @@ def class_fields(dataset: Dataset) -> list[ClassField]:
 def read_columns(dataset: Dataset) -> Columns:
     """One pass over the index, shard by shard."""
     fields = class_fields(dataset)
-    parts: list[tuple[I64, I32, I32, I64, I64]] = []
+    parts: list[tuple[I64, I32, I32, I64]] = []
     counts = {field.name: Counter[int]() for field in fields}
     examples: dict[str, dict[int, list[int]]] = {field.name: {} for field in fields}
     kept = set(_shards_kept(dataset))
@@ -66,24 +65,21 @@ def read_columns(dataset: Dataset) -> Columns:
         if not len(numbers):
             continue
         rows = dataset.rows(shard).take(numbers - first)
-        labels = np.full(len(numbers), -1, np.int64)
         for field in fields:
             column = rows.column(field.column)
             if hasattr(column, "value_lengths"):
                 values, owners = flat(column), rows_of(lengths_of(column))
             else:
                 values, owners = column.fill_null(-1).to_numpy(zero_copy_only=False), np.arange(len(numbers))
-                if field.column == "label":
-                    labels = values.astype(np.int64)
             _count(values, numbers[owners], counts[field.name], examples[field.name])
         if shard in kept:
             width, height, size = (rows.column(name).to_numpy() for name in ("width", "height", "image_bytes"))
-            parts.append((numbers, width, height, size, labels))
+            parts.append((numbers, width, height, size))
     if not parts:
         empty = np.empty(0, np.int64)
-        parts = [(empty, empty.astype(np.int32), empty.astype(np.int32), empty, empty)]
-    numbers, widths, heights, sizes, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Columns(numbers, widths, heights, sizes, labels, counts, examples)
+        parts = [(empty, empty.astype(np.int32), empty.astype(np.int32), empty)]
+    numbers, widths, heights, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Columns(numbers, widths, heights, sizes, counts, examples)
 
 
 def _count(values: I64, numbers: I64, counts: Counter[int], examples: dict[int, list[int]]) -> None:

@@ -10,7 +10,7 @@ from gpuload.disk.sample import stored_image
 from gpuload.errors import GpuloadError
 from gpuload.report.columns import Columns
 from gpuload.report.phash import close_pairs, join_groups
-from gpuload.report.pixels import Looks
+from gpuload.report.pixels import SIGNATURE, Looks
 from gpuload.report.splits import Split
 from gpuload.types import I64, U64, Bools
 
@@ -39,7 +39,7 @@ def find_groups(splits: Sequence[Split], columns: Sequence[Columns], looks: Sequ
     split = np.concatenate([np.full(len(found.numbers), n) for n, found in enumerate(looks)])
     numbers = np.concatenate([found.numbers for found in looks])
     hashes = np.concatenate([found.hashes for found in looks])
-    colors = np.concatenate([found.signatures.reshape(len(found.numbers), -1) for found in looks]).astype(np.int16)
+    colors = np.concatenate([found.signatures.reshape(-1, 3 * SIGNATURE**2) for found in looks]).astype(np.int16)
     detailed = np.concatenate(
         [(found.entropy >= _LEAST_ENTROPY) & (found.contrast >= _LEAST_CONTRAST) for found in looks]
     )

@@ -59,6 +59,9 @@ def look_at(
 
     Returns what was measured, and the samples that do not decode: the first 1,000, and how many there are.
     """
+    nothing = measure(np.empty((0, 3, SIDE, SIDE), np.uint8), np.empty(0, np.int64))
+    if not len(numbers):
+        return nothing, (), 0
     found = []
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
     with _quiet_loader(chosen, side) as loader:
@@ -69,8 +72,7 @@ def look_at(
             progress(len(index))
         report = loader.report()
     if not found:
-        nothing = np.empty((0, 3, SIDE, SIDE), np.uint8)
-        return measure(nothing, np.empty(0, np.int64)), report.samples, report.corrupt
+        return nothing, report.samples, report.corrupt
     joined = (np.concatenate([getattr(part, field.name) for part in found]) for field in fields(Looks))
     return Looks(*joined), report.samples, report.corrupt
 
@@ -99,7 +101,7 @@ def measure(images: U8, numbers: I64) -> Looks:
     luma = _luma(images)
     small = _shrink(luma, SIDE)
     colors = _shrink(images.reshape(-1, *images.shape[2:]), SIGNATURE).reshape(-1, 3, SIGNATURE, SIGNATURE)
-    flat = np.sort(small.reshape(len(small), -1), axis=1) / np.float32(255)
+    flat = np.sort(small.reshape(-1, SIDE * SIDE), axis=1) / np.float32(255)
     tail = flat.shape[1] // 20
     spread = colors.max(axis=1) - colors.min(axis=1)
     return Looks(
@@ -138,7 +140,7 @@ def _sharpness(luma: U8) -> F32:
     edges -= signed[:, 2:, 1:-1]
     edges -= signed[:, 1:-1, :-2]
     edges -= signed[:, 1:-1, 2:]
-    deviation: F32 = edges.reshape(len(edges), -1).astype(np.float32).std(axis=1)
+    deviation: F32 = edges.astype(np.float32).std(axis=(1, 2))
     return deviation
 
 

@@ -120,6 +120,21 @@ def test_only_some_of_the_images_are_looked_at(tmp_path: Path) -> None:
     facts, page = make_report(folder, images=12)
     assert facts["looked_at"] == {"images": 12, "of": 40} and "those of 12 of 40 images" in page
     assert facts["histograms"][0]["series"][0]["counts"] == [40]
+    pack(tmp_path / "other", [{"image": encode(textured(n))} for n in range(3)])
+    assert make_report(folder, tmp_path / "other" / "train", images=1)[0]["looked_at"] == {"images": 1, "of": 43}
+
+
+def test_no_image_decodes(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "set", [{"image": encode(textured(n)), "label": n % 2} for n in range(6)])
+    dataset = gpuload.Dataset(folder)
+    with Path(dataset.shard_paths[0]).open("r+b") as file:
+        for row in dataset.rows(0).to_pylist():
+            file.seek(row["image_offset"])
+            file.write(b"\0" * row["image_bytes"])
+    facts, page = make_report(folder, seconds=0.1)
+    assert facts["undecodable"][0]["count"] == 6 and "6 do not decode" in page
+    assert facts["files"][0]["rows"] == [{"what": "other", "counts": [6]}]
+    assert facts["training"]["batch"]["epochs"] == []
 
 
 def test_rejected_files_and_their_pictures(tmp_path: Path) -> None:
