@@ -70,8 +70,9 @@ def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
 def _epochs(dataset: Dataset, augment: Augment, number: int, fields: list[str]) -> tuple[Any, list[Any]]:
     place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
     image = dataset[place]["image"]
-    shown = thumbnail(image, 2 * _SHOWN_PX, 2 * _SHOWN_PX)
-    scale = shown.width / image.width
+    scale = 2 * _SHOWN_PX / max(image.size)  # small images are enlarged, so that the outlines stay thin
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    shown = image.resize(size, Image.Resampling.LANCZOS)
     draw = ImageDraw.Draw(shown)
     for epoch in range(_EPOCHS):
         width, height = (np.array([side], np.int32) for side in (image.width, image.height))
