@@ -87,6 +87,7 @@ def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
             fields=("image", "index"),
             device="cpu",
             shuffle=False,
+            window=1,  # fewer shards are mapped at a time
             drop_last=False,
             rank=0,
             world_size=1,
