@@ -1,9 +1,12 @@
-"""The command line: `python -m gpuload pack`, `index`, `fetch`, `verify`, `info`, `doctor`, `tune` and `warm-up`.
+"""The command line: `python -m gpuload pack`, `index`, `fetch`, `verify`, `info`, `report`, `show`, `doctor`, `tune`
+and `warm-up`.
 
     python -m gpuload pack photos shards --val 0.1
     python -m gpuload index 'shards/train-{000..127}.tar'
     python -m gpuload fetch s3://bucket/set/train shards
     python -m gpuload verify shards
+    python -m gpuload report shards
+    python -m gpuload show shards/train 17
     python -m gpuload doctor shards/train
     python -m gpuload tune shards/train
     python -m gpuload warm-up
@@ -34,12 +37,12 @@ def main(argv: list[str] | None = None) -> int:
 
         # First of all: the server imports what workers need while this process imports the commands.
         start_server(_preload(argv))
-    from gpuload.commands import doctor, fetch, index, info, pack, tune, verify, warm_up
+    from gpuload.commands import doctor, fetch, index, info, pack, report, show, tune, verify, warm_up
 
     parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
     parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (pack, index, fetch, verify, info, doctor, tune, warm_up):
+    for module in (pack, index, fetch, verify, info, report, show, doctor, tune, warm_up):
         module.add_command(subparsers)
     args = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run

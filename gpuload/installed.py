@@ -23,6 +23,7 @@ _EXTRAS = {
     "huggingface_hub": "remote",
     "sklearn": "examples",
     "matplotlib": "bench",
+    "jinja2": "report",
 }
 # The extra without an NVIDIA driver, where that is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpuload.augment.schedule import Augments, Schedule
 from gpuload.batchwise import BatchTransform
-from gpuload.checks import POSITIVE, checked, number, whole
+from gpuload.checks import ANYTHING, POSITIVE, checked, number, optional, whole
 from gpuload.corrupt import CorruptSamples, Report
 from gpuload.counted import counted
 from gpuload.decode.function.open import find_functions
 from gpuload.decode.guard import OnCorrupt
 from gpuload.decode.open import DecoderName, choose_backend, native_fault, open_decoder
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import GpuloadError, StateError
+from gpuload.errors import ArgumentError, GpuloadError, StateError
 from gpuload.fields import FieldSpec
 from gpuload.hand_over import HandOver, Timing, check_current
 from gpuload.headers.limits import MAX_PIXELS
@@ -35,10 +35,16 @@ from gpuload.order.sampling import Weights, find_samplings, fingerprint_of
 from gpuload.order.stream import Stream
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
+from gpuload.output.drawing import BatchDrawing
+from gpuload.pictures.sheet import draw_sheet
+from gpuload.preview import MOST_SHOWN, named_fields, preview_cells
 from gpuload.ranks import compare_ranks, find_ranks
 from gpuload.read.batches import check_space, open_reader
 from gpuload.read.bucketed import open_bucketed
 from gpuload.tuning import tuned
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 class DaliIterator(NotSupported):
@@ -200,6 +206,7 @@ class DaliIterator(NotSupported):
         exclude: str | Path | Sequence[str] | None = None,
         buckets: Buckets | Sequence[tuple[int, int]] | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}  # for `preview`
         self._process = os.getpid()
         self.dataset, mixture = open_data(data, exclude, cache, cache_size)
         self._datasets = mixture.datasets
@@ -405,6 +412,41 @@ class DaliIterator(NotSupported):
         """The samples that were replaced or marked on this rank since the loader was constructed: how many, and which
         with key, shard, reason and epoch, the first 1,000 different ones. Empty with on_corrupt="raise"."""
         return self._corrupt.report()
+
+    @checked("DaliIterator.preview", n=whole(1, MOST_SHOWN), epoch=optional(whole(0, 10**9)), batch=ANYTHING)
+    def preview(self, n: int = 16, epoch: int | None = None, batch: Any = None) -> "Image.Image":
+        """A contact sheet of what training sees, as a Pillow image, which notebooks show.
+
+        Normalisation is undone; boxes, masks and keypoints among `fields` are drawn, and under each image stand its
+        classes, captions and targets. Batch transforms and transforms are applied, with the loader's own random
+        numbers. Several views of a sample are next to each other.
+
+        n: samples, those that come next after the last batch handed out; fewer at the end of an epoch.
+        epoch: shows the first samples of this epoch instead.
+        batch: shows the first n samples of this batch of the loader, on whatever device it is.
+
+        Position, state, random numbers and metrics of the loader stay as they are, also in the middle of a loop. The
+        images are decoded on the CPU, anew, in whole batches; those that do not decode are black and marked.
+
+        Raises:
+            ArgumentError: the loader has no images, or `batch` is none of this loader.
+            GpuloadError: after `close`, or in a process that inherited the loader over fork.
+        """
+        self._check_usable()
+        if not self._collate.has_images:
+            raise ArgumentError(f"DaliIterator.preview: fields={self.fields!r} has no 'image'. Add it to show images")
+        drawing = BatchDrawing(self._schedule.forms, self.fields, self._datasets[0].fields, self.classes)
+        if batch is not None:
+            return draw_sheet(drawing.cells(named_fields(batch, self._collate.handed_out), n))
+        state = self.state_dict()
+
+        def start(beside: DaliIterator) -> None:
+            if epoch is None:
+                beside.load_state_dict(state)
+            else:
+                beside.set_epoch(epoch)
+
+        return draw_sheet(preview_cells(DaliIterator, self, self._arguments, drawing, n, start))
 
     def close(self) -> None:
         """Stops the threads and frees the memory. Batches handed out stay valid."""

@@ -292,6 +292,11 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "DaliIterator": Call(gpuload.DaliIterator, usual, LOADER),
         "DaliIterator.set_epoch": Call(loader.set_epoch, {}, {"epoch": whole(0, 10**9)}),
         "DaliIterator.metrics": Call(loader.metrics, {}, {"window": or_none(whole(1, 1000))}),
+        "DaliIterator.preview": Call(
+            loader.preview,
+            {},
+            {"n": whole(1, 1024), "epoch": or_none(whole(0, 10**9)), "batch": or_none(wrong())},
+        ),
         "DaliIterator.load_state_dict": Call(loader.load_state_dict, {}, {"state": wrong("mapping")}),
         "DaliIterator.check_ranks": Call(loader.check_ranks, {}, {"timeout_s": number(ABOVE_0, 1e6)}),
         "Augment": Call(Augment, {"size": 8, "crop": "center"}, AUGMENT),

@@ -17,7 +17,7 @@ PACKAGE = Path(gpuload.__file__).parent
 # them. The packing half and the loading half depend on the common rooms and not on each other; the commands depend on
 # both. A module may import from its own room and from the rooms before it. The lists are complete.
 COMMON = ["errors", "counted", "checks", "types", "collector", "installed", "limits", "store"]
-COMMON += ["draws", "fork_server", "headers", "fields", "disk"]
+COMMON += ["draws", "fork_server", "headers", "fields", "pictures", "disk"]
 PACKING = ["sources", "packing"]
 LOADING = [
     "ranks",
@@ -32,8 +32,8 @@ LOADING = [
     "batchwise",
     "output",
 ]
-LOADING += ["corrupt", "hand_over", "iterator_checks", "iterator"]
-COMMANDS = ["doctor", "commands", "cli", "__main__"]
+LOADING += ["corrupt", "hand_over", "iterator_checks", "preview", "iterator"]
+COMMANDS = ["doctor", "report", "commands", "cli", "__main__"]
 
 _TORCH = {f"transforms/{name}.py" for name in ("apply", "kernels", "noise")}
 _NATIVE = "decode/native"
@@ -62,6 +62,7 @@ OWNERS = {
     "obstore": {"store/objects.py", "store/bucket.py", "store/listing.py"},
     "huggingface_hub": {"store/hub.py"},
     "boto3": {"store/objects.py"},
+    "jinja2": {"report/page.py"},
     "nvtx": {"monitor/ranges.py"},
     "prometheus_client": {"monitor/exporter.py"},
 }

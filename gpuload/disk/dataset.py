@@ -121,6 +121,29 @@ class Dataset(NotSupported):
         samples = total if self._selected is None else f"{len(self):,} of {total}"
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what the set holds, and some of its images where they are on a local disk."""
+        from gpuload.disk.html import html_of
+
+        return html_of(self)
+
+    def __getitem__(self, index: int | str) -> dict[str, Any]:
+        """One sample, to look at: by its number in this data set (-1 is the last), its key, or its source.
+
+        Returns "key", "index" (its number in the stored order of the whole set), "source" (the name of the file that
+        was packed), "image", a Pillow image, RGB and upright, and the packed fields by name, as numbers, text, or NumPy
+        arrays in pixels of the stored image: boxes float32 (M, 4) as x0, y0, x1, y1 beside `<name>_class` int64 (M,),
+        keypoints float32 (M, K, 3), a mask as a Pillow image of class numbers. Reads one image from its shard, some
+        milliseconds; of a set at a URL the whole shard is downloaded. A key is looked for in O(samples).
+
+        Raises:
+            ArgumentError: there is no such key (the message names close ones) or number.
+            DecodeError: the image or a mask does not decode. ShardError: the shard cannot be read.
+        """
+        from gpuload.disk.sample import read_sample
+
+        return read_sample(self, index)
+
     def __reduce__(self) -> tuple[Any, ...]:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
         cache = () if self.cache is None else (self.cache.folder, self.cache.given)

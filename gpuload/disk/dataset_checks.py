@@ -35,8 +35,8 @@ NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
 EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
 
 _NO_IMAGES = (
-    "does not exist, since it decodes nothing. Use gpuload.DaliIterator(dataset, ...) for images; "
-    "dataset.subset([...]) chooses samples, dataset.rows(shard) is their index"
+    "does not exist, since it would decode one image after another. Use gpuload.DaliIterator(dataset, ...) for images, "
+    "or dataset[17] for one; dataset.subset([...]) chooses samples, dataset.rows(shard) is their index"
 )
 # Attributes of torchvision's ImageFolder and of Hugging Face's data sets.
 _ATTRIBUTES = {
@@ -56,10 +56,7 @@ _ATTRIBUTES = {
 class NotSupported:
     """What a data set is asked for by mistake: an error that says what to write instead of Python's own."""
 
-    def __getitem__(self, index: object) -> NoReturn:
-        raise CallError(f"Dataset: dataset[...] {_NO_IMAGES}")
-
-    def __iter__(self) -> NoReturn:  # else Python would loop by __getitem__
+    def __iter__(self) -> NoReturn:  # else Python would loop by Dataset.__getitem__
         raise CallError(f"Dataset: a loop over a dataset {_NO_IMAGES}")
 
     def __contains__(self, sample: object) -> NoReturn:

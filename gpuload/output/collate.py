@@ -90,6 +90,11 @@ class Collate:
             )
 
     @property
+    def handed_out(self) -> tuple[str, ...]:
+        """The names of the fields of a batch, with that of the marks."""
+        return (*self.names, CORRUPT) if self._marks else self.names
+
+    @property
     def _num_classes(self) -> int | None:
         return None if self._classes is None else len(self._classes)
 

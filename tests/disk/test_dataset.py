@@ -56,8 +56,16 @@ def test_properties_of_a_dataset(packed: Path, photos: Path) -> None:
 @pytest.mark.parametrize(
     ("do", "message"),
     [
-        (lambda d: d[0], r"Dataset: dataset\[...\] does not exist, since it decodes nothing. Use gpuload.DaliIterator"),
-        (list, r"a loop over a dataset does not exist.*dataset.subset\(\[...\]\) chooses samples, dataset.rows"),
+        (
+            lambda d: d[0:3],
+            r"dataset\[slice\(0, 3, None\)\]: expected a key or a whole number. dataset.subset\(\[...\]\)",
+        ),
+        (lambda d: d[1.0], r"dataset\[1.0\]: expected a key or a whole number"),
+        (lambda d: d[True], r"dataset\[True\]: expected a key or a whole number"),
+        (
+            list,
+            r"a loop over a dataset does not exist.* or dataset\[17\] for one; dataset.subset\(\[...\]\) chooses samples, dataset.rows",
+        ),
         (lambda d: 3 in d, "`in` does not exist"),
         (lambda d: d + d, r"data sets are not added. Use gpuload.mix"),
     ],

@@ -1,0 +1,1 @@
+"""The report on packed sets: facts as JSON, and the same as one page with pictures."""

@@ -1,0 +1,108 @@
+"""Images that come several times: the same bytes, or nearly the same picture, within a split and between splits."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuload.disk.sample import stored_image
+from gpuload.errors import GpuloadError
+from gpuload.report.columns import Columns
+from gpuload.report.phash import close_pairs, join_groups
+from gpuload.report.pixels import SIGNATURE, Looks
+from gpuload.report.splits import Split
+from gpuload.types import I64, U64, Bools
+
+_MOST_HASHED = 50_000  # images whose bytes are compared
+# Of images with less, hashes say nothing: they are of noise.
+_LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
+_MOST_DIFFERENCE = 12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates
+
+
+class Group(NamedTuple):
+    """Images that are alike. members: (split, number in its whole set) of each. exact: all have the same bytes."""
+
+    members: tuple[tuple[int, int], ...]
+    exact: bool
+
+
+class Found(NamedTuple):
+    """groups: the largest first. left_out: images with too little detail to be compared."""
+
+    groups: list[Group]
+    left_out: int
+
+
+def find_groups(splits: Sequence[Split], columns: Sequence[Columns], looks: Sequence[Looks]) -> Found:
+    """Groups of alike images over all splits."""
+    split = np.concatenate([np.full(len(found.numbers), n) for n, found in enumerate(looks)])
+    numbers = np.concatenate([found.numbers for found in looks])
+    hashes = np.concatenate([found.hashes for found in looks])
+    colors = np.concatenate([found.signatures.reshape(-1, 3 * SIGNATURE**2) for found in looks]).astype(np.int16)
+    detailed = np.concatenate(
+        [(found.entropy >= _LEAST_ENTROPY) & (found.contrast >= _LEAST_CONTRAST) for found in looks]
+    )
+    digests = _same_bytes(splits, columns, split, numbers, hashes)
+    pairs = [_equal_pairs(digests, digests > 0)]
+    alike = _equal_pairs(hashes, detailed)
+    one_of_each, place = np.unique(hashes[detailed], return_index=True)
+    rows = np.flatnonzero(detailed)[place]
+    near = np.concatenate([alike, rows[close_pairs(one_of_each)]]) if len(rows) else alike
+    difference = np.abs(colors[near[:, 0]] - colors[near[:, 1]]).mean(axis=1)
+    pairs.append(near[difference <= _MOST_DIFFERENCE])
+    root = join_groups(len(numbers), np.concatenate(pairs))
+    order = np.argsort(root, kind="stable")
+    starts = np.flatnonzero(np.diff(root[order], prepend=-1))
+    groups = []
+    for members in np.split(order, starts[1:]):
+        if len(members) > 1:
+            exact = bool(digests[members[0]]) and len(set(digests[members].tolist())) == 1
+            named = tuple(zip(split[members].tolist(), numbers[members].tolist(), strict=True))
+            groups.append(Group(named, exact))
+    groups.sort(key=lambda group: -len(group.members))
+    return Found(groups, int((~detailed).sum()))
+
+
+def _equal_pairs(values: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", chosen: Bools) -> I64:
+    """int64 (pairs, 2): of the chosen rows with equal values each with the next one."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    equal = values[rows[1:]] == values[rows[:-1]]
+    return np.stack([rows[:-1][equal], rows[1:][equal]], axis=1)
+
+
+def _same_bytes(
+    splits: Sequence[Split],
+    columns: Sequence[Columns],
+    split: I64,
+    numbers: I64,
+    hashes: U64,
+) -> I64:
+    """int64 (N,): the same number above 0 for images with the same bytes; 0 for one that is alone.
+
+    Equal files have the same size in bytes and pixels, and the same perceptual hash: only of those that agree in all of
+    these are the bytes compared, by SHA-256.
+    """
+    sizes = np.zeros((len(numbers), 3), np.int64)
+    for n, table in enumerate(columns):
+        mine = split == n
+        place = np.searchsorted(table.numbers, numbers[mine])
+        known = np.minimum(place, max(0, len(table.numbers) - 1))
+        if len(table.numbers):
+            sizes[mine] = np.stack([table.bytes[known], table.widths[known], table.heights[known]], axis=1)
+    keys = np.concatenate([sizes, hashes.view(np.int64)[:, None]], axis=1)
+    _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    candidates = np.flatnonzero(counts[which.reshape(-1)] > 1)[:_MOST_HASHED]
+    found: dict[bytes, list[int]] = {}
+    for row in candidates.tolist():
+        try:
+            content = stored_image(splits[int(split[row])].dataset, int(numbers[row]))
+        except GpuloadError:  # it is told among those that do not decode
+            continue
+        found.setdefault(hashlib.sha256(content).digest(), []).append(row)
+    digests = np.zeros(len(numbers), np.int64)
+    for number, rows in enumerate(found.values(), start=1):
+        if len(rows) > 1:
+            digests[rows] = number
+    return digests

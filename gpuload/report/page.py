@@ -1,0 +1,129 @@
+"""The page: the facts of a report as one HTML file without anything from elsewhere."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+from rich.filesize import decimal
+
+from gpuload.report.groups import MOST_SHOWN
+from gpuload.report.samples import Thumbnails
+
+_FOLDER = Path(__file__).parent / "page"
+_CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
+_PICTURES = {"picture", "shuffled_picture"}
+
+
+def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
+    """The page, at most 5 MB. Every text of the facts is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": _count,
+        "short": _short,
+        "filesize": decimal,
+        "shares": _shares,
+        "highest": _highest,
+        "code": _code,
+    }
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    for entry in facts["rejected"]:
+        entry["pictures"] = any(sample["picture"] for sample in entry["samples"])
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        facts=facts,
+        title=title,
+        uris=thumbnails.uris,
+        sections=_sections(facts),
+        most_groups=MOST_SHOWN,
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        data=_for_script(_data(facts, thumbnails)),
+    )
+
+
+def facts_as_json(facts: dict[str, Any]) -> str:
+    """The facts without their pictures."""
+    return json.dumps(_without_pictures(facts), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _sections(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    sections = [("overview", "At a glance"), ("training", "Training")]
+    if facts["classes"]:
+        sections.append(("classes", "Classes"))
+    return [
+        *sections,
+        ("images", "Images"),
+        ("extremes", "Unlike the others"),
+        ("duplicates", "Duplicates"),
+        ("rejected", "Left out"),
+        ("mixing", "Mixing and speed"),
+    ]
+
+
+def _data(facts: dict[str, Any], thumbnails: Thumbnails) -> dict[str, Any]:
+    """What the page's script needs: the tables of classes, cut where they would make the page too large."""
+    left = _CLASS_BYTES
+    tables = []
+    for table in facts["classes"]:
+        rows: list[Any] = []
+        for row in table["rows"]:
+            examples = [
+                (thumbnails.uris[at], e) for e in row["examples"] if (at := (e["split"], e["index"])) in thumbnails.uris
+            ]
+            left -= len(json.dumps([row["name"], row["counts"]])) + sum(len(json.dumps(e)) for _, e in examples)
+            if left < 0:
+                break
+            rows.append([row["name"], row["counts"], examples])
+        table["left_out"] = table["classes"] - len(rows)
+        tables.append({"rows": rows})
+    splits = facts["splits"]
+    return {"splits": [s["name"] for s in splits], "given": {s["name"]: s["given"] for s in splits}, "tables": tables}
+
+
+def _for_script(data: Any) -> Markup:
+    """JSON that cannot end its script element, nor begin a comment or another element in it."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _without_pictures(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _without_pictures(entry) for name, entry in value.items() if name not in _PICTURES}
+    if isinstance(value, list | tuple):
+        return [_without_pictures(entry) for entry in value]
+    return value
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def _shares(series: dict[str, Any]) -> list[float]:
+    """Of each bin the share of a split's images."""
+    total = sum(series["counts"])
+    return [count / total if total else 0.0 for count in series["counts"]]
+
+
+def _code(text: str) -> Markup:
+    """Escaped text in which what stands between backquotes is code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _highest(shares: list[list[float]]) -> float:
+    return max((share for split in shares for share in split), default=0.0) or 1.0

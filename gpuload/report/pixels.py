@@ -1,0 +1,186 @@
+"""One pass over the pixels of a split, decoded small by the loader: how bright, sharp and detailed each image is."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from gpuload.augment import Augment
+from gpuload.corrupt import CorruptSample
+from gpuload.disk.dataset import Dataset
+from gpuload.iterator import DaliIterator
+from gpuload.report.phash import SIDE, perceptual_hashes
+from gpuload.types import F32, I32, I64, U8, U64
+
+_BATCH = 128
+LARGEST_SIDE = 128  # to which images are decoded; as many as the shorter sides of most have, if that is less
+SIGNATURE = 8
+_LEVELS = 64  # of the histogram that the entropy is of
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Of N images, those that decode, by their numbers, int64 (N,), in the whole set.
+
+    brightness: mean luma. bright_parts, dark_parts: the level that 95 % of the pixels stay below, and above. contrast:
+    standard deviation of luma; all in 0..1. sharpness: standard deviation of the Laplacian, in levels of 255. entropy:
+    of the histogram of luma, in bits, 0 to 6. color: mean difference of the channels, in levels. hashes: perceptual,
+    uint64. signatures: uint8 (N, 8, 8, 3), the image in 8×8 pixels. All float32 (N,) where nothing else is said.
+    """
+
+    numbers: I64
+    brightness: F32
+    bright_parts: F32
+    dark_parts: F32
+    contrast: F32
+    sharpness: F32
+    entropy: F32
+    color: F32
+    hashes: U64
+    signatures: U8
+
+
+def side_for(shorter: I32) -> int:
+    """The side to which images are decoded, so that most are not enlarged: a multiple of 32.
+
+    shorter: int32 (N,), their shorter sides in pixels.
+    """
+    usual = int(np.percentile(shorter, 10)) if len(shorter) else LARGEST_SIDE
+    return max(SIDE, min(LARGEST_SIDE, usual // SIDE * SIDE))
+
+
+def look_at(
+    dataset: Dataset, numbers: I64, side: int, progress: Callable[[int], None]
+) -> tuple[Looks, tuple[CorruptSample, ...], int]:
+    """Decodes these samples, given by their numbers in this data set, ascending, in threads, as small as `side`.
+
+    progress: is called with the number of images since its last call.
+
+    Returns what was measured, and the samples that do not decode: the first 1,000, and how many there are.
+    """
+    nothing = measure(np.empty((0, 3, SIDE, SIDE), np.uint8), np.empty(0, np.int64))
+    if not len(numbers):
+        return nothing, (), 0
+    found = []
+    chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
+    with _quiet_loader(chosen, side) as loader:
+        for images, index, corrupt in loader:
+            sound = ~corrupt
+            if sound.any():
+                found.append(measure(images[sound], index[sound]))
+            progress(len(index))
+        report = loader.report()
+    if not found:
+        return nothing, report.samples, report.corrupt
+    joined = (np.concatenate([getattr(part, field.name) for part in found]) for field in fields(Looks))
+    return Looks(*joined), report.samples, report.corrupt
+
+
+def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return DaliIterator(
+            dataset,
+            min(_BATCH, len(dataset)),
+            augment=Augment(side, crop="none", dtype="uint8"),
+            fields=("image", "index"),
+            device="cpu",
+            shuffle=False,
+            window=1,  # fewer shards are mapped at a time
+            drop_last=False,
+            rank=0,
+            world_size=1,
+            output="numpy",
+            on_corrupt="mark",
+            max_corrupt=1.0,
+        )
+
+
+def measure(images: U8, numbers: I64) -> Looks:
+    """images: (N, 3, side, side), side a multiple of 32."""
+    luma = _luma(images)
+    small = _shrink(luma, SIDE)
+    colors = _shrink(images.reshape(-1, *images.shape[2:]), SIGNATURE).reshape(-1, 3, SIGNATURE, SIGNATURE)
+    flat = np.sort(small.reshape(-1, SIDE * SIDE), axis=1) / np.float32(255)
+    tail = flat.shape[1] // 20
+    spread = colors.max(axis=1) - colors.min(axis=1)
+    return Looks(
+        numbers,
+        flat.mean(axis=1),
+        flat[:, -tail],
+        flat[:, tail],
+        flat.std(axis=1),
+        _sharpness(luma),
+        _entropy(luma),
+        spread.mean(axis=(1, 2)),
+        perceptual_hashes(small),
+        np.rint(colors).astype(np.uint8).transpose(0, 2, 3, 1),
+    )
+
+
+def _luma(images: U8) -> U8:
+    """uint8 (N, side, side), by the weights of ITU-R BT.601 in 256ths."""
+    luma = images[:, 0].astype(np.uint16) * 77
+    luma += images[:, 1].astype(np.uint16) * 150
+    luma += images[:, 2].astype(np.uint16) * 29
+    return (luma >> 8).astype(np.uint8)
+
+
+def _shrink(planes: U8, side: int) -> F32:
+    """float32 (N, side, side): means of blocks."""
+    block = planes.shape[-1] // side
+    means: F32 = planes.reshape(-1, side, block, side, block).mean(axis=(2, 4), dtype=np.float32)
+    return means
+
+
+def _sharpness(luma: U8) -> F32:
+    signed = luma.astype(np.int16)
+    edges = 4 * signed[:, 1:-1, 1:-1]
+    edges -= signed[:, :-2, 1:-1]
+    edges -= signed[:, 2:, 1:-1]
+    edges -= signed[:, 1:-1, :-2]
+    edges -= signed[:, 1:-1, 2:]
+    deviation: F32 = edges.astype(np.float32).std(axis=(1, 2))
+    return deviation
+
+
+def _entropy(luma: U8) -> F32:
+    count = len(luma)
+    if not count:
+        return np.empty(0, np.float32)
+    levels = (luma[:, ::2, ::2] // (256 // _LEVELS)).reshape(count, -1)
+    places = levels + np.arange(count, dtype=np.int32)[:, None] * _LEVELS
+    counts = np.bincount(places.reshape(-1), minlength=count * _LEVELS).reshape(count, _LEVELS)
+    share = counts / levels.shape[1]
+    bits: F32 = -(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1)
+    return np.abs(bits).astype(np.float32)
+
+
+def choose(dataset: Dataset, most: int) -> I64:
+    """Numbers of at most so many samples, ascending: all, or evenly spaced ones of evenly spaced shards.
+
+    Whole shards are read, since reading a sample here and there of each would read them all.
+    """
+    total = len(dataset)
+    if total <= most:
+        return np.arange(total)
+    sizes = dataset.shard_sizes
+    ends = np.cumsum(sizes)
+    count = min(len(sizes), max(1, -(-len(sizes) * most // total)))
+    shards = np.unique(np.linspace(0, len(sizes) - 1, count).astype(int))
+    numbers = np.concatenate([np.arange(ends[shard] - sizes[shard], ends[shard]) for shard in shards.tolist()])
+    if len(numbers) <= most:
+        return numbers
+    spaced: I64 = numbers[np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
+    return spaced
+
+
+def shares(totals: list[int], most: int) -> Iterator[int]:
+    """How many samples of each split are looked at: in proportion, but a small split as a whole where there is room."""
+    left, splits = most, len(totals)
+    given = dict[int, int]()
+    for place, number in enumerate(sorted(range(splits), key=lambda n: totals[n])):
+        given[number] = min(totals[number], left // (splits - place))
+        left -= given[number]
+    return (given[number] for number in range(splits))

@@ -1,0 +1,182 @@
+"""What only a loader can show: batches as training sees them, how they are mixed, and how fast they come."""
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from gpuload.augment import Augment
+from gpuload.counted import counted
+from gpuload.disk.dataset import Dataset
+from gpuload.iterator import DaliIterator
+from gpuload.limits import count_cores
+from gpuload.monitor.binding import Setup, advice
+from gpuload.order.epoch import EpochOrder
+from gpuload.order.mixedness import measure_mixing, smallest_good_window
+from gpuload.output.drawing import BatchDrawing
+from gpuload.pictures.embed import jpeg_uri, png_uri, thumbnail
+from gpuload.pictures.marks import color_of
+from gpuload.pictures.sheet import Cell
+from gpuload.types import I64
+
+_DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
+_SHOWN, _EPOCHS = 16, 8
+_SHOWN_PX = 176  # side of the pictures on the page
+_MOST_ROWS = 48  # of the picture of an order
+_WARM_UP_S = 30.0  # until the first batches have come at the latest: compiling takes 8
+
+
+def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
+    """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
+    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"], output_dict=True) as loader:
+        drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
+        batch: Any = next(iter(loader))
+        cells = drawing.cells(batch, _SHOWN)
+    chosen = int(batch["index"][0])
+    found: dict[str, Any] = {
+        "size": list(augment.output_size),
+        "crop": augment.crop,
+        "fields": fields,
+        "samples": [_picture(cell) for cell in cells],
+        "key": dataset.keys([chosen])[0],
+        "epochs": [],
+        "original": None,
+    }
+    try:
+        found["original"], found["epochs"] = _epochs(dataset, augment, chosen, fields)
+    except Exception:  # the sample is damaged, of which the page tells elsewhere
+        found["epochs"] = []
+    return found
+
+
+def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) -> list[Cell]:
+    """One sample, by its number in the whole set, as training sees it in several epochs."""
+    fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
+    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
+    alone = dataset.subset([place])
+    drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
+    cells = []
+    with _loader(alone, augment, 1, fields=fields, output_dict=True) as loader:
+        for epoch in range(epochs):
+            batch: Any
+            for batch in loader:
+                cells += [Cell(cell.picture, f"epoch {epoch}") for cell in drawing.cells(batch, 1)]
+    return cells
+
+
+def _epochs(dataset: Dataset, augment: Augment, number: int, fields: list[str]) -> tuple[Any, list[Any]]:
+    place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
+    image = dataset[place]["image"]
+    scale = 2 * _SHOWN_PX / max(image.size)  # small images are enlarged, so that the outlines stay thin
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    shown = image.resize(size, Image.Resampling.LANCZOS)
+    draw = ImageDraw.Draw(shown)
+    for epoch in range(_EPOCHS):
+        width, height = (np.array([side], np.int32) for side in (image.width, image.height))
+        crops = augment.draw(0, epoch, np.array([number]), width, height).crops
+        (top, left), (down, right) = crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()
+        box = [left * scale, top * scale, right * scale - 1, down * scale - 1]
+        draw.rectangle(box, outline=color_of(epoch), width=3)
+    pictures = []
+    for epoch, cell in enumerate(epoch_cells(dataset, augment, number, _EPOCHS)):
+        color = "#{:02x}{:02x}{:02x}".format(*color_of(epoch))
+        pictures.append({**_picture(cell), "color": color})
+    return {"picture": jpeg_uri(shown, 80), "width": shown.width, "height": shown.height}, pictures
+
+
+def _picture(cell: Cell) -> dict[str, Any]:
+    small = thumbnail(cell.picture, _SHOWN_PX, _SHOWN_PX)
+    return {"picture": jpeg_uri(small, 78), "caption": cell.caption, "width": small.width, "height": small.height}
+
+
+def _loader(dataset: Dataset, augment: Augment, batch_size: int, **options: Any) -> DaliIterator:
+    usual = {"device": "cpu", "output": "numpy", "on_corrupt": "mark", "max_corrupt": 1.0, "drop_last": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return DaliIterator(dataset, batch_size, augment=augment, rank=0, world_size=1, **{**usual, **options})
+
+
+def mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
+    """How well a window of shards mixes: numbers, and where in the stored set the samples of each part of an epoch
+    come from, as a picture beside that of a full shuffle."""
+    found = measure_mixing(dataset, window, batch_size)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
+    total = len(dataset)
+    places, stored = _sampled(order)
+    shuffled = np.random.default_rng(0).permutation(total)[places]
+    return {
+        "window": min(window, len(dataset.shard_paths)),
+        "shards": len(dataset.shard_paths),
+        "batch_size": found.batch_size,
+        "distance": found.distance,
+        "classes_in_batch": found.classes,
+        "expected_classes": found.expected_classes,
+        "is_poor": found.is_poor,
+        "good_window": smallest_good_window(dataset, batch_size) if found.is_poor else None,
+        "picture": _heat_map(places, stored, total),
+        "shuffled_picture": _heat_map(places, shuffled, total),
+    }
+
+
+def _sampled(order: EpochOrder) -> tuple[I64, I64]:
+    """Places in an epoch and the stored numbers of their samples; of a large set those of evenly spaced stretches."""
+    total = len(order)
+    if total <= 1_000_000:
+        return np.arange(total), order[0:total]
+    starts = np.linspace(0, total - 1_000, 200).astype(int)
+    places = np.concatenate([np.arange(start, start + 1_000) for start in starts.tolist()])
+    return places, np.concatenate([order[start : start + 1_000] for start in starts.tolist()])
+
+
+def _heat_map(places: Any, stored: Any, total: int) -> str:
+    """Left to right the epoch, top to bottom the stored set: opaque where many samples come from, else transparent."""
+    rows = int(np.clip(np.sqrt(len(places) / 16), 2, _MOST_ROWS))  # about eight samples for each cell, or more
+    counts, _, _ = np.histogram2d(stored, places, bins=(rows, 2 * rows), range=[[0, max(1, total)], [0, max(1, total)]])
+    columns = counts.sum(axis=0, keepdims=True)
+    share = np.divide(counts, columns, out=np.zeros_like(counts), where=columns > 0) * rows
+    alpha = np.clip(255 * (1 - np.exp(-share * 0.6)), 0, 255).astype(np.uint8)
+    pixels = np.empty((*alpha.shape, 4), np.uint8)
+    pixels[..., :3], pixels[..., 3] = (90, 120, 220), alpha
+    return png_uri(Image.fromarray(pixels))
+
+
+def speed(dataset: Dataset, augment: Augment, batch_size: int, seconds: float) -> dict[str, Any]:
+    """Loads for so many seconds, as a training loop does that takes no time itself, after a first batch or two."""
+    batch_size = min(batch_size, len(dataset))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with _loader(dataset, augment, batch_size, fields=("image",)) as loader:
+            steps, begun, started = 0, time.monotonic(), None
+            while started is None or time.monotonic() - started < seconds:
+                for _ in loader:
+                    steps += 1
+                    now = time.monotonic()
+                    if started is None and (steps > 2 or now - begun > _WARM_UP_S):
+                        started, steps = now, 0
+                    if started is not None and now - started >= seconds:
+                        break
+            found = loader.metrics(max(1, min(1_000, steps)))
+            setup = Setup(dataset.folder, loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
+    folder = str(dataset.folder)
+    return {
+        "images_per_s": found.images_per_s,
+        "megabytes_per_s": found.bytes_per_s / 1e6,
+        "seconds": found.seconds,
+        "images": found.images,
+        "batch_size": batch_size,
+        "size": list(augment.output_size),
+        "decoder": setup.decoder,
+        "threads": setup.num_threads,
+        "cores": setup.cores,
+        "binds": found.binds.replace("_", " "),
+        "advice": advice(found.binds, setup).replace(folder, "SHARDS") if folder else "",
+        "waits": [
+            {"name": "reading", "seconds": found.wait_read_s},
+            {"name": "decoding", "seconds": found.wait_decode_s},
+            {"name": "handing over", "seconds": found.hand_over_s},
+        ],
+        "loop": f"{counted(found.steps, 'batch', 'batches')} in {found.seconds:.1f} s",
+    }

@@ -1,0 +1,135 @@
+"""Single samples of a data set by number, key and source: `dataset[17]`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, photo
+from packed_fields import pack, sample
+from painted import COLOURS, pack_painted
+
+import gpuload
+from gpuload.disk.html import html_of
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
+    return pack(tmp_path_factory.mktemp("kinds"), [sample(number) for number in range(7)])
+
+
+def test_every_kind_of_field(every_kind: gpuload.Dataset) -> None:
+    for number in range(7):
+        given, found = sample(number), every_kind[number]
+        assert found["index"] == number and found["source"] == given["name"]
+        assert found["image"].mode == "RGB" and found["image"].size == (24 + number, 20 + number % 3)
+        assert np.abs(np.asarray(found["image"], int) - np.asarray(photo(number, *found["image"].size), int)).mean() < 8
+        assert (every_kind.classes or ())[found["label"]] == given["label"]
+        assert found["caption"] == given["caption"] and found["about"] == given["about"]
+        assert found["angle"] == given["angle"] and found["drive"].tolist() == given["drive"]
+        for name in ("tokens", "text", "features", "flag", "wave", "letters"):
+            np.testing.assert_array_equal(found[name], given[name])
+            assert found[name].dtype == given[name].dtype
+        names = every_kind.fields["boxes"].classes or ()
+        assert found["boxes"].shape == (len(given["boxes"]), 4) and found["boxes"].tolist() == given["boxes"]
+        assert [names[n] for n in found["boxes_class"]] == given["boxes_class"]
+        assert (np.asarray(found["mask"]) == number).all() and found["mask"].size == found["image"].size
+        labels = every_kind.fields["labels"].classes or ()
+        assert [labels[n] for n in found["labels"]] == given["labels"]
+
+
+def test_numbers_keys_and_sources_are_the_same_samples(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    rows = [row for shard in range(10) for row in dataset.rows(shard).to_pylist()]
+    for number in (0, 9, 10, 96):
+        wanted = (rows[number]["key"], rows[number]["source"], number)
+        for index in (number, number - 97, np.int32(number), *wanted[:2]):
+            found = dataset[index]  # type: ignore[index]
+            assert (found["key"], found["source"], found["index"]) == wanted
+
+
+def test_the_keypoints_of_a_painted_image(tmp_path: Path) -> None:
+    found = gpuload.Dataset(pack_painted(tmp_path / "painted", 2))[0]
+    assert found["keypoints"].shape[1:] == (3, 3)
+    pixels, mask = np.asarray(found["image"], int), np.asarray(found["mask"])
+    np.testing.assert_allclose(pixels, COLOURS[mask], atol=1)
+
+
+def test_samples_of_a_subset(packed: Path) -> None:
+    whole = gpuload.Dataset(packed)
+    part = whole.subset([3, 50, 96])
+    assert [part[n]["index"] for n in range(3)] == [3, 50, 96] == [part[n]["index"] for n in (-3, -2, -1)]
+    assert part[whole[50]["key"]]["index"] == 50
+    with pytest.raises(gpuload.ArgumentError, match=r"has samples 0 to 2. Use one of these"):
+        part[3]
+    with pytest.raises(gpuload.ArgumentError, match="has no sample of this key"):
+        part[whole[51]["key"]]
+
+
+def test_keys_that_are_not_there(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    key, source = dataset[5]["key"], dataset[5]["source"]
+    with pytest.raises(
+        gpuload.ArgumentError, match=rf"\[{key + '0'!r}\]: .*no sample of this key or source. Did you mean {key!r}"
+    ):
+        dataset[key + "0"]
+    with pytest.raises(gpuload.ArgumentError, match=rf"Did you mean {source!r}"):
+        dataset[source.replace(".jpg", ".png")]
+    with pytest.raises(gpuload.ArgumentError, match=rf"Did you mean .*{source!r}"):
+        dataset[source.rpartition("/")[2].removesuffix(".jpg")]
+    with pytest.raises(gpuload.ArgumentError, match=r"dataset.keys\(\[...\]\) tells keys by number"):
+        dataset["qqqqqqqqqqq"]
+    with pytest.raises(gpuload.ArgumentError, match="is not text"):
+        dataset["\udcff"]
+    with pytest.raises(gpuload.ArgumentError, match=r"dataset\[97\]: .* has samples 0 to 96"):
+        dataset[97]
+
+
+def test_raw_images(tmp_path: Path) -> None:
+    images = [photo(number, 30 + number, 20) for number in range(3)]
+    gpuload.pack(
+        [{"image": encode(image, "PNG")} for image in images], tmp_path / "raw", encode="raw", workers=1, shuffle=False
+    )
+    raw = gpuload.Dataset(tmp_path / "raw" / "train")
+    for number, image in enumerate(images):
+        assert raw[number]["image"].tobytes() == image.tobytes()
+
+
+def test_damaged_samples_are_named(tmp_path: Path) -> None:
+    gpuload.pack([{"image": encode(photo(n))} for n in range(3)], tmp_path / "set", workers=1, shuffle=False)
+    dataset = gpuload.Dataset(tmp_path / "set" / "train")
+    row: Any = dataset.rows(0).to_pylist()[1]
+    path = tmp_path / "set" / "train" / "shard-000000.tar"
+    with path.open("r+b") as file:
+        file.seek(row["image_offset"])
+        file.write(b"\0" * row["image_bytes"])
+    with pytest.raises(
+        gpuload.DecodeError, match=rf"shard-000000.tar: sample {row['key']!r}: does not decode: .*verify"
+    ):
+        dataset[1]
+    assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
+    assert html_of(dataset).count("<img") == 2  # a notebook shows the others
+    with path.open("r+b") as file:
+        file.truncate(row["image_offset"] + 5)
+    with pytest.raises(gpuload.ShardError, match="the shard ends within its 'image'. It was truncated"):
+        dataset[1]
+    path.unlink()
+    with pytest.raises(gpuload.ShardError, match="cannot be read"):
+        dataset[0]
+
+
+def test_a_notebook_shows_a_set_and_escapes_its_texts(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    gpuload.pack(
+        [{"image": encode(photo(n)), "label": f"{evil}{n % 2}"} for n in range(4)], tmp_path / "set", workers=1
+    )
+    dataset = gpuload.Dataset(tmp_path / "set" / "train")
+    html = dataset._repr_html_()
+    assert "<script" not in html and html.count("&lt;script&gt;") >= 6
+    assert html.count("<img") == 4 and "4 in 1 shard" in html and dataset.fingerprint in html
+    assert "2 of 4 in 1 shard" in dataset.subset([0, 3])._repr_html_()
+
+
+def test_arrays_of_numpy_do_not_load_images(packed: Path) -> None:
+    with pytest.raises(TypeError):
+        np.asarray(gpuload.Dataset(packed))

@@ -1,0 +1,173 @@
+"""`loader.preview()`: what training sees, beside the loader and without disturbing it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import load
+from painted import pack_painted
+from PIL import Image
+
+import gpuload
+from gpuload.augment import Form
+from gpuload.batchwise import MixUp
+from gpuload.output.drawing import BatchDrawing, undo_normalize
+from gpuload.pictures.sheet import Cell, draw_sheet
+
+AUGMENT = gpuload.Augment(24)
+
+
+def pixels(image: Image.Image) -> bytes:
+    return image.convert("RGB").tobytes()
+
+
+def order_of(loader: gpuload.DaliIterator, epochs: int = 2) -> list[list[int]]:
+    return [[int(number) for index, *_ in loader for number in index] for _ in range(epochs)]
+
+
+def test_a_preview_is_the_next_batch(packed: Path) -> None:
+    """The same pixels as the batch that comes next, before the first loop, within one, and after the last batch."""
+    with load(packed, augment=AUGMENT) as loader, load(packed, augment=AUGMENT) as other:
+        expected = [other.preview(6, batch=batch) for epoch in range(2) for batch in other]
+        seen = []
+        for _ in range(2):
+            seen.append(loader.preview(6))
+            seen += [loader.preview(6) for _ in loader]
+        del seen[len(loader)], seen[-1]  # after an epoch's last batch the next epoch's first is shown, twice
+        assert [*map(pixels, seen)] == [*map(pixels, expected)]
+        assert len({*map(pixels, seen)}) == 2 * len(loader)
+
+
+def test_a_preview_changes_nothing(packed: Path) -> None:
+    with load(packed) as loader, load(packed) as other:
+        expected = order_of(other)
+        found: list[list[int]] = []
+        for _ in range(2):
+            found.append([])
+            for step, (index, *_) in enumerate(loader):
+                found[-1] += [int(number) for number in index]
+                state, steps = loader.state_dict(), loader.metrics().steps
+                if step % 4 == 1:
+                    loader.preview(9)
+                assert loader.state_dict() == state and loader.metrics().steps == steps
+        assert found == expected
+
+
+def test_the_epoch_that_is_asked_for(packed: Path) -> None:
+    with load(packed) as loader:
+        first = [pixels(loader.preview(8, epoch=epoch)) for epoch in range(3)]
+        assert len(set(first)) == 3
+        next(iter(loader))
+        assert pixels(loader.preview(8, epoch=0)) == first[0] != pixels(loader.preview(8))
+        loader.set_epoch(2)
+        assert pixels(loader.preview(8)) == first[2]
+
+
+def test_all_that_remains_and_no_more(packed: Path) -> None:
+    with load(packed, batch_size=60, drop_last=False) as loader:
+        assert pixels(loader.preview(97)) == pixels(loader.preview(500))
+        next(iter(loader))
+        assert loader.preview(97).height < loader.preview(97, epoch=0).height
+
+
+def test_ranks_preview_their_own_samples(packed: Path) -> None:
+    seen = set()
+    for rank in range(2):
+        with load(packed, rank=rank, world_size=2) as loader:
+            shown = pixels(loader.preview(8))
+            assert shown == pixels(loader.preview(8, batch=next(iter(loader))))
+            seen.add(shown)
+    assert len(seen) == 2
+
+
+def test_batch_transforms_and_several_views(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captions = captions_of(monkeypatch)
+    with load(packed, batch_transforms=[MixUp(1.0)]) as loader:
+        shown = pixels(loader.preview(8))
+        mixed = captions[-8:]
+        assert any(caption.count(",") == 1 and "0." in caption for caption in mixed)
+        assert shown == pixels(loader.preview(8, batch=next(iter(loader))))
+    with load(packed, augment=[AUGMENT, gpuload.Augment(16, crop="center")], output_dict=True) as loader:
+        shown = pixels(loader.preview(3))
+        assert [caption[:6] for caption in captions[-6:]] == ["view 0", "view 1"] * 3
+        assert shown == pixels(loader.preview(3, batch=next(iter(loader))))
+
+
+def captions_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects the texts under the pictures of all sheets."""
+    found: list[str] = []
+
+    def spy(cells: list[Cell], columns: int | None = None) -> Image.Image:
+        found.extend(cell.caption for cell in cells)
+        return draw_sheet(cells, columns)
+
+    monkeypatch.setattr("gpuload.iterator.draw_sheet", spy)
+    return found
+
+
+def test_samples_that_do_not_decode_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pack_painted(tmp_path / "painted", 8)
+    dataset = gpuload.Dataset(folder)
+    row: Any = dataset.rows(0).to_pylist()[2]
+    with (folder / "shard-000000.tar").open("r+b") as file:
+        file.seek(row["image_offset"])
+        file.write(b"\0" * row["image_bytes"])
+    captions = captions_of(monkeypatch)
+    with load(folder, shuffle=False, fields=("image", "label")) as loader:
+        loader.preview(8)
+    assert [number for number, caption in enumerate(captions) if caption == "does not decode"] == [2]
+    assert captions[0] == "class0"
+
+
+BOXES: list[Any] = [
+    gpuload.Boxes(),
+    gpuload.Boxes(format="xywh"),
+    gpuload.Boxes(format="cxcywh", normalized=True),
+    gpuload.Boxes(normalized=True),
+]
+
+
+def test_boxes_are_drawn_alike_in_every_format(tmp_path: Path) -> None:
+    folder = pack_painted(tmp_path / "painted", 4)
+    augment = gpuload.Augment(80, crop="none", dtype="uint8")
+    plain = shown(folder, augment, ["image"])
+    drawn = [shown(folder, augment, ["image", boxes]) for boxes in BOXES]
+    assert all(np.abs(found - drawn[0]).mean() < 0.5 for found in drawn[1:])
+    assert np.abs(drawn[0] - plain).mean() > 1
+    points = [shown(folder, augment, ["image", gpuload.Keypoints(normalized=flag)]) for flag in (False, True)]
+    assert np.abs(points[0] - points[1]).mean() < 0.5 < np.abs(points[0] - plain).max()
+    masked = shown(folder, augment, ["image", "mask"])
+    assert np.abs(masked - plain).mean() > 10
+
+
+def shown(folder: Path, augment: gpuload.Augment, fields: list[Any]) -> Any:
+    with load(folder, batch_size=4, augment=augment, shuffle=False, fields=fields) as loader:
+        sheet = np.asarray(loader.preview(4), np.int64)
+    return sheet[:90]  # without the last row's text
+
+
+def test_normalisation_is_undone() -> None:
+    levels = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), np.uint8)
+    form = gpuload.Augment(4).form
+    mean, std = (np.array(values, np.float32) for values in (form.mean, form.std))
+    batch = ((levels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2).astype(np.float32)
+    assert (undo_normalize(batch, form) == levels).all()
+    assert (undo_normalize(levels.transpose(0, 3, 1, 2), form) == levels).all()
+    own: Form = form._replace(normalize="image")
+    stretched = undo_normalize(batch * 7 - 3, own)
+    assert stretched.min() == 0 and stretched.max() == 255
+
+
+def test_what_cannot_be_shown(packed: Path) -> None:
+    without_images = load(packed, fields=("label",))
+    with without_images, pytest.raises(gpuload.ArgumentError, match="has no 'image'. Add it to show images"):
+        without_images.preview()
+    with load(packed) as loader:
+        for wrong in ((1, 2), {"image": 3}, (1, 2, 3)):
+            with pytest.raises(gpuload.ArgumentError, match="expected a batch of this loader, with the fields 'index'"):
+                loader.preview(batch=wrong)
+    with pytest.raises(gpuload.GpuloadError, match="is closed"):
+        loader.preview()
+    drawing = BatchDrawing([AUGMENT.form], ["image"], {}, None)
+    assert draw_sheet(drawing.cells({"image": np.zeros((0, 3, 8, 8), np.uint8)}, 4)).size == (16, 16)

@@ -1,0 +1,86 @@
+"""Packed sets for the tests of reports, small and with everything that a report tells."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from images import encode
+from painted import paint
+from PIL import Image
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.report.build import Options, build
+from gpuload.report.page import render
+from gpuload.report.samples import Thumbnails
+from gpuload.report.splits import open_splits
+
+EVIL = "<script>window.hacked = 1</script>\"'><img src=x onerror=window.hacked=1>{{7*7}}"
+CLASSES = 95  # more than a page lists at once
+
+
+def textured(seed: int, width: int = 120, height: int = 90) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
+    return coarse.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def again(image: Image.Image, quality: int, side: int | None = None) -> bytes:
+    """A near duplicate: scaled and compressed anew."""
+    file = io.BytesIO()
+    (image if side is None else image.resize((side, side * image.height // image.width))).save(
+        file, "JPEG", quality=quality
+    )
+    return file.getvalue()
+
+
+def pack_splits(folder: Path) -> Path:
+    """train, val and test; in val an image of train, another one nearly, and one of train with another label."""
+    train = [
+        {"image": encode(textured(n)), "label": f"class {n % CLASSES:03d}", "name": f"{n:03d}"} for n in range(120)
+    ]
+    train[7]["image"] = encode(textured(7).convert("L"))
+    train[8]["image"] = encode(Image.new("RGB", (64, 48), (4, 4, 4)))
+    train[9]["image"] = encode(textured(9, 640, 40), progressive=True)
+    val = [{"image": encode(textured(500 + n)), "label": f"class {n:03d}", "name": f"v{n}"} for n in range(20)]
+    val[3]["image"] = train[3]["image"]
+    val[4]["image"] = again(textured(4), 70, 96)
+    val[4]["label"] = "class 004"
+    train[30]["image"] = train[31]["image"]
+    parts = (("train", train), ("val", val), ("test", val[10:]))
+    samples = [{**sample, "name": f"{name}-{sample['name']}", "split": name} for name, part in parts for sample in part]
+    gpuload.pack(samples, folder, workers=1, maxcount=40)
+    return folder
+
+
+def pack_evil(folder: Path) -> Path:
+    """Texts that are HTML wherever a set has texts, and a damaged image."""
+    samples = [
+        {
+            **paint(n, 60),
+            "label": f"{EVIL}{n % 3}",
+            "caption": EVIL,
+            "name": f"{EVIL.replace('/', '')}{n}",
+            "boxes_class": [EVIL] * len(paint(n, 60)["boxes"]),
+        }
+        for n in range(12)
+    ]
+    gpuload.pack([*samples, {**samples[0], "image": b"nothing", "name": EVIL}], folder, workers=1, maxcount=6)
+    dataset = gpuload.Dataset(folder / "train")
+    row: Any = dataset.rows(1).to_pylist()[2]
+    with Path(dataset.shard_paths[1]).open("r+b") as file:
+        file.seek(row["image_offset"])
+        file.write(b"\0" * row["image_bytes"])
+    with (folder / "train" / "rejected.jsonl").open("a") as lines:
+        lines.write(json.dumps({"source": EVIL, "reason": EVIL}) + "\nno JSON\n[]\n")
+    return folder / "train"
+
+
+def make_report(*folders: Path | str, seconds: float = 0, source: Path | None = None, images: int = 1000) -> Any:
+    """The facts and the page of some packed sets."""
+    options = Options(images, Augment(32), 8, 8, seconds, source)
+    facts, thumbnails = build(open_splits([str(folder) for folder in folders]), options, lambda done, of, read: None)
+    assert isinstance(thumbnails, Thumbnails)
+    return facts, render(facts, thumbnails, ", ".join(map(str, folders)))

@@ -1,0 +1,216 @@
+"""The facts of a report: what is counted, found and told of sets of every kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, photo
+from report_sets import CLASSES, again, make_report, textured
+
+import gpuload
+from gpuload.cli import REJECTED, main
+from gpuload.errors import ArgumentError
+from gpuload.report.histograms import histogram
+from gpuload.report.page import facts_as_json
+from gpuload.report.pixels import choose, shares, side_for
+from gpuload.report.rejected import picture_of
+from gpuload.report.splits import open_splits
+
+
+@pytest.fixture
+def facts(split_report: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    return split_report[0]
+
+
+def test_splits_and_classes(facts: dict[str, Any]) -> None:
+    assert [(split["name"], split["samples"]) for split in facts["splits"]] == [
+        ("train", 120),
+        ("val", 20),
+        ("test", 10),
+    ]
+    (table,) = facts["classes"]
+    assert table["classes"] == CLASSES == len(table["rows"])
+    assert (table["smallest"], table["largest"]) == (1, 2)
+    assert sum(row["counts"][0] for row in table["rows"]) == 120
+    rows = {row["name"]: row for row in table["rows"]}
+    assert rows["class 004"]["counts"] == [2, 1, 0] and rows["class 090"]["counts"] == [1, 0, 0]
+    assert {entry["split"]: entry["count"] for entry in table["missing"]} == {"val": CLASSES - 20, "test": CLASSES - 10}
+    assert all(sample["label"] == name for name, row in rows.items() for sample in row["examples"])
+    assert all(row["examples"] for row in table["rows"])
+
+
+def test_duplicates_and_leaks(facts: dict[str, Any]) -> None:
+    found = facts["duplicates"]
+    assert {entry["split"]: entry["images"] for entry in found["leaked"]} == {"val": 2, "test": 0}
+    assert (found["groups"], found["exact_groups"], found["between_splits"], found["labels_differ"]) == (13, 12, 12, 1)
+    names = [{sample["source"] for sample in group["members"]} for group in found["shown"]]
+    assert {"train-003", "val-v3"} in names and {"train-004", "val-v4"} in names and {"train-030", "train-031"} in names
+    exact = {frozenset(members): group["exact"] for members, group in zip(names, found["shown"], strict=True)}
+    assert exact[frozenset({"train-003", "val-v3"})] and not exact[frozenset({"train-004", "val-v4"})]
+    texts = [finding["text"] for finding in facts["findings"]]
+    assert "2 images of val also in the training set" in texts
+    assert "1 group of alike images with different labels" in texts
+
+
+def test_images_that_are_unlike_the_others(facts: dict[str, Any]) -> None:
+    first = {ranking["name"]: ranking["samples"][0]["source"] for ranking in facts["extremes"]}
+    assert first["darkest"] == first["least-informative"] == first["blurriest"] == first["smallest"] == "train-008"
+    assert first["aspect"] == first["largest"] == "train-009"
+    assert first["quality"] == "val-v4"
+    by_name = {table["title"]: {row["what"]: row["counts"] for row in table["rows"]} for table in facts["files"]}
+    assert by_name["JPEG mode"]["progressive"] == by_name["JPEG colours"]["gray"] == [1, 0, 0]
+    assert by_name["Format"] == {"JPEG": [120, 20, 10]}
+    widths = next(found for found in facts["histograms"] if found["title"] == "Width")
+    assert dict(zip(widths["bins"], widths["series"][0]["counts"], strict=True)) == {
+        "64": 1,
+        "96": 0,
+        "120": 118,
+        "640": 1,
+    }
+    quality = next(found for found in facts["histograms"] if found["title"] == "JPEG quality")
+    assert quality["bins"] == ["70", "75"] and quality["series"][1]["counts"] == [1, 19]
+
+
+def test_what_training_sees(facts: dict[str, Any]) -> None:
+    training = facts["training"]
+    assert training["split"] == "train" and len(training["batch"]["samples"]) == 16
+    assert len(training["batch"]["epochs"]) == 8 and training["batch"]["original"]
+    assert training["mixing"]["window"] == 3 and not training["mixing"]["is_poor"]
+    assert training["speed"]["images"] > 0 and training["speed"]["batch_size"] == 8
+
+
+def test_the_json_has_the_same_facts(facts: dict[str, Any]) -> None:
+    text = facts_as_json(facts)
+    found = json.loads(text)
+    assert "data:image" not in text
+    assert found["duplicates"]["groups"] == 13 and found["splits"][0]["samples"] == 120
+    assert set(found) == set(facts)
+
+
+def pack(folder: Path, samples: list[Any], **options: Any) -> Path:
+    gpuload.pack(samples, folder, workers=1, **options)
+    return folder / "train"
+
+
+def test_sets_of_every_kind(tmp_path: Path) -> None:
+    """One image; no labels; raw pixels; JPEG and PNG; all images alike."""
+    kinds = {
+        "one": pack(tmp_path / "one", [{"image": encode(photo())}]),
+        "raw": pack(tmp_path / "raw", [{"image": encode(photo(n)), "label": "x"} for n in range(5)], encode="raw"),
+        "mixed": pack(tmp_path / "mixed", [{"image": encode(photo(n), "PNG" if n % 2 else "JPEG")} for n in range(5)]),
+        "alike": pack(tmp_path / "alike", [{"image": encode(photo())}] * 5),
+    }
+    found = {name: make_report(folder) for name, folder in kinds.items()}
+    facts = {name: one[0] for name, one in found.items()}
+    assert facts["one"]["classes"] == facts["one"]["extremes"] == [] and facts["one"]["looked_at"]["images"] == 1
+    assert facts["raw"]["files"] == [{"title": "Format", "rows": [{"what": "raw pixels", "counts": [5]}], "total": 5}]
+    assert facts["raw"]["classes"][0]["rows"][0]["counts"] == [5]
+    formats = {row["what"]: row["counts"] for row in facts["mixed"]["files"][0]["rows"]}
+    assert formats == {"JPEG": [3], "PNG": [2]}
+    assert facts["alike"]["duplicates"]["exact_groups"] == 1 and facts["alike"]["duplicates"]["images"] == 4
+    assert all("Nothing was rejected" in page for _, page in found.values())
+    assert all("It was not measured" in page for _, page in found.values())
+
+
+def test_only_some_of_the_images_are_looked_at(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "set", [{"image": encode(textured(n))} for n in range(40)], maxcount=5)
+    facts, page = make_report(folder, images=12)
+    assert facts["looked_at"] == {"images": 12, "of": 40} and "those of 12 of 40 images" in page
+    assert facts["histograms"][0]["series"][0]["counts"] == [40]
+    pack(tmp_path / "other", [{"image": encode(textured(n))} for n in range(3)])
+    assert make_report(folder, tmp_path / "other" / "train", images=1)[0]["looked_at"] == {"images": 1, "of": 43}
+
+
+def test_no_image_decodes(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "set", [{"image": encode(textured(n)), "label": n % 2} for n in range(6)])
+    dataset = gpuload.Dataset(folder)
+    with Path(dataset.shard_paths[0]).open("r+b") as file:
+        for row in dataset.rows(0).to_pylist():
+            file.seek(row["image_offset"])
+            file.write(b"\0" * row["image_bytes"])
+    facts, page = make_report(folder, seconds=0.1)
+    assert facts["undecodable"][0]["count"] == 6 and "6 do not decode" in page
+    assert facts["files"][0]["rows"] == [{"what": "other", "counts": [6]}]
+    assert facts["training"]["batch"]["epochs"] == []
+
+
+def test_rejected_files_and_their_pictures(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    (source / "a").mkdir(parents=True)
+    for n in range(4):
+        (source / "a" / f"{n}.jpg").write_bytes(encode(photo(n)))
+    (source / "a" / "cut.jpg").write_bytes(encode(textured(1))[:-1500])
+    (source / "a" / "none.jpg").write_bytes(b"none")
+    (tmp_path / "secret.jpg").write_bytes(encode(photo(9)))
+    assert main(["pack", str(source), str(tmp_path / "set"), "--workers", "1"]) == REJECTED
+    lines = tmp_path / "set" / "train" / "rejected.jsonl"
+    lines.write_text(lines.read_text() + json.dumps({"source": "../secret.jpg", "reason": "outside"}) + "\n")
+    facts, page = make_report(tmp_path / "set", source=source)
+    pictures = {sample["source"]: bool(sample["picture"]) for sample in facts["rejected"][0]["samples"]}
+    assert pictures == {"a/cut.jpg": True, "a/none.jpg": False, "../secret.jpg": False}
+    assert facts["rejected"][0]["rejected"] == 3 and "What decodes of a/cut.jpg" in page
+    assert picture_of(source, str(tmp_path / "secret.jpg")) is None and picture_of(source, "a") is None
+    assert make_report(tmp_path / "set")[0]["rejected"][0]["samples"][0]["picture"] is None
+
+
+def test_a_sorted_set_is_told(tmp_path: Path) -> None:
+    samples = [{"image": encode(photo(n)), "label": f"{n // 8:02d}"} for n in range(160)]
+    facts, page = make_report(pack(tmp_path / "set", samples, shuffle=False, maxcount=4))
+    mixing = facts["training"]["mixing"]
+    assert mixing["is_poor"] and mixing["good_window"] == 16
+    assert any("the shards are sorted" in finding["text"] for finding in facts["findings"])
+    assert "<code>DaliIterator(window=16)</code>" in page
+
+
+def test_names_of_splits(tmp_path: Path) -> None:
+    for name in ("val", "train", "extra"):
+        pack(tmp_path / "all" / f"{name}-made", [{"image": encode(photo())}])
+        (tmp_path / "all" / f"{name}-made" / "train").rename(tmp_path / "all" / name)
+    opened = open_splits([str(tmp_path / "all")])
+    assert [split.name for split in opened] == ["train", "val", "extra"]
+    assert opened[0].given == str(tmp_path / "all" / "train")
+    with pytest.raises(ArgumentError, match="report: a packed set is there twice"):
+        open_splits([str(tmp_path / "all"), str(tmp_path / "all" / "val")])
+    with pytest.raises(gpuload.FormatError, match="no such folder"):
+        open_splits([str(tmp_path / "nowhere")])
+
+
+def test_which_images_are_looked_at(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    assert choose(dataset, 97).tolist() == choose(dataset, 10**6).tolist() == list(range(97))
+    some = choose(dataset, 30)
+    assert len(some) == 30 and len(set(some.tolist())) == 30 and (np.diff(some) > 0).all()
+    assert len(set((some // 10).tolist())) in (3, 4)  # of ten shards
+    assert choose(dataset.subset(np.arange(50)), 20).max() < 50
+    assert list(shares([1000, 10, 100], 60)) == [25, 10, 25]
+    assert list(shares([1000, 10, 100], 5000)) == [1000, 10, 100] and list(shares([5], 3)) == [3]
+    assert side_for(np.array([500, 64, 300], np.int32)) == 96 and side_for(np.array([20], np.int32)) == 32
+
+
+@pytest.mark.parametrize("spread", [0, 1, 1e-3, 1e6])
+def test_histograms_count_every_value(spread: float) -> None:
+    rng = np.random.default_rng(1)
+    parts = [500 + spread * rng.normal(size=300) ** 3, 500 + spread * rng.normal(size=50)]
+    found = histogram("x", "y", parts, ["a", "b"])
+    assert [sum(series["counts"]) for series in found["series"]] == [300, 50]
+    assert all(len(series["counts"]) == len(found["bins"]) <= 32 for series in found["series"])
+    assert found["series"][0]["smallest"] == parts[0].min()
+
+
+def test_near_duplicates_are_near(tmp_path: Path) -> None:
+    """Scaled, recompressed and brightened images are found; other images, and flat ones of different colours, are not."""
+    image = textured(1, 200, 150)
+    samples = [
+        image, image.resize((100, 75)), image.point(lambda v: min(255, v + 6)), textured(2, 200, 150),
+        image.transpose(0), image.rotate(180),
+    ]  # fmt: skip
+    flats = [photo(0, 1, 1).resize((80, 60)).point(lambda v, n=n: n * 60) for n in range(4)]
+    files = [again(sample, quality) for sample, quality in zip(samples, (95, 90, 40, 90, 90, 90), strict=True)]
+    folder = pack(
+        tmp_path / "set", [{"image": file, "name": f"{n}"} for n, file in enumerate([*files, *map(encode, flats)])]
+    )
+    found = make_report(folder)[0]["duplicates"]
+    assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
+    assert found["not_compared"] == 4

@@ -1,0 +1,159 @@
+"""The page of a report in a browser: nothing of a set is run, filters work, nothing overflows, axe finds nothing."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_sets import CLASSES, EVIL, make_report, pack_evil
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome is installed")
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+WIDTHS = (400, 1400)
+
+
+@pytest.fixture(scope="module")
+def reports(split_report: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reports")
+    pages = {"splits": split_report, "evil": make_report(pack_evil(folder / "evil"))}
+    for name, (_, page) in pages.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in pages}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """Opens a page from disk, and fails at the end where it wrote to the console, failed or asked for anything."""
+    said: list[str] = []
+    contexts = []
+
+    def open_page(path: Path, width: int = 1400, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append("a dialog"))
+        page.on("request", lambda request: said.append(request.url[:80]))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [text for text in said if not re.match("file:|data:", text)] == []
+
+
+@needs_browser
+@pytest.mark.parametrize(("name", "scheme"), [("splits", "light"), ("splits", "dark"), ("evil", "light")])
+def test_axe_finds_nothing_and_nothing_overflows(
+    reports: dict[str, Path], open_page: Any, name: str, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = open_page(reports[name], 1400, scheme)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        wide = "(e) => e.closest('nav ul, [tabindex]') === null && e.getBoundingClientRect().right > innerWidth + 1"
+        beyond = f"[...document.querySelectorAll('main *')].filter(e => !e.closest('svg, .strip')).filter({wide})"
+        assert (
+            page.evaluate(f"{beyond}.map(e => e.outerHTML.slice(0, 80))".replace("[tabindex]", "main [tabindex]")) == []
+        )
+    assert [violation["id"] for violation in axe.run(page).response["violations"]] == []
+
+
+@needs_browser
+def test_texts_of_a_set_are_only_text(reports: dict[str, Path], open_page: Any) -> None:
+    page = open_page(reports["evil"])
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img[src]:not([src^='data:'])").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.locator(".classes .name").first.text_content().startswith(EVIL)
+    page.locator(".shot").first.click()
+    assert EVIL[:20] in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page.locator("summary").first.click()
+    assert page.evaluate("window.hacked") is None
+    assert EVIL not in reports["evil"].read_text(encoding="utf-8")
+    assert "49" not in page.locator(".classes .name").first.text_content()
+
+
+@needs_browser
+def test_the_list_of_classes(reports: dict[str, Path], open_page: Any) -> None:
+    page = open_page(reports["splits"])
+    card = page.locator("[data-table='0']")
+    names = card.locator(".classes .name")
+    assert names.count() == 40
+    card.get_by_role("button", name=f"Show more of {CLASSES}").click()
+    assert names.count() == CLASSES and card.locator(".more").is_hidden()
+    card.get_by_label("Search").fill("Class 00")
+    assert names.count() == 10 and card.get_by_role("status").inner_text() == f"10 of {CLASSES} match"
+    card.get_by_label("Order").select_option("name")
+    assert names.all_inner_texts() == [f"class {n:03d}" for n in range(10)]
+    card.get_by_label("Search").fill("")
+    card.get_by_label("only those that a split lacks").check()
+    assert card.get_by_role("status").inner_text() == f"{CLASSES - 10} of {CLASSES} match"
+    card.get_by_label("Order").select_option("least")
+    numbers = [
+        sum(map(int, re.findall(r"(?:train|val|test) (\d+)", text)))
+        for text in card.locator(".numbers").all_inner_texts()
+    ]
+    assert len(numbers) == 40 and numbers == sorted(numbers)
+    card.get_by_label("Search").fill("nowhere")
+    assert names.count() == 0
+
+
+@needs_browser
+def test_groups_of_duplicates_are_filtered(reports: dict[str, Path], open_page: Any) -> None:
+    page = open_page(reports["splits"])
+    shown = page.locator(".group:visible")
+    assert shown.count() == 12
+    page.get_by_role("button", name="Show all 13 groups").click()
+    for name, count in (
+        ("between splits", 12),
+        ("different labels", 1),
+        ("same bytes", 12),
+        ("nearly the same", 1),
+        ("all", 12),
+    ):
+        button = page.get_by_role("button", name=name, exact=True)
+        button.click()
+        assert shown.count() == count and button.get_attribute("aria-pressed") == "true"
+    assert page.locator(".chips [aria-pressed='true']").count() == 1
+
+
+@needs_browser
+def test_the_keyboard_opens_a_sample(reports: dict[str, Path], open_page: Any) -> None:
+    page = open_page(reports["splits"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.locator("#extremes .shot").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("dialog").is_visible()
+    said = page.locator("dialog").inner_text()
+    assert re.search(r"python -m gpuload show \S+/sets/\w+ \S+", said) and "pixels" in said
+    page.keyboard.press("Escape")
+    assert page.locator("dialog").is_hidden()
+    assert page.evaluate("document.activeElement.className") == "shot"
+
+
+def test_a_page_without_a_browser(reports: dict[str, Path]) -> None:
+    """One file that names nothing to load."""
+    for path in reports.values():
+        text = path.read_text(encoding="utf-8")
+        assert len(text.encode()) < 5_000_000 and text.startswith("<!doctype html>")
+        tags = re.findall(r"<[a-z]+ [^>]*(?:src|href)=\"([^\"]{1,6})", text)
+        assert tags and all(target.startswith(("data:", "#")) for target in tags)
+        assert "Content-Security-Policy" in text and EVIL not in text
