@@ -64,6 +64,10 @@ def make_sources(tmp_path: Path) -> None:
         shutil.rmtree("made")
 
 
+def make_fields(tmp_path: Path) -> None:
+    """coco/train, with boxes, keypoints, masks, captions and more."""
+
+
 def make_shards(tmp_path: Path) -> None:
     """The packed sets that README's programs load: shards/train, shards/val, shards/other and coco/train."""
     photos = [
