@@ -65,7 +65,26 @@ def make_sources(tmp_path: Path) -> None:
 
 
 def make_fields(tmp_path: Path) -> None:
-    """coco/train, with boxes, keypoints, masks, captions and more."""
+    """everything/train, with a field of each kind."""
+    rng = np.random.default_rng(0)
+    samples = [
+        {
+            "image": encode(photo(n, 64, 48)),
+            "label": ("cat", "dog")[n % 2],
+            "labels": [("outdoor", "night", "snow")[n % 3]],
+            "caption": f"photo number {n}",
+            "angle": n / 10,
+            "tokens": np.arange(3 + n % 4),
+            "boxes": [[4, 6, 40, 40], [10, 10, 60, 44]],
+            "boxes_class": ["cat", "ball"],
+            "keypoints": [[[10, 12, 2], [30, 12, 2], [20, 30, 1]]],
+            "mask": np.full((48, 64), n % 3, np.uint8),
+            "meta": {"camera": n % 2},
+            "embedding": rng.normal(size=8).astype(np.float32),
+        }
+        for n in range(48)
+    ]
+    gpuload.pack(samples, tmp_path / "everything", workers=1, progress=False)
 
 
 def make_shards(tmp_path: Path) -> None:

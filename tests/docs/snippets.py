@@ -4,9 +4,11 @@ import argparse
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,7 +105,8 @@ def parse_command(command: str) -> None:
         assert Path(known.training_script).exists() or "/" not in known.training_script, command
         words = ["python", known.training_script, *known.training_script_args]
     if _OURS.match(" ".join(words)):
-        parse_python(words[1:])
+        if words[1] == "-m" or "ArgumentParser" in (ROOT / words[1]).read_text():
+            parse_python(words[1:])
     elif found := re.search(r"pip install .*'(?:\.|gpuload)\[([\w,]+)\]'", command):
         project = (ROOT / "pyproject.toml").read_text()
         assert all(f"\n{extra} = [" in project for extra in found[1].split(",")), command
@@ -112,8 +115,23 @@ def parse_command(command: str) -> None:
         assert subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True).stderr == ""
 
 
-def run_page(page: Path, text: str, names: dict[str, Any]) -> int:
-    """Runs the blocks of a page in the current folder, programs in one namespace; how many blocks were run."""
+def run_command(words: list[str]) -> None:
+    """Runs a command; a set that an earlier one packed makes room for that of a later one."""
+    if words[1:4] == ["-m", "gpuload", "pack"]:
+        out = Path(words[5])
+        if out.exists() and not {"--append", "--overwrite", "--resume"} & set(words):
+            shutil.rmtree(out)
+        words = [*words, "--workers", "1"]
+    assert run_python(words[1:]) == 0
+
+
+def run_page(
+    page: Path, text: str, names: dict[str, Any], watch: Callable[[list[str]], None] = lambda words: None
+) -> int:
+    """Runs the blocks of a page in the current folder, programs in one namespace; how many programs and commands.
+
+    watch: is called after each command that was run.
+    """
     count = 0
     for block in blocks(text):
         if block.language == "python":
@@ -125,7 +143,11 @@ def run_page(page: Path, text: str, names: dict[str, Any]) -> int:
         elif block.language == "bash":
             for command in commands(block.text):
                 if block.not_run is None and command.startswith(RUN):
-                    assert run_python(shlex.split(command)[1:]) == 0, f"{page.name}:{block.line}: {command}"
+                    try:
+                        run_command(shlex.split(command))
+                    except AssertionError:
+                        raise AssertionError(f"{page.name}:{block.line}: {command}") from None
+                    watch(shlex.split(command))
                     count += 1
                 else:
                     parse_command(command)

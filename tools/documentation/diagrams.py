@@ -30,7 +30,9 @@ class Drawing:
     def box(
         self, x: float, y: float, width: float, height: float, text: str = "", color: str = "", fill: float = 0.18
     ) -> None:
-        shade = f'fill="{color}" fill-opacity="{fill}" stroke="{color}"' if color else 'fill="none" stroke="currentColor"'
+        shade = (
+            f'fill="{color}" fill-opacity="{fill}" stroke="{color}"' if color else 'fill="none" stroke="currentColor"'
+        )
         self.parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" stroke-width="1.3" {shade}/>'
         )
@@ -46,9 +48,7 @@ class Drawing:
         )
 
     def line(self, x0: float, y0: float, x1: float, y1: float, color: str = "currentColor", width: float = 1.3) -> None:
-        self.parts.append(
-            f'<line x1="{x0}" y1="{y0}" x2="{x1}" y2="{y1}" stroke="{color}" stroke-width="{width}"/>'
-        )
+        self.parts.append(f'<line x1="{x0}" y1="{y0}" x2="{x1}" y2="{y1}" stroke="{color}" stroke-width="{width}"/>')
 
     def svg(self) -> str:
         return "\n".join([*self.parts, "</svg>"]) + "\n"
@@ -79,21 +79,33 @@ def window() -> Drawing:
     order = (5, 2, 7, 0, 8, 3, 1, 6, 4)
     for number, shard in enumerate(order):
         draw.box(10 + 82 * number, 34, 74, 34, f"shard {shard}", (TEAL, ORANGE, PURPLE)[number // 3])
-    draw.text(10, 106, "2. Windows of shards (here 3, by default 8) are mixed: samples of a window come in random order", "start")
+    draw.text(
+        10,
+        106,
+        "2. Windows of shards (here 3, by default 8) are mixed: samples of a window come in random order",
+        "start",
+    )
     pattern = (0, 2, 1, 1, 0, 2, 2, 1, 0, 0, 1, 2)
     for group, color in enumerate((TEAL, ORANGE, PURPLE)):
         x = 10 + 246 * group
         draw.box(x, 118, 238, 44, "", color)
         for number, source in enumerate(pattern):
             draw.box(x + 7 + 19 * number, 126, 15, 28, str(order[3 * group + source]), color, 0.45)
-    draw.text(10, 190, "The numbers say which shard a sample comes from. While a window is handed out, the next one is", "start")
+    draw.text(
+        10,
+        190,
+        "The numbers say which shard a sample comes from. While a window is handed out, the next one is",
+        "start",
+    )
     draw.text(10, 210, "read ahead in the background, so memory and disk see a few shards at a time.", "start")
     return draw
 
 
 def order() -> Drawing:
     draw = Drawing(760, 226, "Global batches are slices of the order; each rank takes its part of a slice")
-    draw.text(10, 22, "The order of an epoch: a permutation of the samples that depends on (seed, epoch) alone", "start")
+    draw.text(
+        10, 22, "The order of an epoch: a permutation of the samples that depends on (seed, epoch) alone", "start"
+    )
     numbers = (17, 4, 9, 22, 0, 13, 6, 19, 11, 2, 20, 7, 15, 3, 21, 8)
     for number, sample in enumerate(numbers):
         color = (TEAL, ORANGE)[number // 8]
@@ -105,7 +117,12 @@ def order() -> Drawing:
         for rank in range(2):
             draw.arrow(x + 90 + 184 * rank, 100, x + 90 + 184 * rank, 126)
             draw.box(x + 8 + 184 * rank, 130, 164, 32, f"rank {rank}: 4 samples", color, 0.18 if rank == 0 else 0.5)
-    draw.text(10, 192, "With 4 ranks and batches of 2, the same global batches are cut into other parts: the run trains on the", "start")
+    draw.text(
+        10,
+        192,
+        "With 4 ranks and batches of 2, the same global batches are cut into other parts: the run trains on the",
+        "start",
+    )
     draw.text(10, 212, "same samples in the same steps.", "start")
     return draw
 
@@ -120,7 +137,12 @@ def stream() -> Drawing:
         draw.line(start + 2, 92, stop - 2, 92, "currentColor", 3)
         draw.text((start + stop) / 2, 112, f"epoch {number}")
     draw.arrow(652, 92, 745, 92, dashed=True)
-    draw.text(10, 146, "By default an epoch is one pass. With steps_per_epoch it is that many batches, and the next epoch", "start")
+    draw.text(
+        10,
+        146,
+        "By default an epoch is one pass. With steps_per_epoch it is that many batches, and the next epoch",
+        "start",
+    )
     draw.text(10, 166, "continues where the last one stopped. Mixtures and weights are streams, too.", "start")
     return draw
 
@@ -140,7 +162,9 @@ def decoder() -> Drawing:
         draw.text(x + 63, 24, name)
         if number:
             draw.arrow(x - 23, 76, x - 3, 76)
-    draw.text(10, 150, "Batches are decoded ahead (prefetch), while the training loop works on an earlier one:", "start")
+    draw.text(
+        10, 150, "Batches are decoded ahead (prefetch), while the training loop works on an earlier one:", "start"
+    )
     for row, (name, shift, color) in enumerate((("decode", 0, ORANGE), ("train", 1, TEAL))):
         draw.text(60, 181 + 28 * row, name, "end")
         for number in range(5):
@@ -162,7 +186,9 @@ def resume() -> Drawing:
     draw.box(10, 160, 370, 34, "handed out before the stop", "", 0)
     for number in range(3):
         draw.box(384 + 118 * number, 160, 114, 34, f"{640 + 192 * number}…", ORANGE, 0.35)
-    draw.text(10, 222, "The run sees exactly the rest of the epoch, with the same crops, then the right next epoch.", "start")
+    draw.text(
+        10, 222, "The run sees exactly the rest of the epoch, with the same crops, then the right next epoch.", "start"
+    )
     return draw
 
 

@@ -5,12 +5,14 @@ indented. griffe's parser knows such lines below a head `Args:` only, so the ext
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import griffe
 
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
+# A further entry in the same line, after the end of a sentence.
+_NEXT = re.compile(r"(?<=\.) (\w+(?:, \w+)*): ")
 
 
 def with_sections(text: str, names: Collection[str]) -> str:
@@ -32,12 +34,25 @@ def with_sections(text: str, names: Collection[str]) -> str:
         while at < len(lines) and lines[at].startswith("    "):
             described.append(lines[at].strip())
             at += 1
-        for number, name in enumerate(found[1].split(", ")):
-            first = " ".join(described) if number == 0 else f"see `{found[1].split(', ')[0]}`."
-            entries.append(f"    {name}: {first}")
+        for several, what in _split(found[1], " ".join(described), names):
+            for number, name in enumerate(several):
+                entries.append(f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}")
     if place is None:
         return text
     return "\n".join([*kept[:place], "", "Args:", *entries, "", *kept[place:]])
+
+
+def _split(first: str, text: str, names: Collection[str]) -> Iterator[tuple[list[str], str]]:
+    """The entries in a text that begins with that of `first`: names, and what they are."""
+    parts = _NEXT.split(text)
+    several, what = first.split(", "), parts[0]
+    for more, rest in zip(parts[1::2], parts[2::2], strict=True):
+        if set(more.split(", ")) <= set(names):
+            yield several, what
+            several, what = more.split(", "), rest
+        else:
+            what += f" {more}: {rest}"
+    yield several, what
 
 
 class ParametersExtension(griffe.Extension):
@@ -45,7 +60,9 @@ class ParametersExtension(griffe.Extension):
         if obj.docstring is None or not isinstance(obj, griffe.Class | griffe.Function):
             return
         try:
-            names = [parameter.name for parameter in obj.parameters if parameter.name not in ("self", "cls")]
+            names = {parameter.name.lstrip("*") for parameter in obj.parameters} - {"self", "cls"}
         except (AttributeError, KeyError):
-            return
+            names = set()
+        if isinstance(obj, griffe.Class):  # of a NamedTuple or dataclass
+            names |= set(obj.attributes)
         obj.docstring.value = with_sections(obj.docstring.value, names)
