@@ -106,7 +106,7 @@ def parse_command(command: str) -> None:
         words = ["python", known.training_script, *known.training_script_args]
     if _OURS.match(" ".join(words)):
         if words[1] == "-m" or "ArgumentParser" in (ROOT / words[1]).read_text():
-            parse_python(words[1:])
+            parse_python(words[1:])  # of others, the script exists
     elif found := re.search(r"pip install .*'(?:\.|gpuload)\[([\w,]+)\]'", command):
         project = (ROOT / "pyproject.toml").read_text()
         assert all(f"\n{extra} = [" in project for extra in found[1].split(",")), command

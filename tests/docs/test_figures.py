@@ -2,20 +2,17 @@
 
 import json
 import re
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from documentation import diagrams, figures, pictures
 from PIL import Image
 from snippets import ROOT
 
 import gpuload.transforms
 from gpuload import batchwise
-
-sys.path.append(str(ROOT / "tools"))
-from documentation import diagrams, figures, pictures
 
 RESULTS = ROOT / "tools" / "results"
 
@@ -49,7 +46,7 @@ def test_figures_within_sentences() -> None:
     assert f"but {read['read-gpuload-dali']} where" in performance
     scale, first = record("scale-100-million"), record("first-batch-million")
     assert "first batch from a set of a million samples" in performance
-    assert f"waits {first['median_s']['all_s']:.2f} s for its first batch" in performance
+    assert f"waits {first['median_s']:.2f} s for its first batch" in performance
     opened = f"{scale['open']['seconds']:.2f} s"
     assert opened in performance and f"takes {opened}" in (ROOT / "docs" / "concepts.md").read_text()
     assert f"takes {1000 * scale['order']['seconds']:.2f} ms" in performance
@@ -74,7 +71,7 @@ def test_every_augmentation_has_a_picture() -> None:
 def test_the_pictures_are_what_the_code_makes() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pictures.pack(Path(folder))
-        for name in ("crop-random", "ColorJitter", "RandAugment", "RandomErasing", "CutMix"):
+        for name in ("crop-random", "RandAugment", "CutMix"):
             made = np.asarray(pictures.render(name, Path(folder))).astype(int)
             with Image.open(pictures.FOLDER / f"{name}.webp") as image:
                 kept = np.asarray(image.convert("RGB")).astype(int)

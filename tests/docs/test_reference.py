@@ -2,11 +2,12 @@
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from documentation import commands
+from documentation.parameters import with_sections
 from snippets import ROOT, blocks
 
 import gpuload
@@ -15,10 +16,6 @@ from gpuload.corrupt import CorruptSample, Report
 from gpuload.hand_over import Timing
 from gpuload.monitor import Metrics
 from gpuload.packing.options import Encoding, PackOptions
-
-sys.path.append(str(ROOT / "tools"))
-from documentation import commands
-from documentation.parameters import with_sections
 
 TEXT = (ROOT / "docs" / "reference.md").read_text()
 ROOMS = {"": gpuload, "transforms.": transforms, "batchwise.": batchwise}

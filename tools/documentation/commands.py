@@ -5,6 +5,7 @@ python tools/documentation/commands.py
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +22,6 @@ HEAD = """# Command line
 def helps() -> dict[str, str]:
     """The help of each command, 88 columns wide."""
     parsers: dict[str, argparse.ArgumentParser] = {}
-    parse_args = argparse.ArgumentParser.parse_args
 
     def note(self: argparse.ArgumentParser, *arguments: object, **keywords: object) -> argparse.Namespace:
         for action in self._actions:
@@ -29,12 +29,8 @@ def helps() -> dict[str, str]:
                 parsers.update(action.choices)
         raise SystemExit(0)
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", note):
-        try:
-            cli.main(["info", "."])
-        except SystemExit:
-            pass
-    assert parse_args is argparse.ArgumentParser.parse_args
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", note), suppress(SystemExit):
+        cli.main(["info", "."])
     with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
         return {name: parser.format_help() for name, parser in parsers.items()}
 

@@ -4,6 +4,7 @@
 
 Lines and text have the colour of the text around them (currentColor), so that they can be read in light and dark mode.
 """
+# Text in a drawing is one line.
 
 import argparse
 from pathlib import Path

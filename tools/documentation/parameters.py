@@ -1,7 +1,8 @@
 """An extension of griffe that finds the parameters in gpuload's docstrings, for the reference in docs/.
 
 The docstrings describe a parameter in a line `name: what it is`, or `name, other: what they are`, whose continuation is
-indented. griffe's parser knows such lines below a head `Args:` only, so the extension moves them there. mkdocs.yml names it.
+indented. griffe's parser knows such lines below a head `Args:` only, so the extension moves them there. mkdocs.yml
+names it.
 """
 
 import re

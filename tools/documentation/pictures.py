@@ -38,7 +38,7 @@ def drawing(width: int = 240, height: int = 180) -> Image.Image:
         draw.rectangle((x, 190, x + 35, 225), (250, 245, 190), (70, 50, 40), 3)
     draw.rectangle((345, 220, 365, 320), (95, 70, 45))
     for x, y in zip(rng.integers(305, 380, 40), rng.integers(130, 220, 40), strict=True):
-        draw.ellipse((x, y, x + 28, y + 28), tuple(int(level) for level in (30, 95, 45) + rng.integers(0, 40, 3)))
+        draw.ellipse((x, y, x + 28, y + 28), tuple(int(level) for level in rng.integers((30, 95, 45), (70, 135, 85))))
     for x, y in zip(rng.integers(0, 480, 160), rng.integers(300, 356, 160), strict=True):
         draw.line((x, y, x + 2, y - 9), (70, 130, 55), 2)
     return image.resize((width, height), Image.Resampling.LANCZOS)
