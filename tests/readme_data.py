@@ -1,4 +1,4 @@
-"""The folders and files that the commands and programs of README name."""
+"""The folders and files that the commands and programs of README and docs/ name."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
 
 
 def make_sources(tmp_path: Path) -> None:
-    """Everything that is packed in README's section on packing, in the current folder."""
+    """Everything that is packed in docs/packing.md."""
     for folder in ("photos", "more"):
         for n in range(30):
             path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
@@ -88,13 +88,6 @@ def make_fields(tmp_path: Path) -> None:
 
 
 def make_shards(tmp_path: Path) -> None:
-    """The packed sets that README's programs load: shards/train, shards/val, shards/other and coco/train."""
-    photos = [
-        {"image": encode(photo(n, 240 if n % 10 == 0 else 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]}
-        for n in range(330)
-    ]
+    """The packed sets that README's program loads: shards/train and shards/val."""
+    photos = [{"image": encode(photo(n, 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]} for n in range(330)]
     gpuload.pack(photos, tmp_path / "shards", val=0.1, workers=1)
-    gpuload.pack(photos[:20], tmp_path / "more", workers=1)
-    (tmp_path / "more" / "train").rename(tmp_path / "shards" / "other")
-    boxes = {"boxes": [[1, 2, 20, 22]], "boxes_class": ["x"], "mask": np.ones((24, 32), np.uint8), "caption": "a photo"}
-    gpuload.pack([{"image": encode(photo(n, 32, 24)), **boxes} for n in range(40)], tmp_path / "coco", workers=1)

@@ -3,8 +3,8 @@
     python tools/documentation/figures.py           # prints what would change
     python tools/documentation/figures.py --write
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `tests/docs/test_figures.py` compares both files with
-the records.
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `tests/docs/test_figures.py` compares both files
+with the records.
 """
 
 import argparse

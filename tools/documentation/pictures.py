@@ -80,9 +80,9 @@ BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "CutMix": batchwise.CutMix(),
     "CenterHole": batchwise.CenterHole(48),
 }
-# The batch of a batch transform holds different images, so that they can be seen through one another.
-# In which each picture shows both what is changed and what is not.
+# With which a picture shows both what is changed and what is not.
 SEEDS = {"vertical_flip": 2, "RandomAdjustSharpness": 1}
+# The batch of a batch transform holds different images, so that they can be seen through one another.
 TINTS = ((1.0, 1.0, 1.0), (1.0, 0.6, 0.6), (0.6, 0.75, 1.1), (0.8, 1.1, 0.6))
 
 
