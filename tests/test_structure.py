@@ -47,6 +47,7 @@ OWNERS = {
     "boto3": {"store/objects.py"},
     "nvtx": {"monitor/ranges.py"},
     "prometheus_client": {"monitor/exporter.py"},
+    "matplotlib": {"commands/charts.py"},
 }
 
 
