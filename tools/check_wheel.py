@@ -2,8 +2,8 @@
 
     python tools/check_wheel.py
 
-Run it outside of the clone, with the Python of the environment that gpuload was installed into. It prints what it did, and
-exits with 1 if something does not work.
+Run it outside of the clone, with the Python of the environment that gpuload was installed into. It prints what it did,
+and exits with 1 if something does not work.
 """
 
 import argparse

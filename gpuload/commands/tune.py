@@ -137,9 +137,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")
     tune.add_argument("--batch-size", type=int, metavar="N", help="of this one alone (default: several)")
-    tune.add_argument(
-        "--json", type=Path, metavar="FILE", help="write all figures to it, after each turn, and a .png beside it"
-    )
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn; last a .png")
 
 
 def _tune(args: argparse.Namespace) -> int:
