@@ -6,7 +6,6 @@
 Where the server cannot be reached, the version that is here is taken.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -22,6 +21,7 @@ from typing import Any
 from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.cache import Cache
+from gpuload.store.locks import fcntl
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
 from gpuload.store.transfer import RANGE_BYTES, download
 from gpuload.store.url import URL
