@@ -205,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         settings = {"epochs": args.epochs, "batch_size": args.batch_size, "size": args.size, "seeds": args.seeds}
         args.json.write_text(json.dumps({"images": what, **settings, **found}) + "\n")
-    plot(found, f"{what}, {args.epochs} epochs, {args.seeds} seed(s)", args.plot)
+    plot(found, f"{what}, {args.epochs} epochs", args.plot)
     print(f"{args.plot}: the losses of both")
     return 0
 
