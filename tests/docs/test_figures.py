@@ -52,6 +52,23 @@ def test_figures_within_sentences() -> None:
     assert f"takes {1000 * scale['order']['seconds']:.2f} ms" in performance
 
 
+def test_figures_of_the_recipe() -> None:
+    examples = " ".join((ROOT / "docs" / "examples.md").read_text().split())
+    for name in ("shapes", "digits"):
+        own, other = (record(f"recipe-{name}")[loader] for loader in ("gpuload", "DataLoader"))
+        accuracies = [100 * run["accuracies"][0] for run in (own, other)]
+        seconds = [run["runs"][0]["seconds"][-1] for run in (own, other)]
+        if name == "shapes":
+            assert f"{accuracies[0]:.1f}" == f"{accuracies[1]:.1f}"
+            assert f"both nets classify {accuracies[0]:.1f} % of the validation images correctly" in examples
+            assert "takes {:.0f} s with gpuload and {:.0f} s with the".format(*seconds) in examples
+            assert f"{seconds[1] / seconds[0]:.2f} times as long" in examples
+        else:
+            assert "they reach {:.1f} % and {:.1f} %".format(*accuracies) in examples
+            assert "training takes {:.0f} s and {:.0f} s".format(*seconds) in examples
+            assert round((accuracies[1] - accuracies[0]) / 100 * 359) == 3
+
+
 def test_the_diagrams_are_what_the_script_draws(tmp_path: Path) -> None:
     assert diagrams.main(["--out", str(tmp_path)]) == 0
     for name in diagrams.DRAWINGS:
