@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 import gpuload
 from gpuload.batchwise import FieldBatch
@@ -34,6 +34,7 @@ void fade(float* images, const float* strength, int planes, int height, int widt
 }
 """
 THREADS = 256  # per block
+CAPTION_PX = 24
 
 
 class Fade:
@@ -78,12 +79,19 @@ def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
         image *= 1 - most * distance
 
 
-def draw(batches: list[torch.Tensor], augment: gpuload.Augment) -> Image.Image:
-    """The first images of each batch, one batch per row."""
+def draw(batches: list[torch.Tensor], captions: list[str], augment: gpuload.Augment) -> Image.Image:
+    """The first images of each batch, one batch per row, below its caption."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.mean, augment.std))
     rows = [torch.cat(list(batch[:8].cpu() * std + mean), dim=2) for batch in batches]
-    pixels = (torch.cat(rows, dim=1).clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
+    height, width = rows[0].shape[1:]
+    sheet = Image.new("RGB", (width, len(rows) * (height + CAPTION_PX)), "white")
+    for number, (row, caption) in enumerate(zip(rows, captions, strict=True)):
+        top = number * (height + CAPTION_PX)
+        pixels = (row.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        sheet.paste(Image.fromarray(np.ascontiguousarray(pixels)), (0, top + CAPTION_PX))
+        font = ImageFont.load_default(CAPTION_PX - 8)
+        ImageDraw.Draw(sheet).text((4, top + CAPTION_PX // 2), caption, "black", font, anchor="lm")
+    return sheet
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{len(shown[0])} images on {device}: {what}")
     print(f"centers multiplied by {middle:.3f}, corners by {corners:.3f} (medians)")
     args.picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(shown, augment).save(args.picture)
+    draw(shown, ["as they are loaded", f"the same, {what}"], augment).save(args.picture)
     print(f"{args.picture}: before and after")
     return 0
 

@@ -25,9 +25,13 @@ _MOST_LISTED = 1000  # samples in a report, about 0.5 MB
 class CorruptSample:
     """A sample that did not decode.
 
-    shard: path of its shard. offset, bytes: where in the shard its image lies, or the mask that does not decode. index,
-    dataset: its number in the stored order of its data set, and that one's number in a mixture. epoch: in which it came
-    first. times: how often it came.
+    key: of the sample.
+    shard: path of its shard.
+    offset, bytes: where in the shard its image lies, or the mask that does not decode.
+    reason: what the decoder said.
+    index, dataset: its number in the stored order of its data set, and that one's number in a mixture.
+    epoch: in which it came first.
+    times: how often it came.
     """
 
     key: str

@@ -353,7 +353,10 @@ class DaliIterator(NotSupported):
 
     @checked("DaliIterator.set_epoch", epoch=whole(0, 10**9))
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is this epoch; in the epoch of a loaded state, it resumes where the state was taken."""
+        """The next loop is this epoch; in the epoch of a loaded state, it resumes where the state was taken.
+
+        epoch: its number, from 0.
+        """
         if epoch != self._next.epoch:
             self._next = self._handed_out = self._epochs.start(epoch)
 
@@ -367,6 +370,8 @@ class DaliIterator(NotSupported):
 
         Batch size, world size and device may have changed since: order and crops do not depend on them. With buckets,
         batch_size * world_size must be the same.
+
+        state: of `state_dict`.
 
         Raises:
             StateError: the state is of another data set, or of a loader with another seed, shuffle, window or lanes; or
@@ -387,6 +392,8 @@ class DaliIterator(NotSupported):
 
         Ranks that differ would see wrong samples, or wait for one another forever at the end of an epoch. No other
         method waits for other ranks.
+
+        timeout_s: seconds to wait for the other ranks.
 
         Raises:
             ArgumentError: on every rank: their data sets, settings or positions differ.

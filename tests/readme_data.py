@@ -1,4 +1,4 @@
-"""The folders and files that the commands and programs of README name."""
+"""The folders and files that the commands and programs of README and docs/ name."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(8)]
 
 
 def make_sources(tmp_path: Path) -> None:
-    """Everything that is packed in README's section on packing, in the current folder."""
+    """Everything that is packed in docs/packing.md."""
     for folder in ("photos", "more"):
         for n in range(30):
             path = tmp_path / folder / f"{'abc'[n % 3]}{folder[:1]}" / f"{n}.jpg"
@@ -64,14 +64,30 @@ def make_sources(tmp_path: Path) -> None:
         shutil.rmtree("made")
 
 
-def make_shards(tmp_path: Path) -> None:
-    """The packed sets that README's programs load: shards/train, shards/val, shards/other and coco/train."""
-    photos = [
-        {"image": encode(photo(n, 240 if n % 10 == 0 else 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]}
-        for n in range(330)
+def make_fields(tmp_path: Path) -> None:
+    """everything/train, with a field of each kind."""
+    rng = np.random.default_rng(0)
+    samples = [
+        {
+            "image": encode(photo(n, 64, 48)),
+            "label": ("cat", "dog")[n % 2],
+            "labels": [("outdoor", "night", "snow")[n % 3]],
+            "caption": f"photo number {n}",
+            "angle": n / 10,
+            "tokens": np.arange(3 + n % 4),
+            "boxes": [[4, 6, 40, 40], [10, 10, 60, 44]],
+            "boxes_class": ["cat", "ball"],
+            "keypoints": [[[10, 12, 2], [30, 12, 2], [20, 30, 1]]],
+            "mask": np.full((48, 64), n % 3, np.uint8),
+            "meta": {"camera": n % 2},
+            "embedding": rng.normal(size=8).astype(np.float32),
+        }
+        for n in range(48)
     ]
+    gpuload.pack(samples, tmp_path / "everything", workers=1, progress=False)
+
+
+def make_shards(tmp_path: Path) -> None:
+    """The packed sets that README's program loads: shards/train and shards/val."""
+    photos = [{"image": encode(photo(n, 32, 24)), "name": f"{n:03d}", "label": "ab"[n % 2]} for n in range(330)]
     gpuload.pack(photos, tmp_path / "shards", val=0.1, workers=1)
-    gpuload.pack(photos[:20], tmp_path / "more", workers=1)
-    (tmp_path / "more" / "train").rename(tmp_path / "shards" / "other")
-    boxes = {"boxes": [[1, 2, 20, 22]], "boxes_class": ["x"], "mask": np.ones((24, 32), np.uint8), "caption": "a photo"}
-    gpuload.pack([{"image": encode(photo(n, 32, 24)), **boxes} for n in range(40)], tmp_path / "coco", workers=1)

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "tools").glob("*.sh"))
 BASH = shutil.which("bash") or "bash"
-TEST_EXTRAS = "sources,ray,monitor,remote,examples,frameworks,bench,dev"
+TEST_EXTRAS = "sources,ray,monitor,remote,report,docs,examples,frameworks,bench,dev"
 
 
 def bash(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,7 @@ OWNERS = {
     "jinja2": {"report/page.py"},
     "nvtx": {"monitor/ranges.py"},
     "prometheus_client": {"monitor/exporter.py"},
+    "matplotlib": {"commands/charts.py"},
 }
 
 

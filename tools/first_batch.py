@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 
 def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dict[str, float]:
@@ -52,13 +53,29 @@ def first_batch(folder: Path, batch_size: int, size: int, started: float) -> dic
     }
 
 
+def plot(record: dict[str, Any], path: Path) -> None:
+    """What the time until the first batch consists of, as a chart beside the record; nothing without matplotlib."""
+    from gpuload.commands.charts import bars
+
+    runs = record["runs"]
+    whole = "in all" + record.get("cold", False) * ", without imports"
+    rows = [
+        (whole, [run["all_s"] for run in runs]),
+        ("opening the set", [run["open_s"] for run in runs]),
+        ("constructing the loader", [run["construct_s"] for run in runs]),
+        ("the first batch", [run["first_batch_s"] for run in runs]),
+    ]
+    title = f"a new process until its first batch, of {runs[0]['samples']:,} samples"
+    bars(rows, title, "seconds; lines: lowest and highest run", path, highlight=whole, form="{:.2f} s")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed folder")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
-    parser.add_argument("--json", type=Path, help="also write the figures to it")
+    parser.add_argument("--json", type=Path, help="also write the figures to it, and a .png beside it")
     parser.add_argument("--cold", action="store_true", help="compile the decoder each time; default: load it")
     parser.add_argument("--once", type=float, metavar="STARTED", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -89,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
 
         record = {"machine": describe_machine(), "cold": args.cold, "runs": runs, "median_s": median}
         args.json.write_text(json.dumps(record, indent=1) + "\n")
+        plot(record, args.json.with_suffix(".png"))
     return 0
 
 

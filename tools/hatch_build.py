@@ -17,6 +17,7 @@ _RELATIVE = r"\((?!https?://)[^)\s]+\)"
 
 def without_relative_links(text: str) -> str:
     """Markdown without the images and links that are not absolute; the text of the links stays."""
+    text = re.sub(r"<picture>.*?</picture>\n*", "", text, flags=re.DOTALL)
     text = re.sub(rf"!\[[^\]]*\]{_RELATIVE}\n*", "", text)
     return re.sub(rf"\[([^\]]+)\]{_RELATIVE}", r"\1", text)
 

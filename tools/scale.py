@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,13 +119,28 @@ def step_resume(folder: Path) -> dict[str, float]:
 STEPS = {"open": step_open, "order": step_order, "resume": step_resume}
 
 
+def plot(record: dict[str, Any], decode_s: float, path: Path) -> None:
+    """The times and their targets, as a chart beside the record; nothing without matplotlib."""
+    from gpuload.commands.charts import bars
+
+    resume = record["resume"]
+    rows = [
+        ("opening the set", [1000 * record["open"]["seconds"]]),
+        (f"order of a batch of {BATCH}", [1000 * record["order"]["seconds"]]),
+        ("first batch in the middle of an epoch", [1000 * resume["resumed"]]),
+    ]
+    limits = [1000, 10 * decode_s, 1200 * resume["fresh"]]
+    title = f"{record['samples']:,} samples in {counted(record['shards'], 'shard')}"
+    bars(rows, title, "milliseconds; marks: at most", path, limits=limits, form="{:,.3g} ms")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="on a disk, where 74 MB are free for each million of samples")
     parser.add_argument("--samples", type=int, default=100_000_000)
     parser.add_argument("--shards", type=int, default=10_000)
     parser.add_argument("--decode-ms", type=float, default=1.05)
-    parser.add_argument("--json", type=Path, help="also write the figures to it")
+    parser.add_argument("--json", type=Path, help="also write the figures to it, and a .png beside it")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.step:
@@ -174,7 +190,9 @@ def main(argv: list[str] | None = None) -> int:
         table.add_row(name, measured, target, "yes" if met else "no")
     Console().print(table)
     if args.json:
-        args.json.write_text(json.dumps({"samples": args.samples, "shards": args.shards, **found}, indent=1) + "\n")
+        record = {"samples": args.samples, "shards": args.shards, **found}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        plot(record, decode_s, args.json.with_suffix(".png"))
     return 0 if all(met for *_, met in rows) else 1
 
 

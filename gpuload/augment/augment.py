@@ -57,6 +57,7 @@ class Augment:
     scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
     flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
         vertical one.
+    fraction: with crop "center", the share of each side of the image that is kept, in 0..1.
     resize: shorter side, in pixels, to which "center" resizes; by default size * 256 / 224.
     interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it.
     transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image;

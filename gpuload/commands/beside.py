@@ -4,7 +4,6 @@ Alone, a loader may use what a training step needs as well: a GPU that decodes c
 word of `gpuload tune` is about a loader and a step that run together: a small convolutional net trained on each batch.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from gpuload.limits import affinity
 
 # Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
 _WIDTHS = {"cuda": 256, "cpu": 32}
@@ -42,7 +43,7 @@ class Beside:
 
     @property
     def cores_left(self) -> float:
-        return max(0.0, len(os.sched_getaffinity(0)) - median(self.cores))
+        return max(0.0, affinity() - median(self.cores))
 
 
 class TrainingStep:

@@ -143,7 +143,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
     tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")
     tune.add_argument("--batch-size", type=int, metavar="N", help="of this one alone (default: several)")
-    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn")
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn; last a .png")
 
 
 def _tune(args: argparse.Namespace) -> int:
@@ -191,7 +191,23 @@ def _tune(args: argparse.Namespace) -> int:
     best = max(beside, key=lambda setting: beside[setting].rate)
     console.print(f"best beside a training step: {advice(best, usual)}", soft_wrap=True)
     write(found, str(saved), _beside_figures(resident, beside))
+    if args.json:
+        _plot(found, args.json.with_suffix(".png"), name)
     return 0
+
+
+def _plot(found: Sequence[Measured], path: Path, device: str) -> None:
+    """The settings that were measured, the fastest first, as a chart beside the figures."""
+    from gpuload.commands.charts import bars
+
+    rows = [(_label(one.setting), one.rates) for one in found[:_SHOWN] if one.rates]
+    bars(rows, f"settings on {device}", "images/s; lines: lowest and highest turn", path, highlight=rows[0][0])
+
+
+def _label(setting: Setting) -> str:
+    threads = counted(setting.num_threads, "thread")
+    load = "" if setting.hw_decoder_load is None else f", engines {setting.hw_decoder_load:g}"
+    return f"{setting.decoder}, {threads}, prefetch {setting.prefetch}, batches of {setting.batch_size}{load}"
 
 
 def _measure_all(

@@ -39,6 +39,7 @@ class Dataset(NotSupported):
     nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
     opened again where the pickle is loaded.
 
+    folder: the packed folder, or its URL.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
         else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
@@ -201,6 +202,8 @@ class Dataset(NotSupported):
     def filter(self, expression: "pc.Expression") -> "Dataset":
         """The samples for which an Arrow expression over the index columns is true.
 
+        expression: such as `pc.field("width") >= 224`.
+
         For example `dataset.filter(pc.field("label") < 10)` or `dataset.filter(pc.field("width") >= 224)`, with `import
         pyarrow.compute as pc`. Costs O(samples), one shard at a time.
 
@@ -245,6 +248,8 @@ class Dataset(NotSupported):
     def rows(self, shard: int) -> pa.RecordBatch:
         """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
 
+        shard: its number.
+
         Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
         shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
 
@@ -273,7 +278,9 @@ class Dataset(NotSupported):
 
     @checked("Dataset.keys", samples=NUMBERS)
     def keys(self, samples: npt.ArrayLike) -> list[str]:
-        """The keys of samples, given by their numbers in the stored order of the whole set (the field "index").
+        """The keys of samples.
+
+        samples: their numbers in the stored order of the whole set (the field "index").
 
         Raises:
             ArgumentError: a number is out of range.

@@ -1,7 +1,6 @@
 """Copies a set from a URL into a local folder: complete, checked, and resumable after any interruption."""
 
 import asyncio
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from gpuload.disk.manifest import Manifest, ShardInfo
 from gpuload.errors import ArgumentError, FormatError, OutputError
 from gpuload.store.background import background
 from gpuload.store.hub import pinned
+from gpuload.store.locks import fcntl
 from gpuload.store.objects import NoSuchObjectError, Objects
 from gpuload.store.remote_set import read_manifest
 from gpuload.store.transfer import download

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ def check_system() -> Finding:
     said += platform.machine()
     data = {"gpuload": __version__, "python": platform.python_version(), "machine": platform.machine()}
     if not sys.platform.startswith("linux"):
-        return Finding("system", "broken", said, "gpuload needs Linux", data)
+        return Finding("system", "attention", said, "It is tested on Linux alone, and packing needs it", data)
     return Finding("system", "ok", said, data=data)
 
 
@@ -34,7 +33,7 @@ def check_cores() -> Finding:
         "affinity": affinity(),
         "quota": quota,
         "machine": whole,
-        "load": os.getloadavg()[0],
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     }
     said = f"{cores} of the machine's {whole} can be used"
     if quota is not None and quota < affinity():
@@ -87,7 +86,7 @@ def check_shared_memory() -> Finding:
     """Not for gpuload, but for what people run beside it."""
     try:
         found = os.statvfs(_SHARED_MEMORY)
-    except OSError:
+    except (OSError, AttributeError):
         return Finding("shared memory", "note", f"there is no {_SHARED_MEMORY}; gpuload needs none")
     total = found.f_frsize * found.f_blocks
     said = f"{size(total)} in {_SHARED_MEMORY}; gpuload needs none"
@@ -99,6 +98,10 @@ def check_shared_memory() -> Finding:
 
 def check_file_handles(needed: int = 0) -> Finding:
     """needed: by the shards of two windows, of which each has one."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return Finding("file handles", "note", "this system does not tell how many there may be")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     data = {"soft": soft, "hard": hard}
     limit = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} at a time"

@@ -28,6 +28,7 @@ _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 class Tokens(FieldSpec):
     """One-dimensional integer arrays of any length, as `PaddedTokens` of int64.
 
+    name: of the packed field.
     pad: the value with which shorter arrays are padded.
     max_length: L of every batch; longer arrays are cut off at their end. By default the longest array's length.
 

@@ -32,6 +32,7 @@ _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded,
 class Boxes(FieldSpec):
     """Boxes as `PaddedBoxes`, in pixels of the batch's images: moved by crop, resize and flips, and clipped.
 
+    name: of the packed field.
     format: "xyxy" (left, top, right, bottom), "xywh" (left, top, width, height) or "cxcywh" (centre, width, height).
         Coordinates are those of pixel edges: the box of a whole image is 0, 0, width, height.
     normalized: divides the coordinates by the width and height of the batch's images, so that they are in 0..1.

@@ -25,6 +25,7 @@ BACKGROUND = "background"  # the packer's name for the class of images without a
 class OneHot(FieldSpec):
     """A class as float32 (N, num_classes): 1 in the column of the sample's class, else 0.
 
+    name: of the packed field.
     background: gives column 0 to the class named "background" (which packing from XML assigns to images without an
         object) and to negative class numbers; the other classes follow in their order. There are then as many columns
         as classes, and one more if no class has that name. By default neither has a column, and their samples are rows

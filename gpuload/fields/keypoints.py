@@ -46,6 +46,7 @@ class Keypoints(FieldSpec):
     A point outside the image becomes invisible: its x, y and visibility are 0, as those of a point that was never
     labelled. A horizontal flip swaps left and right points, so that, for example, point 5 remains a left shoulder.
 
+    name: of the packed field.
     format: "xyv" (x, y, visibility: 0 not labelled or not in the image, 1 labelled but hidden, 2 visible) or "xy".
         Coordinates are measured from the upper left corner, as those of boxes: pixel 0 lies between 0 and 1.
     normalized: divides x and y by the width and height of the batch's images, so that they are in 0..1.

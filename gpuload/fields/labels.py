@@ -25,6 +25,7 @@ from gpuload.types import I64, ClassNames
 class MultiHot(FieldSpec):
     """Several labels as float32 (N, num_classes): 1 in the column of each class that a sample has, else 0.
 
+    name: of the packed field.
     num_classes: number of columns; by default the number of the field's named classes.
 
     Raises:

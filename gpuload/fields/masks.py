@@ -26,6 +26,7 @@ _GRAY = 0  # PNG colour type
 class Mask(FieldSpec):
     """A class number per pixel, uint8 (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
 
+    name: of the packed field.
     fill: the class number of pixels outside the image, where it is padded or rotated.
 
     Raises:

@@ -26,6 +26,7 @@ _NEGATED = either("True, False or a tuple of these, one for each number of the t
 class Target(FieldSpec):
     """Numbers to be predicted, float32 (N,) or (N, D).
 
+    name: of the packed field.
     negate_on_flip: whether the sign changes when the image is flipped left to right, as that of a steering angle must;
         one bool for all D numbers, or a tuple with one bool for each.
 

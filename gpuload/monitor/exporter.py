@@ -95,6 +95,8 @@ def prometheus(loaders: Any, port: int = _PORT, host: str = "127.0.0.1") -> Expo
     Each is labelled with its name: loader="train" where there is only one. On a machine with several ranks give each
     its own port, such as 9464 + LOCAL_RANK. A loader that was garbage collected is served no longer.
 
+    loaders: a loader, or a dict of several by name.
+    port: of the server; 0 takes a free one.
     host: the default is this machine alone. "0.0.0.0" serves whoever can reach it, without a password.
 
     Raises:

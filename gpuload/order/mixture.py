@@ -120,6 +120,7 @@ def _as_parts(value: Any) -> tuple[tuple[Any, float], ...]:
 def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches = "shuffled") -> Mixture:
     """Mixes data sets by weights: `mix([("shards/a", 0.7), ("shards/b", 0.3)])`.
 
+    parts: data sets, as packed folders, URLs or `Dataset`s, each with its weight; the weights are divided by their sum.
     batches: "shuffled", each position of a batch draws its data set at random; of any 4,096 samples that start at a
         multiple of 4,096, each data set gives exactly its share, rounded to whole samples. "stratified", each batch
         holds the shares: exactly where they are whole numbers of a batch of all ranks together, else rounded up or down

@@ -27,7 +27,8 @@ def pack(
 
     samples: dicts such as {"image": bytes, "label": "cat"}; `sources.samples.SampleSource` says what they may hold.
         They are iterated once, in order. Or a source.
-    out: a folder, or a URL such as "s3://bucket/set".
+    out: an empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there are
+        such splits.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.

@@ -224,6 +224,7 @@ class PackOptions:
     measure: approximate number of images from which mean and std are computed (see `plan.choose_measured`).
     engine, address: "local" processes, or "ray" on the cluster at this address (None: a running one, else a new one).
     resume: continue an interrupted run. append: add shards to a set. overwrite: replace a set.
+    encoding: how images are stored.
     """
 
     val: float = 0.0

@@ -13,6 +13,7 @@ An address that is not of a protected file is left to whoever handled SIGBUS bef
 import ctypes
 import mmap
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,12 @@ _engines: list[Any] = []  # keep compiled code alive
 
 
 def install() -> bool:
-    """Installs the handler; False where it cannot be compiled, so that SIGBUS ends the process.
+    """Installs the handler; False where it cannot be compiled or is not known, so that SIGBUS ends the process.
 
     Called again, it takes the place of a handler that was installed meanwhile, as `ray.init` does: 5 µs.
     """
+    if sys.platform != "linux":  # the layouts below are Linux's
+        return False
     libc = ctypes.CDLL(None)
     if not _engines:
         try:

@@ -12,18 +12,30 @@ import numpy as np
 from gpuload.read import bus_errors
 from gpuload.types import U8
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
+_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _open_libc() -> Any:
+    """The C library with mmap and munmap; None on a system where the process has none (Windows)."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    except (TypeError, AttributeError, OSError):
+        return None
+    return libc
+
+
+_libc = _open_libc()
 
 
 class MappedFile:
     """A file that is mapped as long as an array of its bytes exists.
 
     Python's own `mmap` keeps a file handle for each mapping, of which a process has 1,024 by default: a window of a
-    thousand shards would not fit.
+    thousand shards would not fit. It is used where the system has no other.
 
     owner: who asks `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: what `os.stat` said
         of the file.
@@ -33,10 +45,13 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, owner: object) -> None:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, _OPEN)
         try:
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size
+            if _libc is None and size:  # the array keeps the mapping, and that a file handle
+                self.data: U8 = np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_READ), np.uint8)
+                return
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -47,7 +62,7 @@ class MappedFile:
         if size:
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False
-        self.data: U8 = np.asarray(memory)
+        self.data = np.asarray(memory)
 
 
 class _Memory:

@@ -211,7 +211,8 @@ def _describe(path: Path, at: int) -> str:
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            os.pread(file.fileno(), 1, at)
+            file.seek(at)
+            file.read(1)
     except OSError as error:
         return f"{path}: cannot be read at byte {at:,} ({error.strerror}). Check the disk, or copy it again"
     if size <= at:

@@ -100,4 +100,5 @@ def _forget() -> None:
     _of_process.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_forget)

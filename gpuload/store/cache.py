@@ -10,7 +10,6 @@ Locks are those of `flock`, which end with the process that holds them, however 
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from gpuload.checks import PATH, Rule, as_text, as_whole, parse_size
 from gpuload.errors import ArgumentError, RemoteError
 from gpuload.store.interface import Lease
+from gpuload.store.locks import fcntl
 from gpuload.store.url import refuse_urls
 
 _ROOM = "gpuload-1"
@@ -271,6 +271,9 @@ def _locked(handle: int, kind: int) -> bool:
 
 def _allocate(handle: int, size: int) -> None:
     os.ftruncate(handle, 0)
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        os.ftruncate(handle, size)
+        return
     try:
         os.posix_fallocate(handle, 0, size)
     except OSError as error:

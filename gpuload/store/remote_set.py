@@ -7,7 +7,6 @@
 Where the server cannot be reached, the version that is here is taken.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -24,6 +23,7 @@ from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.cache import Cache
 from gpuload.store.hub import is_pinned, pinned
+from gpuload.store.locks import fcntl
 from gpuload.store.objects import NoRanges, NoSuchObjectError, Objects, Range, Unchanged
 from gpuload.store.transfer import RANGE_BYTES, WrongBytesError, download
 from gpuload.store.url import URL

@@ -151,7 +151,10 @@ def _by_chance(p: float, draws: Draws, op: Op, *args: float) -> Steps:
 
 @dataclass(frozen=True)
 class RandomGrayscale:
-    """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B."""
+    """With probability `p`, all three channels become 0.2989 R + 0.587 G + 0.114 B.
+
+    p: probability that an image is changed.
+    """
 
     p: float = 0.1
 
@@ -164,7 +167,11 @@ class RandomGrayscale:
 
 @dataclass(frozen=True)
 class RandomSolarize:
-    """With probability `p`, levels from `threshold` (0..255) on are inverted."""
+    """With probability `p`, levels from `threshold` on are inverted.
+
+    threshold: level, 0..255.
+    p: probability that an image is changed.
+    """
 
     threshold: float = 128
     p: float = 0.5
@@ -178,7 +185,11 @@ class RandomSolarize:
 
 @dataclass(frozen=True)
 class RandomPosterize:
-    """With probability `p`, only the highest `bits` (0..8) of each level are kept."""
+    """With probability `p`, only the highest `bits` of each level are kept.
+
+    bits: 0..8.
+    p: probability that an image is changed.
+    """
 
     bits: int
     p: float = 0.5
@@ -192,7 +203,11 @@ class RandomPosterize:
 
 @dataclass(frozen=True)
 class RandomAdjustSharpness:
-    """With probability `p`: `sharpness_factor` 0 blurs, 1 changes nothing, 2 doubles the sharpness."""
+    """With probability `p`, the sharpness is changed.
+
+    sharpness_factor: 0 blurs, 1 changes nothing, 2 doubles the sharpness.
+    p: probability that an image is changed.
+    """
 
     sharpness_factor: float
     p: float = 0.5
@@ -206,7 +221,10 @@ class RandomAdjustSharpness:
 
 @dataclass(frozen=True)
 class RandomAutocontrast:
-    """With probability `p`, each channel is stretched so that its levels reach from 0 to 255."""
+    """With probability `p`, each channel is stretched so that its levels reach from 0 to 255.
+
+    p: probability that an image is changed.
+    """
 
     p: float = 0.5
 
@@ -219,7 +237,10 @@ class RandomAutocontrast:
 
 @dataclass(frozen=True)
 class RandomEqualize:
-    """With probability `p`, the histogram of each channel is made even."""
+    """With probability `p`, the histogram of each channel is made even.
+
+    p: probability that an image is changed.
+    """
 
     p: float = 0.5
 
@@ -232,7 +253,10 @@ class RandomEqualize:
 
 @dataclass(frozen=True)
 class RandomInvert:
-    """With probability `p`, each level becomes 255 minus it."""
+    """With probability `p`, each level becomes 255 minus it.
+
+    p: probability that an image is changed.
+    """
 
     p: float = 0.5
 

@@ -28,6 +28,9 @@ _TRANSFORMS = several(
 class RandomApply:
     """torchvision's RandomApply: all of `transforms`, in their order, with probability `p`, else none.
 
+    transforms: of this module, without RandomErasing.
+    p: probability that they are applied.
+
     Raises:
         ArgumentError: no transforms, or others than gpuload's; a probability out of its range.
     """

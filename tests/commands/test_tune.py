@@ -238,6 +238,7 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     ):
         assert text in said
     written = json.loads(figures.read_text())
+    assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     best = written["settings"][0]
     assert best["images_per_s"] > 0 and best["batch_size"] == 16 and len(written["settings"]) >= 2
     found = load_tuning(data, written["device"], best["decoder"])

@@ -14,6 +14,7 @@ def test_it_times_whole_processes(packed: Path, tmp_path: Path, capsys: pytest.C
     options = ["--runs", "2", "--batch-size", "32", "--size", "32", "--json", str(record)]
     assert first_batch.main([str(packed / "train"), *options]) == 0
     found = json.loads(record.read_text())
+    assert record.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert len(found["runs"]) == 2
     assert "cores" in found["machine"][0]
     for run in found["runs"]:

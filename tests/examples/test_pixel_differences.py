@@ -25,11 +25,11 @@ def test_the_table_is_that_of_the_record() -> None:
 
 
 def test_the_promise_is_that_of_the_record() -> None:
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "loading.md").read_text().split())
     [promised] = re.findall(
-        r"inside an image within (\d+) of 255 levels of one another \((\d+) where it was decoded in full size\), along its "
-        r"edges within (\d+), 99.9 % of all values within (\d+)",
-        readme,
+        r"inside an image, decoded photos differ by at most (\d+) of 255 levels \((\d+) where the image was decoded in full "
+        r"size\), along its edges by at most (\d+), and 99.9 % of all values by at most (\d+)",
+        page,
     )
     assert [int(number) for number in promised] == [
         largest("native-dali-inside", "max", True),

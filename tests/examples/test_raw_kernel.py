@@ -85,7 +85,11 @@ def test_the_example_says_what_ran(packed: Path, tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().out
     assert "16 images on cpu: faded by NumPy, since there is no GPU" in said
     pixels = np.asarray(Image.open(picture)).astype(int)
-    assert pixels.shape == (64, 8 * 32, 3)
-    assert np.abs(pixels[:32] - pixels[32:]).max() > 20  # faded
+    caption = raw_kernel.CAPTION_PX
+    assert pixels.shape == (2 * (32 + caption), 8 * 32, 3)
+    above, below = pixels[: 32 + caption], pixels[32 + caption :]
+    assert np.abs(above[caption:] - below[caption:]).max() > 20  # faded
+    for part in (above, below):
+        assert part[:caption].min() < 100 and part[:3].min() == 255  # a caption, not cut off
     assert raw_kernel.main([str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err

@@ -25,4 +25,5 @@ def _keep_pipelines() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
 
 
-os.register_at_fork(after_in_child=_keep_pipelines)
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_keep_pipelines)

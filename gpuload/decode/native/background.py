@@ -51,4 +51,5 @@ def wait_for_all() -> None:
             compilation.wait()
 
 
-os.register_at_fork(before=wait_for_all)
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(before=wait_for_all)

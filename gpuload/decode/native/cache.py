@@ -4,7 +4,6 @@ numba's cache alone lets each of several processes compile the same functions, a
 full disk makes it raise. Here such a cache is only slower, and a damaged file is replaced.
 """
 
-import fcntl
 import functools
 import hashlib
 import logging
@@ -28,6 +27,8 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
+
+from gpuload.store.locks import fcntl
 
 _LOG = logging.getLogger(__name__)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"
@@ -78,6 +79,8 @@ def _temporary_folder() -> Path:
     Raises:
         OSError: it cannot be made, or belongs to somebody else.
     """
+    if not hasattr(os, "getuid"):  # Windows, where a user's temporary folder is private
+        raise OSError("this system has no user numbers")
     folder = Path(tempfile.gettempdir()) / f"gpuload-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -147,7 +150,7 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         path = f"{self._cache_file.index_path}.lock"
         try:
             self._impl.locator.ensure_cache_path()
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError:
             return False
         give_up = time.monotonic() + _MOST_WAIT_S

@@ -1,4 +1,4 @@
-"""The snippets of the README about watching a run, as they are written there."""
+"""The snippets of docs/waiting.md about TensorBoard, Weights & Biases and Prometheus, as they are written there."""
 
 import re
 import sys
@@ -12,8 +12,8 @@ from loaders import load
 
 import gpuload
 
-README = Path(__file__).parents[2] / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text().partition("\n## Watching a run\n")[2].partition("\n## ")[0], re.DOTALL)  # fmt: skip
+PAGE = Path(__file__).parents[2] / "docs" / "waiting.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text().partition("\n## TensorBoard")[2], re.DOTALL)
 
 
 class Recorder:

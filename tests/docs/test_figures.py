@@ -1,0 +1,95 @@
+"""The figures, diagrams and pictures of README and docs/ are those of the records and of the code."""
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documentation import diagrams, figures, pictures
+from PIL import Image
+from snippets import ROOT
+
+import gpuload.transforms
+from gpuload import batchwise
+
+RESULTS = ROOT / "tools" / "results"
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
+def test_the_tables_are_those_of_the_records(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"<!-- figures: ([\w-]+) -->", text)
+    assert text == figures.rewritten(text), "run `python tools/documentation/figures.py --write`"
+
+
+def test_a_changed_figure_is_noticed() -> None:
+    text = "<!-- figures: loaders -->\n| gpuload | 9,999 |\n<!-- end -->\n"
+    assert "9,999" not in figures.rewritten(text) and "**2,441**" in figures.rewritten(text)
+
+
+def record(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def test_figures_within_sentences() -> None:
+    performance = " ".join((ROOT / "docs" / "performance.md").read_text().split())
+    loaders = record("cpu-2-cores")
+    assert f"makes {loaders['ceiling']['images_per_s']:,.0f} images/s of the whole images" in performance
+    raw = [record(f"cpu-2-cores-{name}")["ceiling"]["images_per_s"] for name in ("128-px-raw", "64-px-raw")]
+    assert "makes {:,.0f} (128×128) and {:,.0f} (64×64)".format(*raw) in performance
+    read = {row["name"]: f"{row['images_per_s']:,.0f}" for row in record("cpu-2-cores-read-only")["loaders"]}
+    assert (
+        f"gpuload's reader {read['read-gpuload']} images/s, `fn.readers.webdataset` {read['read-dali']}" in performance
+    )
+    assert f"but {read['read-gpuload-dali']} where" in performance
+    scale, first = record("scale-100-million"), record("first-batch-million")
+    assert "first batch from a set of a million samples" in performance
+    assert f"waits {first['median_s']:.2f} s for its first batch" in performance
+    opened = f"{scale['open']['seconds']:.2f} s"
+    assert opened in performance and f"takes {opened}" in (ROOT / "docs" / "concepts.md").read_text()
+    assert f"takes {1000 * scale['order']['seconds']:.2f} ms" in performance
+
+
+def test_figures_of_the_recipe() -> None:
+    examples = " ".join((ROOT / "docs" / "examples.md").read_text().split())
+    for name in ("shapes", "digits"):
+        own, other = (record(f"recipe-{name}")[loader] for loader in ("gpuload", "DataLoader"))
+        accuracies = [100 * run["accuracies"][0] for run in (own, other)]
+        seconds = [run["runs"][0]["seconds"][-1] for run in (own, other)]
+        if name == "shapes":
+            assert f"{accuracies[0]:.1f}" == f"{accuracies[1]:.1f}"
+            assert f"both nets classify {accuracies[0]:.1f} % of the validation images correctly" in examples
+            assert "takes {:.0f} s with gpuload and {:.0f} s with the".format(*seconds) in examples
+            assert f"{seconds[1] / seconds[0]:.2f} times as long" in examples
+        else:
+            assert "they reach {:.1f} % and {:.1f} %".format(*accuracies) in examples
+            assert "training takes {:.0f} s and {:.0f} s".format(*seconds) in examples
+            assert round((accuracies[1] - accuracies[0]) / 100 * 359) == 3
+
+
+def test_the_diagrams_are_what_the_script_draws(tmp_path: Path) -> None:
+    assert diagrams.main(["--out", str(tmp_path)]) == 0
+    for name in diagrams.DRAWINGS:
+        assert (figures.ROOT / "docs" / "images" / f"{name}.svg").read_text() == (tmp_path / f"{name}.svg").read_text()
+        assert f'"docs/images/{name}.svg"' in (ROOT / "docs" / "concepts.md").read_text()
+
+
+def test_every_augmentation_has_a_picture() -> None:
+    shown = set(re.findall(r"images/augmentations/(\S+?)\.webp", (ROOT / "docs" / "augmentations.md").read_text()))
+    made = {path.stem for path in pictures.FOLDER.glob("*.webp")}
+    assert shown == made == {"drawing", *pictures.AUGMENTS, *pictures.BATCHWISE}
+    functions = {name for name in batchwise.__all__ if "Batch" not in name} - {"RandomChoice"}
+    assert made >= {*gpuload.transforms.__all__, *functions}
+    assert sum(path.stat().st_size for path in (ROOT / "docs").rglob("*.*")) < 2e6
+
+
+def test_the_pictures_are_what_the_code_makes() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pictures.pack(Path(folder))
+        for name in ("crop-random", "RandAugment", "CutMix"):
+            made = np.asarray(pictures.render(name, Path(folder))).astype(int)
+            with Image.open(pictures.FOLDER / f"{name}.webp") as image:
+                kept = np.asarray(image.convert("RGB")).astype(int)
+            assert np.abs(made - kept).mean() < 6, f"{name}: run `python tools/documentation/pictures.py`"

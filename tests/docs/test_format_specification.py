@@ -1,0 +1,164 @@
+"""docs/format.md: a set written by hand from the specification, with every kind of field, is verified and loaded."""
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import encode, photo
+from PIL import Image
+from snippets import ROOT
+
+import gpuload
+from gpuload.fields.registry import KINDS
+from gpuload.packing.verify import verify
+
+WIDTH, HEIGHT, SAMPLES = 40, 30, 6
+F4, LONG, TEXT = pa.float32(), pa.int64(), pa.large_string()
+
+
+def npy(array: np.ndarray) -> tuple[bytes, int]:
+    """The file, and where its elements begin."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue(), len(file.getvalue()) - array.nbytes
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def fields_of(number: int, kind: str) -> list[tuple[dict[str, Any], bytes, int, dict[str, tuple[pa.DataType, Any]]]]:
+    """For each field: its entry in the manifest, the member's content, where its data begins, and its columns."""
+    tokens, pixels = np.arange(number + 1, dtype=np.int64), np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)
+    raw, skip = npy(pixels)
+    array, header = npy(tokens)
+    box, points = [1.0, 2.5, 20.0, 22.0], [1.0, 2.0, 2.0, 3.5, 4.0, 1.0]
+    image = (raw, skip) if kind == "raw" else (encode(photo(number, WIDTH, HEIGHT)), 0)
+    return [
+        ({"name": "image", "kind": kind, "member": "npy" if kind == "raw" else "jpg"}, *image, {}),
+        ({"name": "label", "kind": "class", "member": "cls"}, b"1", 0, {"label": (LONG, 1)}),
+        ({"name": "caption", "kind": "caption", "member": "txt"}, "ö".encode(), 0, {"caption": (TEXT, "ö")}),
+        ({"name": "meta", "kind": "json", "member": "meta.json"}, b'{"a": 1}', 0, {"meta": (TEXT, '{"a": 1}')}),
+        ({"name": "angle", "kind": "target", "member": "angle.json"}, b"0.5", 0, {"angle": (F4, 0.5)}),
+        (
+            {"name": "xy", "kind": "target", "member": "xy.json", "size": 2},
+            b"[0.5, 2]",
+            0,
+            {"xy": (pa.list_(F4, 2), [0.5, 2.0])},
+        ),
+        (
+            {"name": "labels", "kind": "labels", "member": "labels.json", "classes": ["p", "q"]},
+            b"[0, 1]",
+            0,
+            {"labels": (pa.list_(LONG), [0, 1])},
+        ),
+        (
+            {"name": "boxes", "kind": "boxes", "member": "boxes.json", "classes": ["x"]},
+            json.dumps({"boxes": [box], "classes": [0]}).encode(),
+            0,
+            {"boxes": (pa.list_(pa.list_(F4, 4)), [box]), "boxes_class": (pa.list_(LONG), [0])},
+        ),
+        (
+            {"name": "keypoints", "kind": "keypoints", "member": "keypoints.json", "size": 2},
+            json.dumps([points]).encode(),
+            0,
+            {"keypoints": (pa.list_(pa.list_(F4, 6)), [points])},
+        ),
+        ({"name": "mask", "kind": "mask", "member": "mask.png"}, png(np.eye(HEIGHT, WIDTH, dtype=np.uint8)), 0, {}),
+        (
+            {"name": "tokens", "kind": "array", "member": "tokens.npy", "dtype": "<i8"},
+            array,
+            header,
+            {"tokens_shape": (pa.list_(pa.int32()), [number + 1])},
+        ),
+    ]
+
+
+def write(folder: Path, kind: str) -> None:
+    """One shard."""
+    folder.mkdir(parents=True)
+    samples = [(f"{number:08d}", fields_of(number, kind)) for number in range(SAMPLES)]
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for key, fields in samples:
+            for entry, content, *_ in fields:
+                member = tarfile.TarInfo(f"{key}.{entry['member']}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    with tarfile.open(folder / "a.tar") as tar:
+        places = {member.name: (member.offset_data, member.size) for member in tar}
+    types: dict[str, pa.DataType] = {"key": TEXT, "source": TEXT, "width": pa.int32(), "height": pa.int32()}
+    rows, lines = [], [f"v1.2 {SAMPLES}"]
+    for key, fields in samples:
+        row: dict[str, Any] = {"key": key, "source": "", "width": WIDTH, "height": HEIGHT}
+        words = []
+        for entry, _, begin, columns in fields:
+            offset, size = places[f"{key}.{entry['member']}"]
+            types |= {f"{entry['name']}_offset": LONG, f"{entry['name']}_bytes": LONG}
+            types |= {name: type_ for name, (type_, _) in columns.items()}
+            row |= {f"{entry['name']}_offset": offset + begin, f"{entry['name']}_bytes": size - begin}
+            row |= {name: value for name, (_, value) in columns.items()}
+            words.append(f"{entry['member']} {offset} {size} {key}.{entry['member']}")
+        rows.append(row)
+        lines.append(" ".join(words))
+    (folder / "a.idx").write_text("\n".join(lines) + "\n")
+    schema = pa.schema(list(types.items()))
+    with pa.OSFile(str(folder / "index.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as index:
+        index.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+    data = (folder / "a.tar").read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    identity = json.dumps([1, [[SAMPLES, len(data), digest]]])
+    manifest = {
+        "format": "gpuload",
+        "version": 1,
+        "fingerprint": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "shards": [{"name": "a.tar", "samples": SAMPLES, "bytes": len(data), "sha256": digest}],
+        "fields": [entry for entry, *_ in samples[0][1]],
+        "classes": ["a", "b"],
+        "width": WIDTH,
+        "height": HEIGHT,
+        "image_bytes": 10_000,
+        "mean": None,
+        "std": None,
+        "pixels_from": 0,
+        "packing": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", ["image", "raw"])
+def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "train", kind)
+    assert verify(tmp_path / "train", 1) == []
+    names = [entry["name"] for entry, *_ in fields_of(0, kind)]
+    asked = [gpuload.Tokens("tokens") if name == "tokens" else name for name in names]
+    augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8")
+    with gpuload.DaliIterator(
+        tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False, device="cpu", output_dict=True
+    ) as loader:
+        (batch,) = loader
+    assert list(batch) == names
+    if kind == "raw":
+        assert batch["image"][:, 0, 0, 0].tolist() == [40 * number for number in range(SAMPLES)]
+    assert batch["label"].tolist() == [1] * SAMPLES and batch["caption"] == ["ö"] * SAMPLES
+    assert batch["meta"] == [{"a": 1}] * SAMPLES and batch["xy"].tolist() == [[0.5, 2.0]] * SAMPLES
+    assert batch["labels"].tolist() == [[1, 1]] * SAMPLES
+    assert batch["boxes"].boxes[:, 0].tolist() == [[1, 2.5, 20, 22]] * SAMPLES
+    assert batch["keypoints"].keypoints[0, 0].tolist() == [[1, 2, 2], [3.5, 4, 1]]
+    assert batch["mask"][0].tolist() == np.eye(HEIGHT, WIDTH, dtype=np.uint8).tolist()
+    assert batch["tokens"].lengths.tolist() == list(range(1, SAMPLES + 1))
+
+
+def test_every_kind_is_in_the_table() -> None:
+    text = (ROOT / "docs" / "format.md").read_text()
+    for kind, found in KINDS.items():
+        assert f"\n| `{kind}` | " in text
+        assert kind in {entry["kind"] for entry, *_ in fields_of(0, "raw")} | {"image"}, "a kind that is not written"
+        assert found.name == kind

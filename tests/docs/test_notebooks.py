@@ -1,0 +1,45 @@
+"""examples/notebooks: they are what their text says, and each of them runs from beginning to end."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from snippets import ROOT
+
+FOLDER = ROOT / "examples" / "notebooks"
+
+
+def load_script() -> Any:
+    spec = importlib.util.spec_from_file_location("make_notebooks", FOLDER / "make.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+
+
+def test_they_are_what_the_script_makes() -> None:
+    made = load_script().texts()
+    assert sorted(made) == NAMES and len(NAMES) == 4
+    for name, text in made.items():
+        assert (FOLDER / name).read_text() == text, "run `python examples/notebooks/make.py`"
+        assert all(not cell.get("outputs") for cell in json.loads(text)["cells"])
+
+
+@pytest.mark.filterwarnings("ignore:Jupyter is migrating its paths:DeprecationWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    nbformat.validate(notebook)
+    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    run = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in run] == list(range(1, len(run) + 1))

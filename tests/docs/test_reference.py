@@ -1,0 +1,107 @@
+"""The reference: every public name is in it, with every parameter, and an example that the page runs."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from documentation import commands
+from documentation.parameters import with_sections
+from snippets import ROOT, blocks
+
+import gpuload
+from gpuload import batchwise, monitor, transforms
+from gpuload.corrupt import CorruptSample, Report
+from gpuload.hand_over import Timing
+from gpuload.monitor import Metrics
+from gpuload.packing.options import Encoding, PackOptions
+
+TEXT = (ROOT / "docs" / "reference.md").read_text()
+ROOMS = {"": gpuload, "transforms.": transforms, "batchwise.": batchwise}
+
+
+def public() -> dict[str, Any]:
+    found = {f"{room}{name}": getattr(module, name) for room, module in ROOMS.items() for name in module.__all__}
+    found |= {"monitor.prometheus": monitor.prometheus, "monitor.Metrics": Metrics, "Timing": Timing}
+    found |= {"Report": Report, "CorruptSample": CorruptSample, "PackOptions": PackOptions, "Encoding": Encoding}
+    return {name: value for name, value in found.items() if not inspect.ismodule(value)}
+
+
+def described(value: Any, names: set[str]) -> set[str]:
+    return set(re.findall(r"^    (\w+): \S", with_sections(inspect.getdoc(value) or "", names), re.MULTILINE))
+
+
+def parameters(value: Any) -> set[str]:
+    return set(inspect.signature(value).parameters) - {"self"}
+
+
+# What is constructed for the user, or takes anything.
+NOT_CALLED = {"Mixture", "batchwise.BatchTransform"}
+
+
+def signatures() -> Iterator[tuple[str, Any]]:
+    """Public classes and functions, and the methods that the reference shows."""
+    for name, value in public().items():
+        if name in NOT_CALLED or (inspect.isclass(value) and issubclass(value, Exception)):
+            continue
+        yield name, value
+        if name in ("DaliIterator", "Dataset", "Augment"):
+            hidden = {"draw", "stored_samples", "open_store", "require_field"}
+            for method, function in vars(value).items():
+                if not method.startswith("_") and inspect.isfunction(function) and method not in hidden:
+                    yield f"{name}.{method}", function
+
+
+@pytest.mark.parametrize("value", [pytest.param(value, id=name) for name, value in signatures()])
+def test_every_parameter_is_described(value: Any) -> None:
+    names = parameters(value)
+    assert names - described(value, names) == set()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    for name in public():
+        assert re.search(
+            rf"^::: gpuload\.(?:\w+\.)*{name}$|members: .*\b{name.rpartition('.')[2]}\b", TEXT, re.MULTILINE
+        ), name
+
+
+def test_every_public_name_has_an_example() -> None:
+    code = "".join(block.text for block in blocks(TEXT) if block.language == "python" and not block.not_run)
+    for name, value in public().items():
+        if inspect.isclass(value) and issubclass(value, Exception):
+            continue  # the page of questions and errors has examples
+        if name not in (
+            "Mixture",
+            "Timing",
+            "Report",
+            "CorruptSample",
+            "PackOptions",
+            "Encoding",
+            "monitor.prometheus",
+        ):
+            assert name.rpartition(".")[2] in code or name in ("batchwise.BatchForm", "batchwise.BatchTransform"), name
+
+
+def test_lines_become_sections() -> None:
+    text = "What it is.\n\nsize: in pixels,\n    of a side. a, b: two\n    of them. note: not one.\n\nRaises:\n    ValueError: no."
+    assert with_sections(text, {"size", "a", "b"}).splitlines() == [
+        "What it is.",
+        "",
+        "",
+        "Args:",
+        "    size: in pixels, of a side.",
+        "    a: two of them. note: not one.",
+        "    b: see `a`.",
+        "",
+        "",
+        "Raises:",
+        "    ValueError: no.",
+    ]
+    assert with_sections("Nothing: here", {"size"}) == "Nothing: here"
+
+
+def test_the_page_of_commands_is_what_help_prints() -> None:
+    """But for white space, which differs between versions of Python."""
+    written = (ROOT / "docs" / "command-line.md").read_text()
+    assert written.split() == commands.page().split(), "run `python tools/documentation/commands.py`"

@@ -1,0 +1,122 @@
+"""What a release consists of: the contents of wheel and sdist, its files for hosts, and the Dockerfile."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gpuload
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the sdist, built by the backend that pyproject.toml names."""
+    pytest.importorskip("hatchling")
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+
+
+def tracked(folder: str) -> set[str]:
+    found = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip("not a clone")
+    return {name for name in found.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[0]) as wheel:
+        names = set(wheel.namelist())
+    info = f"gpuload-{gpuload.__version__}.dist-info"
+    assert {name for name in names if not name.startswith(info)} >= tracked("gpuload")
+    assert {name.split("/")[0] for name in names} == {"gpuload", info}
+    assert {"gpuload/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
+    assert not [name for name in names if re.search(r"\.(pyc|nbi|nbc)$|__pycache__", name)]
+
+
+def test_the_sdist_holds_all_that_its_tests_need(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("gpuload", "tests", "tools", "examples", "docs", ".github"):
+        assert tracked(folder) <= names, folder
+    top = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml"}
+    assert top | {"CITATION.cff", "Dockerfile", "PKG-INFO"} <= names
+
+
+def test_an_index_can_show_what_was_built(built: tuple[Path, Path]) -> None:
+    pytest.importorskip("twine")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout + done.stderr
+
+
+def test_the_files_for_a_host_can_be_parsed() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == gpuload.__version__ and citation["license"] == "Apache-2.0"
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text())
+        if path.name != "config.yml":
+            assert {"name", "description", "body"} <= form.keys()
+            assert all(part["type"] in ("markdown", "textarea", "input", "dropdown") for part in form["body"])
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text())
+        assert workflow["permissions"] == {"contents": "read"} and workflow[True]  # YAML takes `on` for a boolean
+        for job in workflow["jobs"].values():
+            for step in job["steps"]:
+                for script in re.findall(
+                    r"(?:bash|python\"?) \"?(?:\$GITHUB_WORKSPACE/)?(tools/\S+?)\"?$", step.get("run", ""), re.M
+                ):
+                    assert (ROOT / script).exists(), script
+
+
+INSTRUCTIONS = {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "ENTRYPOINT"}
+
+
+def test_the_dockerfile() -> None:
+    """Its instructions, the files that it copies, and the extras that it installs. hadolint is not on the index."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    assert {line[0] for line in lines} <= INSTRUCTIONS
+    assert [rest.split(" AS ")[1] for word, rest in lines if word == "FROM"] == ["base", "cpu", "cuda"]
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    project = (ROOT / "pyproject.toml").read_text()
+    for word, rest in lines:
+        if word == "COPY":
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists() and f"!{source}" in ignored, source
+        if word == "RUN":
+            assert subprocess.run(["bash", "-n", "-c", rest], capture_output=True).returncode == 0
+            for extra in re.findall(r"\.\[([\w,]+)\]", rest):
+                assert all(f"\n{name} = [" in project for name in extra.split(","))
+        if word == "ENTRYPOINT":
+            assert json.loads(rest)[:2] == ["python", "-m"]
+    users = [number for number, (word, _) in enumerate(lines) if word == "USER"]
+    ends = [number for number, (word, _) in enumerate(lines) if word == "ENTRYPOINT"]
+    assert len(users) == 2 and all(user < end for user, end in zip(users, ends, strict=True))  # nothing runs as root
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "gpuload" / "py.typed").read_text() == ""
+
+
+def test_check_wheel(tmp_path: Path) -> None:
+    """Here gpuload is not installed, but found by the path of the tests."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "check_wheel.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loaded 4 batches" in done.stdout and "all is well" in done.stdout

@@ -1,0 +1,48 @@
+"""Tries an installed gpuload as a new user would: packs a few images, verifies them, and loads them if torch is there.
+
+    python tools/check_wheel.py
+
+Run it outside of the clone, with the Python of the environment that gpuload was installed into. It prints what it did,
+and exits with 1 if something does not work.
+"""
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args(arguments)
+
+    import numpy as np
+    from PIL import Image
+
+    import gpuload
+
+    print(f"gpuload {gpuload.__version__} in {Path(gpuload.__file__).parent}, Python {sys.version.split()[0]}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rng = np.random.default_rng(0)
+        for number in range(32):
+            path = folder / "photos" / "ab"[number % 2] / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(path)
+        for command in (["pack", "photos", "shards"], ["verify", "shards"], ["info", "shards/train"]):
+            if subprocess.run([sys.executable, "-m", "gpuload", *command], cwd=folder).returncode:
+                return 1
+        if importlib.util.find_spec("torch") is None:
+            print("torch is not installed: packing works, loading was not tried")
+            return 0
+        with gpuload.DaliIterator(folder / "shards" / "train", 8, augment=gpuload.Augment(32), device="cpu") as loader:
+            shapes = [tuple(images.shape) for images, _ in loader]
+            print(loader)
+    print(f"loaded {len(shapes)} batches")
+    return 0 if shapes == [(8, 3, 32, 32)] * 4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

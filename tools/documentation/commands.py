@@ -1,0 +1,43 @@
+"""Writes docs/command-line.md: the help of each command, as argparse prints it.
+
+python tools/documentation/commands.py
+"""
+
+import argparse
+import os
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+from gpuload import cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+HEAD = """# Command line
+
+`python -m gpuload COMMAND`, or `gpuload COMMAND` once it is installed. This page is made by
+`tools/documentation/commands.py` from what `--help` prints.
+"""
+
+
+def helps() -> dict[str, str]:
+    """The help of each command, 88 columns wide."""
+    parsers: dict[str, argparse.ArgumentParser] = {}
+
+    def note(self: argparse.ArgumentParser, *arguments: object, **keywords: object) -> argparse.Namespace:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers.update(action.choices)
+        raise SystemExit(0)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", note), suppress(SystemExit):
+        cli.main(["info", "."])
+    with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
+        return {name: parser.format_help() for name, parser in parsers.items()}
+
+
+def page() -> str:
+    return HEAD + "".join(f"\n## {name}\n\n```text\n{text.rstrip()}\n```\n" for name, text in helps().items())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

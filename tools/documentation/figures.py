@@ -1,0 +1,151 @@
+"""Writes the measured figures of README and docs/performance.md, from the records in tools/results.
+
+    python tools/documentation/figures.py           # prints what would change
+    python tools/documentation/figures.py --write
+
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `tests/docs/test_figures.py` compares both files
+with the records.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "tools" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+_TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+NAMES = {
+    "spdl": "SPDL, its FFmpeg",
+    "mosaic": "MosaicML Streaming",
+    "webdataset": "webdataset",
+    "torch": "DataLoader + Pillow",
+    "spdl-opencv": "SPDL + simplejpeg, OpenCV",
+    "opencv": "DataLoader + simplejpeg, OpenCV",
+    "litdata": "LitData",
+    "ffcv": "FFCV",
+    "gpuload-dali": 'gpuload, `decoder="dali"`',
+    "dali": "DALI by hand",
+    "gpuload": "**gpuload**",
+    "torch-raw": "DataLoader over `np.memmap`",
+}
+OTHER_IMAGES = {
+    "256-px": "the same stored at 256 pixels",
+    "12-megapixels": "12 megapixels, batches of 8",
+    "128-px-jpeg": "JPEGs of 128×128, batches of 256",
+    "64-px-jpeg": "JPEGs of 64×64, batches of 256",
+    "128-px-raw": "pixels of 128×128, batches of 256",
+    "64-px-raw": "pixels of 64×64, batches of 256",
+}
+
+
+def record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def rate(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{row['images_per_s']:,.0f}"
+
+
+def by_name(name: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in record(name)["loaders"]}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+
+
+def short() -> str:
+    """README's: rates and ratios, the fastest first."""
+    rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
+    return table(
+        ["loader", "images/s", "times the DataLoader", "memory", "resumes in mid-epoch after"],
+        [
+            [
+                NAMES[row["name"]],
+                f"**{rate(row)}**" if row["name"] == "gpuload" else rate(row),
+                f"{row['ratio']:.2f}",
+                f"{row['memory_bytes'] / 1e6:,.0f} MB",
+                f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def long() -> str:
+    """All columns."""
+    rows = sorted(by_name("cpu-2-cores").values(), key=lambda row: -row["images_per_s"])
+    return table(
+        ["loader", "images/s", "min–max", "times the DataLoader", "CPU s per 1,000", "memory", "first batch", "resume"],
+        [
+            [
+                NAMES[row["name"]],
+                rate(row),
+                f"{row['images_per_s_min']:,.0f}–{row['images_per_s_max']:,.0f}",
+                f"{row['ratio']:.2f}",
+                f"{row['cpu_s_per_1000']:.2f}",
+                f"{row['memory_bytes'] / 1e6:,.0f} MB",
+                f"{row['first_batch_s']:.2f} s",
+                f"{row['resume_s']:.2f} s" + (" †" if row["resumes"] == "reads again" else ""),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def other_images() -> str:
+    columns = ("gpuload", "ffcv", "dali", "opencv", "torch")
+    rows = []
+    for name, what in OTHER_IMAGES.items():
+        found = by_name(f"cpu-2-cores-{name}")
+        cells = [rate(found.get(column)) for column in columns]
+        if "torch-raw" in found:
+            cells[-1] = f"{rate(found['torch-raw'])} (`np.memmap`)"
+        rows.append([what, f"**{cells[0]}**", *cells[1:]])
+    return table(["images", "gpuload", "FFCV", "DALI", "DataLoader, OpenCV", "DataLoader, Pillow"], rows)
+
+
+def packing() -> str:
+    rates = record("pack-2-cores")["folders"][0]["rates"]
+    what = {
+        "keep, header checks": "`--check header`",
+        "GNU tar": "GNU tar of the same files",
+        "keep, full checks": "decoding each image to check it (the default)",
+        "libjpeg-turbo decode": "libjpeg-turbo decoding alone",
+        "keep, 1 worker": "the default, with one worker",
+        "jpeg --size 256": "`--encode jpeg --size 256`",
+        "ShardWriter and Pillow, 256": "the same with Pillow and webdataset's ShardWriter, on one core",
+    }
+    rows = [[text, f"{sorted(rates[name])[len(rates[name]) // 2]:,.0f}"] for name, text in what.items()]
+    return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)
+
+
+TABLES = {"loaders": short, "all-loaders": long, "other-images": other_images, "packing": packing}
+
+
+def rewritten(text: str) -> str:
+    """The page with its tables as they are in the records."""
+    return _TABLE.sub(lambda found: f"<!-- figures: {found[1]} -->\n{TABLES[found[1]]()}\n<!-- end -->", text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the files")
+    options = parser.parse_args(arguments)
+    for page in PAGES:
+        before, after = page.read_text(), rewritten(page.read_text())
+        if before != after:
+            print(f"{page.relative_to(ROOT)} changes")
+            if options.write:
+                page.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

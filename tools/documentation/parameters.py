@@ -1,0 +1,69 @@
+"""An extension of griffe that finds the parameters in gpuload's docstrings, for the reference in docs/.
+
+The docstrings describe a parameter in a line `name: what it is`, or `name, other: what they are`, whose continuation is
+indented. griffe's parser knows such lines below a head `Args:` only, so the extension moves them there. mkdocs.yml
+names it.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import griffe
+
+_ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
+# A further entry in the same line, after the end of a sentence.
+_NEXT = re.compile(r"(?<=\.) (\w+(?:, \w+)*): ")
+
+
+def with_sections(text: str, names: Collection[str]) -> str:
+    """The docstring with its lines about these parameters below a head `Args:`, which takes the place of the first."""
+    kept: list[str] = []
+    entries: list[str] = []
+    place = None
+    lines = text.splitlines()
+    at = 0
+    while at < len(lines):
+        found = _ENTRY.match(lines[at])
+        if not found or not set(found[1].split(", ")) <= set(names):
+            kept.append(lines[at])
+            at += 1
+            continue
+        place = len(kept) if place is None else place
+        described = [found[2]]
+        at += 1
+        while at < len(lines) and lines[at].startswith("    "):
+            described.append(lines[at].strip())
+            at += 1
+        for several, what in _split(found[1], " ".join(described), names):
+            for number, name in enumerate(several):
+                entries.append(f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}")
+    if place is None:
+        return text
+    return "\n".join([*kept[:place], "", "Args:", *entries, "", *kept[place:]])
+
+
+def _split(first: str, text: str, names: Collection[str]) -> Iterator[tuple[list[str], str]]:
+    """The entries in a text that begins with that of `first`: names, and what they are."""
+    parts = _NEXT.split(text)
+    several, what = first.split(", "), parts[0]
+    for more, rest in zip(parts[1::2], parts[2::2], strict=True):
+        if set(more.split(", ")) <= set(names):
+            yield several, what
+            several, what = more.split(", "), rest
+        else:
+            what += f" {more}: {rest}"
+    yield several, what
+
+
+class ParametersExtension(griffe.Extension):
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring is None or not isinstance(obj, griffe.Class | griffe.Function):
+            return
+        try:
+            names = {parameter.name.lstrip("*") for parameter in obj.parameters} - {"self", "cls"}
+        except (AttributeError, KeyError):
+            names = set()
+        if isinstance(obj, griffe.Class):  # of a NamedTuple or dataclass
+            names |= set(obj.attributes)
+        obj.docstring.value = with_sections(obj.docstring.value, names)
