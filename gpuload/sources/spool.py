@@ -161,7 +161,12 @@ class _Spool:
             if hasattr(value, "getexif"):  # a PIL image
                 kept = ("RGB", "L", "RGBA", "I;16", "F") if self.as_stored else ("RGB", "L")
                 value = np.asarray(value if kind != "image" or value.mode in kept else value.convert("RGB"))
-            array = np.asarray(value)
+            try:
+                array = np.asarray(value)
+            except (ValueError, TypeError, OverflowError) as error:  # such as lists within lists, 65 deep
+                raise SourceError(
+                    f"{self.title}: sample {number}: its {kind} is no array ({error}). Give numbers"
+                ) from None
             if kind == "image":
                 array = image_array(array, None if self.as_stored else 1.0)
             if array.dtype.hasobject:

@@ -148,15 +148,18 @@ def _is_plain(data: U8) -> bool:
     """Whether a JPEG is gray or RGB, and upright as it is stored. Exif data are among the first segments.
 
     Raises:
-        ValueError: it is no JPEG.
+        ValueError: it is no JPEG, or its Exif data cannot be read.
     """
     _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     if colorspace in ("CMYK", "YCCK"):
         return False
     if b"Exif\0\0" not in data.tobytes():
         return True
-    with Image.open(io.BytesIO(data.tobytes())) as image:
-        return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
+    try:
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
+    except Exception as error:  # Pillow raises many kinds
+        raise ValueError(f"its Exif data cannot be read: {error}") from None
 
 
 def _size_of_jpeg(data: U8) -> HeightWidth:
