@@ -15,8 +15,17 @@ from PIL import Image
 import gpuload
 from gpuload.augment import Augment
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
+from gpuload.order.global_batches import Part
 from gpuload.packing.verify import verify
-from gpuload.transforms import ColorJitter, RandAugment, RandomApply, RandomErasing, RandomGrayscale, RandomSolarize
+from gpuload.transforms import (
+    ColorJitter,
+    RandAugment,
+    RandomApply,
+    RandomErasing,
+    RandomGrayscale,
+    RandomRotation,
+    RandomSolarize,
+)
 
 COUNT, WIDTH, HEIGHT = 9, 24, 18
 
@@ -201,6 +210,21 @@ def test_transforms_of_each_channel_and_erasing_work_on_gray_and_rgba(sets: dict
     assert (levels == 0).any()
 
 
+@pytest.mark.parametrize("name", ["L", "RGBA"])
+def test_padding_and_warps_are_those_of_rgb_in_each_channel(sets: dict[str, Path], name: str) -> None:
+    """Turned by 180 degrees and padded: what comes out can be told from the pixels that were packed."""
+    options: dict[str, Any] = {"dtype": "uint8", "flip": 0, **constants(name)}
+    pixels = np.stack([CASES[name].pixels(number) for number in range(COUNT)]).transpose(0, 3, 1, 2)
+    half_turn = RandomRotation((180, 180), fill=9)
+    turned = Augment((HEIGHT, WIDTH), crop="none", transforms=[half_turn], **options)
+    padded = Augment((HEIGHT + 4, WIDTH), crop=gpuload.RandomCrop((0, 2), fill=7), **options)
+    for decoder in ("native", "dali", "both"):
+        np.testing.assert_array_equal(images_of(sets[name], turned, decoder), pixels[:, :, ::-1, ::-1])
+        found = images_of(sets[name], padded, decoder)
+        np.testing.assert_array_equal(found[:, :, 2:-2], pixels)
+        assert (found[:, :, :2] == 7).all() and (found[:, :, -2:] == 7).all()
+
+
 def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -> None:
     augment = Augment(12, **constants("float32x5"))
     with load(
@@ -264,6 +288,15 @@ def test_rgb_becomes_gray_and_gray_rgb(packed: Path, sets: dict[str, Path], deco
             {"transforms": [RandomErasing(value="random")], "mean": (0,), "std": (1,)},
             r"RandomErasing\(value='random'\)",
         ),
+        ("L", {"transforms": [RandomRotation(9, fill=(1, 2, 3))], "dtype": "uint8"}, "RandomRotation.*is for RGB"),
+        (
+            "I;16",
+            {"transforms": [RandomRotation(9)], "mean": (0,), "std": (1,)},
+            "RandomRotation: .*channels of 8 bits",
+        ),
+        ("L", {"crop": gpuload.RandomCrop(2, padding_mode="edge")}, r"RandomCrop\(padding_mode='edge'\): is for RGB"),
+        ("L", {"crop": gpuload.RandomCrop(2, fill=(1, 2, 3))}, r"RandomCrop\(fill=\(1, 2, 3\)\): is for RGB"),
+        ("L", {"function": lambda sample, rng: sample["image"]}, r"Augment\(function\): functions get RGB, and the im"),
         (
             "RGBA",
             {"mode": "RGB"},
@@ -314,7 +347,7 @@ def test_pixels_on_their_way_to_a_gpu_are_the_same(sets: dict[str, Path]) -> Non
         stored = Stored(pixels=pixels, source=pixels, plain=True)
         form = augment.form.fitted(pixels)
         uploading = open_uploading((form,), stored, None, batch_size=4, num_threads=1, prefetch=1)
-        batches = loader._reader.batches(iter([(0, 4, 4), (4, 8, 8), (8, 9, 9)]), (augment,))
+        batches = loader._reader.batches(iter([Part(0, 4, 4), Part(4, 8, 8), Part(8, 9, 9)]), (augment,))
         found = torch.cat([decoded.images[0] for _, decoded in uploading.decode(batches)]).numpy()
         uploading.close()
         loader.close()

@@ -214,6 +214,7 @@ def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: st
         ({"batch_size": 200}, "larger than .* so an epoch has no batch"),
         ({"buckets": [(16, 16), (16, 16)]}, r"\(16, 16\) is there twice"),
         ({"buckets": 16}, r"DaliIterator\(buckets=16\): expected \(height, width\) pairs"),
+        ({"lanes": 2}, r"DaliIterator\(buckets, lanes=2\): a batch of one size holds samples of any lanes"),
         ({"weights": np.ones(COUNT), "drop_last": False}, "with balance or weights each epoch has other samples"),
         ({"batch_transforms": [gpuload.batchwise.CenterHole(12)], "fields": ("image",)}, "CenterHole"),
     ],

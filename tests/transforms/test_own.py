@@ -9,7 +9,7 @@ import torch
 from loaders import drain, load, world
 
 from gpuload import ArgumentError, Augment
-from gpuload.transforms import ColorJitter, PixelTransform, RandAugment, RandomApply, own
+from gpuload.transforms import ColorJitter, PixelTransform, RandAugment, RandomApply, RandomRotation, own
 from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.steps import Steps
 
@@ -55,6 +55,14 @@ def test_it_combines_with_others(packed: Path) -> None:
     with_transforms(packed, ColorJitter(0.4), Darken(), RandAugment(), Darken())
 
 
+def test_boxes_and_warps_know_that_it_moves_nothing(packed: Path) -> None:
+    turn = RandomRotation((180, 180))
+    before, after = with_transforms(packed, Darken(), turn), with_transforms(packed, turn, Darken())
+    assert (with_transforms(packed, Darken()).flip(2, 3) == before).all()
+    assert not (before == after).all()  # other numbers were drawn
+    assert (with_transforms(packed, turn).flip(2, 3) - with_transforms(packed) == 0).all()
+
+
 def test_its_numbers_are_those_of_the_sample(packed: Path) -> None:
     options: dict[str, Any] = {
         "augment": Augment(12, dtype="uint8", transforms=[Darken(), DarkenLess()]),
@@ -94,9 +102,9 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
         with_transforms(packed, Smaller())
     with pytest.raises(TypeError, match="abstract"):
         PixelTransform()  # type: ignore[abstract]
-    for numbers in ((), (np.zeros(3), np.zeros(4)), (1.0,), tuple(np.zeros(2) for _ in range(10))):
+    for numbers in ((), (np.zeros(3), np.zeros(4)), (1.0,), tuple(np.zeros(2) for _ in range(13))):
         with pytest.raises(
-            ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 9, each \(N,\)"
+            ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12, each \(N,\)"
         ):
             Darken().steps(*numbers)
     monkeypatch.setattr(own, "_LAST", own._FIRST)
