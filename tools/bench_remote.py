@@ -1,6 +1,7 @@
 """Measures loading from URLs against what it could be at best, each pair in one run on one machine.
 
-    python tools/bench_remote.py FOLDER [--only download,warm,limited,first,ranks] [--json FILE]
+    python tools/bench_remote.py FOLDER
+    python tools/bench_remote.py FOLDER --only download,first --json figures.json
 
 Makes sets of synthetic images in FOLDER (1.2 GB, kept for the next run), serves them by HTTP from a process of its own,
 and prints a table:

@@ -157,7 +157,10 @@ class Augment:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     def for_size(self, size: HeightWidth) -> "Augment":
-        """The same with this output size."""
+        """The same with another output size.
+
+        size: (height, width) in pixels.
+        """
         return replace(self, size=size)
 
     @property

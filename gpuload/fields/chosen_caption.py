@@ -32,6 +32,7 @@ class Captions(FieldSpec):
     tokenizer: called with the list of N texts, in the thread that reads batches ahead of the decoder. It returns an
         array or a tensor of N rows, a list of N, or a dict of these, such as transformers' tokenizers do; arrays are
         handed over on the batch's device.
+    empty: the text that stands for a caption that is left out.
 
     Raises:
         ArgumentError: dropout outside of 0..1. When bound: the field is of another kind. While iterating: the tokenizer

@@ -58,6 +58,10 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "crop-center": augment(crop="center"),
     "crop-none": augment(crop="none"),
     "crop-pad_or_crop": gpuload.Augment((210, 210), crop="pad_or_crop", dtype="uint8", fill=128),
+    "crop-cover": augment(crop="cover"),
+    "RandomCrop": gpuload.Augment(
+        (180, 240), crop=gpuload.RandomCrop(40, padding_mode="reflect"), flip=0, dtype="uint8"
+    ),
     "flip": augment(crop="none", flip=0.5),
     "vertical_flip": augment(crop="none", vertical_flip=0.5),
     "ColorJitter": whole(T.ColorJitter(0.4, 0.4, 0.4, 0.1)),
@@ -69,6 +73,9 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "RandomAutocontrast": whole(T.ColorJitter(contrast=(0.4, 0.4)), T.RandomAutocontrast(p=0.5)),
     "RandomInvert": whole(T.RandomInvert(p=0.5)),
     "RandomAdjustSharpness": whole(T.RandomAdjustSharpness(4, p=0.5)),
+    "RandomRotation": whole(T.RandomRotation(30, "bilinear", fill=128)),
+    "RandomAffine": whole(T.RandomAffine(0, (0.2, 0.2), (0.7, 1.1), 15, "bilinear", fill=128)),
+    "RandomPerspective": whole(T.RandomPerspective(0.5, p=0.75, fill=128)),
     "RandomErasing": whole(T.RandomErasing(p=0.75)),
     "RandomApply": whole(T.RandomApply([T.GaussianBlur(9, 2.0), T.RandomGrayscale(p=1)], p=0.5)),
     "RandAugment": whole(T.RandAugment()),
