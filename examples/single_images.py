@@ -86,7 +86,7 @@ def train_epoch(loader: gpuload.DaliIterator, net: nn.Module, every: int) -> dic
         if number % 64 == 1:
             of_shards = max(of_shards, measure.mapped_bytes(loader.dataset.folder))
         if number % every == 0 or number == len(loader):
-            ms = " ".join(f"{1000 * seconds:6.1f} ms" for seconds in timing)
+            ms = " ".join(f"{1000 * seconds:6.1f} ms" for seconds in (timing.read_s, timing.decode_s, timing.wait_s))
             print(f"{number:>6} {ms} {measure.in_bytes(measure.memory().own):>11} {loss.item():6.2f}", flush=True)
     elapsed = time.perf_counter() - begun
     return {

@@ -5,6 +5,7 @@ They may be killed at any time: each has a pipe of its own, and no lock is share
 
 import ctypes
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -44,7 +45,8 @@ def start_process(
     for attempts_left in reversed(range(_START_ATTEMPTS)):
         ensure()
         pipe, child_pipe = _SERVER.Pipe()
-        process = _SERVER.Process(target=work, args=(child_pipe, *args), name=name, daemon=True)
+        given = (dict(os.environ), work, child_pipe, *args)
+        process = _SERVER.Process(target=_in_environment, args=given, name=name, daemon=True)
         try:
             with _STARTING, _sigint_deferred(), nullcontext() if need_main else _hidden_main():
                 process.start()
@@ -58,6 +60,14 @@ def start_process(
         finally:
             child_pipe.close()
     return process, pipe
+
+
+def _in_environment(environment: dict[str, str], work: Callable[..., None], *args: Any) -> None:
+    """Calls work(*args) with the environment that the parent has now, not as it was when the server started: variables
+    with credentials may have been set since."""
+    os.environ.clear()
+    os.environ.update(environment)
+    work(*args)
 
 
 def exit_code(process: ForkServerProcess) -> int:

@@ -19,7 +19,7 @@ class Run:
     """A meter with a clock of its own."""
 
     sources, image_bytes, read_s, work_s, read_wait_s, queue_depth = (0,) * 64, 8, 0.0, 0.0, 0.0, 0.0
-    download_s = 0.0
+    download_s = function_s = 0.0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

@@ -204,11 +204,11 @@ def test_ranks_wait_for_their_own_rows_alone() -> None:
 def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     assert by_rest([0, 2, 5, 2]) == [2, 1, 3]
     counts = (26, 7, 3)  # batches of 12: two whole ones, then 7, 3 and 2
-    epochs = [WholeBucketedEpochs(36, 12, False, rank, 4, counts) for rank in range(4)]
+    epochs = [WholeBucketedEpochs(36, 12, False, rank, 4, counts=counts) for rank in range(4)]
     assert [e.batches for e in epochs] == [5] * 4
     start = epochs[0].start(2)
     parts = [[*e.parts(start), *e.empty_parts(start)] for e in epochs]
-    sizes = np.array([[stop - first for first, stop, _ in of_rank] for of_rank in parts])
+    sizes = np.array([[part.samples for part in of_rank] for of_rank in parts])
     assert sizes.T.tolist() == [[3, 3, 3, 3], [3, 3, 3, 3], [2, 2, 2, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
     assert [stop for _, _, stop in parts[3]] == [84, 96, 103, 106, 108]
     assert epochs[3].empty_part(start) == (106, 106, 106)

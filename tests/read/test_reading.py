@@ -114,7 +114,7 @@ def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> 
 def test_samples_of_a_batch_are_taken_with_all_that_is_theirs(source: Any) -> None:
     """In any order, and more than once; from a part of what was read at once, and from one that was merged."""
     reader, _ = make(*source)
-    for batch in reader.read([(2, 9, 9), (9, 20, 20)], AUGMENTS):
+    for batch in reader.read([Part(2, 9, 9), Part(9, 20, 20)], AUGMENTS):
         wanted = np.array([3, 0, 3, len(batch) - 1])
         taken, rows = batch.take(wanted), rows_of(batch)
         assert rows_of(taken) == [rows[row] for row in wanted]

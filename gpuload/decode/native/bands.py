@@ -5,14 +5,16 @@ numbers are rounded after each pass, as in Pillow; floats never, as in torch. It
 loads RGB does not wait until it is compiled.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpuload.decode.native.compiled import cached, inlined
 from gpuload.decode.native.pointers import bytes_at, floats_at, halves_at
-from gpuload.fields.pixels import Pixels
 from gpuload.types import F32, F64, I64, Bools
+
+if TYPE_CHECKING:
+    from gpuload.fields.pixels import Pixels  # whose file nothing compiled depends on
 
 _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
 
@@ -41,7 +43,7 @@ class Target(NamedTuple):
     bytes: int
 
 
-def bands_of(pixels: Pixels, step: int | None = None, luma: bool = False) -> Bands:
+def bands_of(pixels: "Pixels", step: int | None = None, luma: bool = False) -> Bands:
     """step: values from one pixel to the next, where these are not the channels alone. luma: gray is made of RGB."""
     kind = np.dtype(pixels.dtype).itemsize
     return Bands(kind, pixels.channels, step or pixels.channels, float(pixels.peak), luma)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile_images import XMP_ROTATED, exif
 from images import encode, photo
-from odd_images import XMP_ROTATED, exif
 from reading import rows_of
 
 from gpuload.cli import main

@@ -4,8 +4,8 @@ import io
 
 import numpy as np
 import pytest
+from hostile_images import BASE, ODD, PHOTO
 from images import encode
-from odd_images import BASE, ODD, PHOTO
 from PIL import Image, ImageOps
 
 from gpuload.errors import DecodeError

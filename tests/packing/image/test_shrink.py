@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile_images import BASE, ODD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import Folder, encode, smooth_image
-from odd_images import BASE, ODD
 from PIL import Image
 from reading import files_of
 

@@ -79,7 +79,8 @@ def test_nothing_waits_for_ever(packed: Path) -> None:
     command = [sys.executable, "-W", "error", str(STOPPED), str(packed), "kill,interrupt,close,leave,exit", "2", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == 5 and not done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles its CPU decoder")]
+    assert len(done.stdout.split()) == 5 and not said
 
 
 def test_one_that_was_closed_ends_at_once(packed: Path) -> None:
