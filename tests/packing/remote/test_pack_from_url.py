@@ -60,10 +60,10 @@ def test_an_outage_loses_no_image(
     proxy.fault = lambda path, number: "403" if path.endswith("/ant/07.jpg") and number > 0 else None
     with pytest.raises(RemoteError, match=r"photos/ant/07.jpg: access was denied \(403\)"):
         packed_from(SOURCE, tmp_path / "out", val=0.0)
-    proxy.fault = lambda path, number: "404" if path.endswith("/ant/08.jpg") else None
+    proxy.fault = lambda path, number: "404" if path.endswith("/ant/07.jpg") else None
     packed_from(SOURCE, tmp_path / "out", val=0.0, resume=(tmp_path / "out").exists())
     found = rejected_of(tmp_path / "out" / "train")
-    assert found.pop("ant/08.jpg") == "cannot be read: No such file or directory"
+    assert found.pop("ant/07.jpg") == "cannot be read: No such file or directory"
     assert found.keys() == {"bee/bad.jpg"} and Manifest.read(tmp_path / "out" / "train").samples == 60
 
 
