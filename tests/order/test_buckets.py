@@ -14,6 +14,7 @@ from gpuload.errors import ArgumentError
 from gpuload.order import bucketed
 from gpuload.order.bucketed import BucketBatch, BucketedStream, WholeBucketedEpochs, by_rest
 from gpuload.order.buckets import Buckets
+from gpuload.order.global_batches import Part
 from gpuload.order.interleaving import ShuffledBlocks
 from gpuload.order.position import Position
 from gpuload.order.stream import Stream
@@ -211,7 +212,7 @@ def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     sizes = np.array([[part.samples for part in of_rank] for of_rank in parts])
     assert sizes.T.tolist() == [[3, 3, 3, 3], [3, 3, 3, 3], [2, 2, 2, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
     assert [part.stop for part in parts[3]] == [84, 96, 103, 106, 108]
-    assert epochs[3].empty_part(start) == (106, 106, 106)
+    assert epochs[3].empty_part(start) == Part(106, 106, 106)
     assert list(epochs[0].parts(Position(2, 72, 31))) == [(103, 104, 106), (106, 107, 108)]
     covered = Counter(p for of_rank in parts for first, stop, _ in of_rank for p in range(first, stop))
     assert covered == Counter(range(72, 108))
