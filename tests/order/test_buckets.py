@@ -214,7 +214,7 @@ def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     assert [part.stop for part in parts[3]] == [84, 96, 103, 106, 108]
     assert epochs[3].empty_part(start) == Part(106, 106, 106)
     assert list(epochs[0].parts(Position(2, 72, 31))) == [Part(103, 104, 106), Part(106, 107, 108)]
-    covered = Counter(p for of_rank in parts for first, stop, _ in of_rank for p in range(first, stop))
+    covered = Counter(p for of_rank in parts for part in of_rank for p in range(part.first, part.last))
     assert covered == Counter(range(72, 108))
 
 
