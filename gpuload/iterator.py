@@ -24,15 +24,12 @@ from gpuload.iterator_checks import ADVICE, ARGUMENTS, STATE, NotSupported, chec
 from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup
 from gpuload.monitor.metrics import Meter, Metrics
-from gpuload.order.bucket_plan import plan_buckets
 from gpuload.order.buckets import Buckets
-from gpuload.order.global_batches import find_epochs
-from gpuload.order.lanes import find_share, node_lanes
 from gpuload.order.mixedness import warn_of_sorted_shards
-from gpuload.order.mixture import Mixture, interleave, open_data
-from gpuload.order.position import Position, RunIdentity
-from gpuload.order.sampling import Weights, find_samplings, fingerprint_of
-from gpuload.order.stream import Stream
+from gpuload.order.mixture import Mixture, open_data
+from gpuload.order.plan import plan_order
+from gpuload.order.position import Position
+from gpuload.order.sampling import Weights
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate
 from gpuload.output.drawing import BatchDrawing
@@ -218,23 +215,24 @@ class DaliIterator(NotSupported):
         self.steps_per_epoch = steps_per_epoch
         self.drop_last = shuffle if drop_last is None else drop_last
         self.ranks = find_ranks(rank, world_size)
-        samplings = find_samplings(
-            self._datasets,
+        plan = plan_order(
+            self.dataset,
+            mixture,
+            self.ranks,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            window=window,
+            lanes=lanes,
+            drop_last=self.drop_last,
+            steps_per_epoch=steps_per_epoch,
             balance=balance,
             weights=weights,
             replacement=replacement,
             num_samples=num_samples,
-            shuffle=shuffle,
+            buckets=buckets,
         )
-        own_lanes = find_share(lanes, self._datasets, samplings, self.ranks, shuffle=shuffle, batch_size=batch_size)
-        self._epochs = find_epochs(
-            self.dataset, batch_size, steps_per_epoch, self.drop_last, self.ranks, num_samples, own_lanes
-        )
-        plan = plan_buckets(
-            buckets, self._datasets, samplings, drop_last=self.drop_last, steps_per_epoch=steps_per_epoch, lanes=lanes
-        )
-        if plan is not None:
-            self._epochs = plan.epochs(self._epochs)
+        self._epochs, self._identity = plan.epochs, plan.identity
         marks = on_corrupt == "mark"
         collate = Collate(
             fields, self._datasets, self._schedule, batch_transforms, output_dict=output_dict, marks=marks
@@ -265,24 +263,14 @@ class DaliIterator(NotSupported):
         self.cpu_share = share if self.decoder == "both" else None
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device
-        check_space(self._datasets, window, batch_size, node_lanes(lanes, own_lanes, self.ranks))
+        check_space(self._datasets, window, batch_size, plan.node_lanes)
         if batch_transforms:
             self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
-        make_stream = partial(
-            Stream,
-            self._datasets,
-            interleave(mixture, seed),
-            samplings,
-            seed=seed,
-            window=window,
-            shuffle=shuffle,
-            lanes=lanes,
-        )
         open_stream = partial(
-            open_reader if plan is None else partial(open_bucketed, plan, self._epochs),
+            open_reader if plan.buckets is None else partial(open_bucketed, plan.buckets, plan.epochs),
             self._datasets,
-            make_stream,
+            plan.make_stream,
             collate.columns if functions is None else tuple(dict.fromkeys((*collate.columns, "key"))),
             collate.members,
             collate.masks,
@@ -317,16 +305,6 @@ class DaliIterator(NotSupported):
         )
         if shuffle:
             warn_of_sorted_shards(self._datasets, window * lanes)
-        self._identity = RunIdentity(
-            self.dataset,
-            seed,
-            shuffle,
-            window,
-            fingerprint_of(samplings),
-            None if plan is None else plan.identity,
-            None if plan is None else self._epochs.batch_size,
-            lanes,
-        )
         self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
         self._loops = 0
         self._closed = False

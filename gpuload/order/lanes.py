@@ -86,7 +86,7 @@ def find_share(
             f"{subject}): {counted(ranks.world_size, 'rank')} with batch_size={batch_size} cannot have lanes of their "
             "own, so that each reads all shards. Use a number of lanes that is a multiple of the number of ranks and "
             f"divides {global_batch}, the samples of a step",
-            stacklevel=4,
+            stacklevel=5,
         )
         return None
     each = lanes // ranks.world_size
