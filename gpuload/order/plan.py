@@ -46,7 +46,9 @@ def plan_order(
     num_samples: int | None,
     buckets: Buckets | None,
 ) -> OrderPlan:
-    """The plan of a loader with these arguments, which are `DaliIterator`'s. data: what the user gave, opened; mixture: the same as one.
+    """The plan of a loader with these arguments, which are `DaliIterator`'s.
+
+    data: what the user gave, opened. mixture: the same as a mixture, of one data set or several.
 
     Raises:
         ArgumentError: they contradict each other, or do not fit the data.
