@@ -1,5 +1,6 @@
 """Sets of other pixels than RGB, from the source to the batch: the same contract for both decoders."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,11 @@ from PIL import Image
 import gpuload
 from gpuload.augment import Augment
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
+<<<<<<< HEAD
 from gpuload.order.global_batches import Part
+=======
+from gpuload.disk.tar import read_members
+>>>>>>> pixels
 from gpuload.packing.verify import verify
 from gpuload.transforms import (
     ColorJitter,
@@ -111,7 +116,7 @@ def images_of(folder: Any, augment: Augment, decoder: str, **options: Any) -> np
     options = {"fields": ("image", "index"), "shuffle": False, "drop_last": False, **options}
     rows = {}
     with load(folder, 4, augment=augment, decoder=decoder, **options) as loader:
-        for images, index in loader:
+        for images, index, *_ in loader:
             rows.update(zip(index.tolist(), images.float().numpy(), strict=True))
     return np.stack([rows[number] for number in sorted(rows)])
 
@@ -183,6 +188,26 @@ def test_order_and_pixels_depend_on_neither_ranks_nor_a_resume(sets: dict[str, P
     (second,) = world(sets[name], 1, 2, **options)
     second.load_state_dict(first.state_dict())
     assert begun + epoch([second])[: len(alone) - 4] == alone
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+@pytest.mark.parametrize("name", ["RGBA", "I;16"])
+def test_a_damaged_image_is_marked_whatever_its_mode(
+    sets: dict[str, Path], tmp_path: Path, name: str, decoder: str
+) -> None:
+    """DALI gets a black image of the same mode in its place."""
+    folder = Path(shutil.copytree(sets[name], tmp_path / "set"))
+    shard = folder / "shard-000000.tar"
+    damaged = next(member for member in read_members(shard) if member.name.endswith(".png"))
+    with shard.open("r+b") as file:
+        file.seek(damaged.offset + 60)
+        file.write(bytes(30))
+    augment = Augment((HEIGHT, WIDTH), crop="none", **constants(name))
+    found = images_of(folder, augment, decoder, on_corrupt="mark", max_corrupt=1, fields=("image", "index"))
+    expected = images_of(sets[name], augment, decoder)
+    row = int(damaged.name.partition("-")[0])
+    assert not found[row].any() and expected[row].any()
+    np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
 
 
 def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path]) -> None:
