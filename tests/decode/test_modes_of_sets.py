@@ -16,11 +16,8 @@ from PIL import Image
 import gpuload
 from gpuload.augment import Augment
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
-<<<<<<< HEAD
-from gpuload.order.global_batches import Part
-=======
 from gpuload.disk.tar import read_members
->>>>>>> pixels
+from gpuload.order.global_batches import Part
 from gpuload.packing.verify import verify
 from gpuload.transforms import (
     ColorJitter,
