@@ -9,12 +9,17 @@ from types import ModuleType
 import check_torchvision
 import numpy as np
 import pytest
+from hypothesis import settings
 from images import Folder, encode, photo, smooth_image
 
 from gpuload.cli import main
 
 CLASSES = ("ant", "bee", "cat")
 SAMPLES = 97  # a prime: no batch size or world size divides it
+
+# No test depends on time: on a busy machine, an example that compiles or reads first may take any.
+settings.register_profile("gpuload", deadline=None)
+settings.load_profile("gpuload")
 
 # A shell starts background processes with SIGINT ignored, and children inherit that; but the tests send SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
