@@ -43,9 +43,12 @@ def main(folder: Any, decoder: str, times: int, seed: int) -> None:
     options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "window": 3}
     loader = load(folder, **options)
     expected = drain([loader])
-    begun = time.monotonic()
-    drain([loader])
-    epoch_s = time.monotonic() - begun
+    seconds = []
+    for _ in range(4):  # the shortest: one that something else held up would let most signals come too late
+        begun = time.monotonic()
+        drain([loader])
+        seconds.append(time.monotonic() - begun)
+    epoch_s = min(seconds)
     interrupted = 0
     for _ in range(times):
         loader.set_epoch(0)

@@ -160,7 +160,7 @@ def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
     with script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0) as process:
         out, error = process.communicate(timeout=280)
     assert process.returncode == 0, error
-    assert int(out) > 2
+    assert int(out) > 0
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])

@@ -11,6 +11,7 @@ from painted import pack_painted
 
 import gpuload
 from gpuload import Augment
+from gpuload.order.stream import Stream
 from gpuload.ranks import find_ranks
 from gpuload.tuning import Tuning, describe_device, save_tuning
 
@@ -41,13 +42,13 @@ def test_timing_tells_of_each_batch(packed: Path, decoder: str) -> None:
 
 def test_slow_reading_shows_as_such(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower bounds alone: a busy machine takes longer."""
-    stream_slices = gpuload.iterator.Stream.slices
+    stream_slices = Stream.slices
 
     def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
         time.sleep(0.004 * (stop - start))
         return stream_slices(stream, start, stop, share)
 
-    monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
+    monkeypatch.setattr(Stream, "slices", slow)
     with load(packed, decoder, prefetch=1) as loader:
         begun = time.perf_counter()
         timings = [loader.timing for _ in loader]

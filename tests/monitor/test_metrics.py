@@ -16,6 +16,7 @@ import gpuload
 from gpuload.decode.native.images import ImageDecoder
 from gpuload.monitor.binding import Setup, advice, binding_stage
 from gpuload.monitor.metrics import MOST_STEPS, Meter, Metrics
+from gpuload.order.stream import Stream
 
 
 @pytest.fixture(params=["dali", "native"])
@@ -118,13 +119,13 @@ def test_hand_over_binds(packed: Path, decoder: str) -> None:
 
 
 def test_reading_binds(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slices = gpuload.iterator.Stream.slices
+    slices = Stream.slices
 
     def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
         time.sleep(0.02 * (stop - start) / 8)
         return slices(stream, start, stop, share)
 
-    monkeypatch.setattr(gpuload.iterator.Stream, "slices", slow)
+    monkeypatch.setattr(Stream, "slices", slow)
     found = run(load(packed, decoder=decoder))
     assert found.binds == "read" and found.read_s > 12 * 0.02 and found.wait_read_s > 6 * 0.02
 
