@@ -341,7 +341,7 @@ def test_a_loader_that_is_forgotten_leaves_no_thread(packed: Path) -> None:
     assert len(reading_threads() - before) == 1
     del loader
     ends = time.monotonic() + 10  # a thread that is just beginning the next batch still holds it
-    while reading_threads() > before and time.monotonic() < ends:
+    while reading_threads() - before and time.monotonic() < ends:
         time.sleep(0.01)
     assert not reading_threads() - before
 
