@@ -56,6 +56,17 @@ def check_out(commit: str, folder: Path) -> None:
         tar.extractall(folder, filter="data")
 
 
+def warm_up(folder: Path) -> None:
+    """Compiles the CPU decoder of a checkout; otherwise another one would decode until it is compiled."""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "gpuload", "warm-up"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
 def start(folder: Path, options: list[str]) -> subprocess.Popen[str]:
     """A process that loads with the gpuload in a folder, after its first batches."""
     process = subprocess.Popen(
@@ -89,6 +100,7 @@ def compare(commits: list[str], options: list[str], turns: int) -> dict[str, Any
         try:
             for number, commit in enumerate(commits):
                 check_out(commit, Path(folder, str(number)))
+                warm_up(Path(folder, str(number)))
                 processes.append(start(Path(folder, str(number)), options))
             for turn in range(turns):
                 for number in (0, 1) if turn % 2 else (1, 0):
