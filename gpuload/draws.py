@@ -117,7 +117,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
-@lru_cache(maxsize=4096)  # the same few for every batch of an epoch; each word costs 5 µs
+@lru_cache(maxsize=1024)  # the same few for every batch of an epoch; each word costs 5 µs
 def make_key(*words: int) -> int:
     """One 64-bit key out of integers, each of which changes it: (1, 0), (0, 1) and (0, 1, 0) give unrelated keys."""
     key = len(words)

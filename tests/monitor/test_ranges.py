@@ -47,7 +47,7 @@ def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> No
     assert domain.seen.count(("wait",)) == 13  # and for the end
     here = threading.current_thread().name
     assert domain.threads["wait"] == domain.threads["hand over"] == {here}
-    reading = {"native": {"gpuload-start_0"}, "dali": {"gpuload-feed_0"}}
+    reading = {"native": {"gpuload-decode-start_0"}, "dali": {"gpuload-feed_0"}}
     assert domain.threads["read"] == reading.get(decoder, reading["native"] | reading["dali"])
     assert domain.seen.count(("read",)) >= 12
     if decoder != "dali":

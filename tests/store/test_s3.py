@@ -2,16 +2,14 @@
 
 import os
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from loaders import drain, load
 from reading import files_of
+from s3_server import s3_server
 from store.servers import Proxy, running
 
 import gpuload
@@ -28,46 +26,12 @@ _NO_SECRET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE", "AWS_WEB
 
 @pytest.fixture(scope="module")
 def bucket(packed: Path) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """A proxy before a server with the bucket `sets`, and the environment that may read it. Wrong secrets are
-    refused: the first requests, which make the user, are not checked."""
-    environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4", "MOTO_PORT": "0"}
-    code = (
-        "import sys; from moto.server import ThreadedMotoServer; s = ThreadedMotoServer(port=0, verbose=False);"
-        "s.start(); print(s._server.server_port, flush=True); sys.stdin.read()"
-    )
-    server = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code], env=environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert server.stdout is not None and server.stdin is not None
-    try:
-        url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        about: dict[str, Any] = {"endpoint_url": url, "region_name": "us-east-1"}
-        iam = boto3.client("iam", aws_access_key_id="none", aws_secret_access_key="none", **about)
-        iam.create_user(UserName="reader")
-        policy = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}'
-        arn = iam.create_policy(PolicyName="all", PolicyDocument=policy)["Policy"]["Arn"]
-        iam.attach_user_policy(UserName="reader", PolicyArn=arn)
-        key = iam.create_access_key(UserName="reader")["AccessKey"]
-        secrets = {"aws_access_key_id": key["AccessKeyId"], "aws_secret_access_key": key["SecretAccessKey"]}
-        s3 = boto3.client("s3", **secrets, **about)
-        s3.create_bucket(Bucket="sets")
+    """A proxy before a server with the bucket `sets`, and the environment that may read it."""
+    with s3_server("sets") as s3:
         for path in packed.iterdir():
-            s3.upload_file(str(path), "sets", f"photos/train/{path.name}")
-        with running(Proxy(url)) as proxy:
-            yield (
-                proxy,
-                {
-                    "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-                    "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-                    "AWS_REGION": "us-east-1",
-                    "AWS_ENDPOINT_URL": proxy.url,
-                },
-            )
-    finally:
-        server.stdin.close()
-        server.wait(30)
-        server.stdout.close()
+            s3.client.upload_file(str(path), "sets", f"photos/train/{path.name}")
+        with running(Proxy(s3.url)) as proxy:
+            yield proxy, {**s3.environment, "AWS_ENDPOINT_URL": proxy.url}
 
 
 @pytest.fixture

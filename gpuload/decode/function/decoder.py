@@ -8,7 +8,6 @@ to end, so that its pixels stay in the cache. What a function makes of boxes and
 (`Decoded.changed`). Samples that do not decode are not given to it.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment.planned import PlannedFunction
-from gpuload.decode.compute_threads import compute_threads
+from gpuload.decode.flights import Flight, Flights
 from gpuload.decode.function.stop import Stop
 from gpuload.decode.function.views import AfterCrop, BeforeCrop, FunctionView, Setting, unflipped
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Decoder, Fault
 from gpuload.decode.native.buffers import Allocate, Buffers
-from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import as_tensor
 from gpuload.errors import FunctionError
 from gpuload.functions.callers import Caller
@@ -66,37 +64,26 @@ class FunctionDecoder:
         self._inner = [n for n in range(views) if n not in settings or settings[n].form.function != "before_crop"]
         self._numbers = {id(function): number for number, function in enumerate(functions)}
         self._functions, self._caller, self._name_of_sample = functions, caller, name_of_sample
-        self._prefetch, kept = prefetch, prefetch + _SPARE
+        kept = prefetch + _SPARE
         self._buffers = {
             number: Buffers(batch_size, "uint8" if one.values is None else NUMPY_DTYPES[one.form.dtype], kept, allocate)
             for number, one in settings.items()
         }
         self._given: deque[tuple[Batch, Batch]] = deque()  # as asked for, and as the decoder got them
-        self._in_flight: deque[Task[_Flight | None]] = deque()
-        self._pool = compute_threads(caller.threads, "gpuload-function")
-        self._starter = Threads(1, "gpuload-function-start")
+        self._flights: Flights[_Flight] = Flights(prefetch, caller.threads, "function")
         self._stop = Stop(self, caller.close)  # made last, so that it comes first where the interpreter ends
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays; for views without a function, what `decoder` makes."""
         self._abandon()
         decoding = self._decoder.decode(self._give(batches))
-        while True:
-            asked, ready = time.perf_counter(), self._count_ready()
-            while len(self._in_flight) <= self._prefetch:
-                self._in_flight.append(self._starter.submit(partial(self._start, decoding)))
-            flight = self._in_flight[0].result()
-            read_wait_s = time.perf_counter() - asked
-            if flight is None:
-                return
-            for task in flight.tasks:
-                task.result()
-            self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
+        while (taken := self._flights.next(partial(self._start, decoding))) is not None:
+            flight, read_wait_s, ready = taken
             if flight.failed:
                 raise self._explain(flight)
             decoded = flight.finish(min(read_wait_s, flight.decoded.read_wait_s), ready)
             batch = flight.batch
-            del flight  # whoever waits must not keep a batch alive
+            del flight, taken  # whoever waits must not keep a batch alive
             yield batch, decoded
             del batch, decoded
 
@@ -106,8 +93,7 @@ class FunctionDecoder:
         self._caller.close()
         self._abandon()
         self._decoder.close()
-        self._starter.close()
-        self._pool.close()
+        self._flights.close()
 
     def _give(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """What the decoder gets: the views that it makes, of those with a function only the crop."""
@@ -141,8 +127,7 @@ class FunctionDecoder:
                 flight.views[number] = BeforeCrop(setting, batch, self._room(number, batch))
         flight.plan = None if self._whole is None else self._whole.plan(batch)
         flight.broken = dict(found[1].broken)
-        flight.tasks = [self._pool.submit(partial(self._work, flight)) for _ in range(self._caller.threads)]
-        return flight
+        return self._flights.share(flight, self._work)
 
     def _plain(self, array: Any) -> Any:
         """What the decoder made, in a form of which rows can be replaced; for a copy to a GPU NumPy's."""
@@ -191,32 +176,8 @@ class FunctionDecoder:
             elif isinstance(view, AfterCrop):
                 view.make(row, called)
 
-    def _count_ready(self) -> int:
-        """Batches that are complete, of those in flight."""
-        ready = 0
-        for task in self._in_flight:
-            if task.value is None or len(task.value.work_s) < self._caller.threads:
-                break
-            ready += 1
-        return ready
-
     def _abandon(self) -> None:
-        """Ends the batches that nobody waits for any more."""
-        tasks = []
-        while self._in_flight:
-            tasks.append(self._in_flight.popleft())
-            tasks[-1].cancelled = True
-        for task in tasks:
-            if task.value is not None:
-                task.value.abandoned = True
-        for task in tasks:
-            task.wait()
-        flights = [task.value for task in tasks if task.value is not None]
-        for flight in flights:
-            flight.abandoned = True
-        for flight in flights:
-            for share in flight.tasks:
-                share.wait()
+        self._flights.abandon()
         self._given.clear()
 
     def _explain(self, flight: "_Flight") -> FunctionError:
@@ -231,7 +192,7 @@ class FunctionDecoder:
 
 
 @dataclass
-class _Flight:
+class _Flight(Flight):
     """A batch that the threads work on.
 
     plain: images and masks of the views without a function. views: those with one. rows: their `next` is atomic.
@@ -240,17 +201,12 @@ class _Flight:
 
     batch: Batch
     decoded: Decoded
-    started: float
     views: dict[int, FunctionView] = field(default_factory=dict)
     plain: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     plan: Any = None
     rows: Iterator[int] = field(default_factory=count)
-    tasks: "list[Task[None]]" = field(default_factory=list)
     broken: dict[int, Fault] = field(default_factory=dict)
     failed: "dict[int, _FailedError]" = field(default_factory=dict)
-    abandoned: bool = False
-    ended: float = -math.inf
-    work_s: list[float] = field(default_factory=list)
     function_s: list[float] = field(default_factory=list)
 
     def finish(self, read_wait_s: float, ready: int) -> Decoded:

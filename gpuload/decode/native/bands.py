@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpuload.decode.native.compiled import cached, inlined
+from gpuload.decode.native.filters import fill_taps
 from gpuload.decode.native.pointers import bytes_at, floats_at, halves_at
 from gpuload.types import F32, F64, I64, Bools
 
@@ -56,38 +57,28 @@ def _target(out: Any) -> Target:
 
 @inlined
 def _weigh(
-    begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, first: I64, taps: I64, weights: F32
+    begin: float,
+    step: float,
+    low: int,
+    high: int,
+    cubic: bool,
+    flipped: bool,
+    values: F64,
+    first: I64,
+    taps: I64,
+    weights: F32,
 ) -> int:
     """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps.
 
-    Filled are first: int64 (outputs,), the first input of each output; taps: int64 (outputs,); weights: float32 (most
-    taps, outputs), 0 beyond the taps of an output.
+    values: float64 (most taps,), scratch memory. Filled are first: int64 (outputs,), the first input of each output;
+    taps: int64 (outputs,); weights: float32 (most taps, outputs), 0 beyond the taps of an output.
     """
     most = 1
-    stretch = max(step, 1.0)
-    support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
-        center = begin + step * (index + 0.5)
-        start = min(max(int(np.floor(center - support + 0.5)), low), high - 1)
-        number = max(min(int(np.floor(center + support + 0.5)), high), start + 1) - start
-        total = 0.0
+        start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, values)
         for tap in range(number):
-            x = abs(start + tap + 0.5 - center) * shrink
-            if not cubic:
-                value = max(1.0 - x, 0.0)
-            elif x < 1.0:
-                value = (1.5 * x - 2.5) * x * x + 1.0
-            elif x < 2.0:
-                value = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
-            else:
-                value = 0.0
-            weights[tap, output] = value
-            total += value
-        if total == 0.0:  # the region is outside of its window
-            weights[0, output] = total = 1.0
-        for tap in range(number):
-            weights[tap, output] /= total
+            weights[tap, output] = np.float32(values[tap]) / total
         for tap in range(number, len(weights)):
             weights[tap, output] = 0.0
         first[output], taps[output] = start, number
@@ -179,6 +170,7 @@ def _resample_bands(
     first_rows, row_taps = np.empty(height, np.int64), np.empty(height, np.int64)
     first_columns, column_taps = np.empty(width, np.int64), np.empty(width, np.int64)
     row_weights, column_weights = np.empty((most_taps, height), np.float32), np.empty((most_taps, width), np.float32)
+    values = np.empty(most_taps)
     line, sums = np.zeros(most_columns + most_taps, np.float32), np.empty(width, np.float32)
     ring = np.empty((slots * channels, width), np.float32)
     for image in range(len(pictures)):
@@ -193,8 +185,9 @@ def _resample_bands(
         begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
         step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
         step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
-        _weigh(begin_y, step_y, top, bottom, cubic, False, first_rows, row_taps, row_weights)
-        taps = _weigh(begin_x, step_x, left, right, cubic, flips[image, 1], first_columns, column_taps, column_weights)
+        _weigh(begin_y, step_y, top, bottom, cubic, False, values, first_rows, row_taps, row_weights)
+        flipped = flips[image, 1]
+        taps = _weigh(begin_x, step_x, left, right, cubic, flipped, values, first_columns, column_taps, column_weights)
         known = top  # the rows before this one are, or have been, in the ring
         for row in range(height):
             first = first_rows[row]

@@ -71,7 +71,7 @@ def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
     folder, and those that are shared, with what is compiled of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "vectors", "values")]
+    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "vectors", "values", "filters")]
     headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
     return [*shared, *headers, *own]
 

@@ -5,9 +5,7 @@ On a CPU it replaces DALI's operators, whose resize takes longer than its decode
 2026-11). The threads hold Python's lock only between calls.
 """
 
-import math
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,14 +18,13 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.collector import paused_collector
-from gpuload.decode.compute_threads import compute_threads
+from gpuload.decode.flights import Flight, Flights
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Allocate, Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.first_warps import FirstWarps, first_warps
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
-from gpuload.decode.native.threads import Task, Threads
 from gpuload.decode.postprocess import Postprocess
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.monitor.ranges import annotate, is_listening
@@ -62,7 +59,7 @@ class NativeDecoder:
         allocate: Allocate = np.empty,
     ) -> None:
         self._forms, self._fills = tuple(forms), stored.mask_fills
-        self._num_threads, self._prefetch = num_threads, prefetch
+        self._num_threads = num_threads
         self._pixels, self._source = stored.pixels, stored.source
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
         with paused_collector():
@@ -79,44 +76,21 @@ class NativeDecoder:
         self._images = ImageDecoder(stored)
         kept = prefetch + spare
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
-        # A thread of its own starts the batches while the training loop computes: reading a batch, its crops and its
-        # cuts are 0.3 ms of Python.
-        self._in_flight: deque[Task[_BatchInFlight | None]] = deque()
-        self._starter = Threads(1, "gpuload-start")
-        self._pool = compute_threads(num_threads, "gpuload-decode")
+        self._flights: Flights[_BatchInFlight] = Flights(prefetch, num_threads, "decode")
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
-        self._abandon()
-        while True:
-            asked, ready = time.perf_counter(), self._count_ready()
-            while len(self._in_flight) <= self._prefetch:
-                self._in_flight.append(self._starter.submit(partial(self._start, batches)))
-            flight = self._in_flight[0].result()
-            read_wait_s = time.perf_counter() - asked
-            if flight is None:
-                return
-            for task in flight.tasks:
-                task.result()
-            self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
+        self._flights.abandon()
+        while (taken := self._flights.next(partial(self._start, batches))) is not None:
+            flight, read_wait_s, ready = taken
+            del taken
             seconds = flight.ended - flight.started
             images, masks, work_s = tuple(flight.images), tuple(flight.masks), sum(flight.work_s)
             yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready, flight.broken)
 
-    def _count_ready(self) -> int:
-        """Batches that are decoded, of those in flight."""
-        ready = 0
-        for task in self._in_flight:
-            if task.value is None or len(task.value.work_s) < self._num_threads:
-                break
-            ready += 1
-        return ready
-
     def close(self) -> None:
         """Stops the threads; batches handed out stay valid."""
-        self._abandon()
-        self._starter.close()
-        self._pool.close()
+        self._flights.close()
 
     def _start(self, batches: Iterator[Batch]) -> "_BatchInFlight | None":
         """Hands the next batch to the threads; None where there are no more."""
@@ -140,23 +114,7 @@ class NativeDecoder:
         flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
         flight.blocks = count(0, flight.block)
         work = self._decode_in_range if is_listening() else self._decode_blocks
-        flight.tasks = [self._pool.submit(partial(work, flight)) for _ in range(self._num_threads)]
-        return flight
-
-    def _abandon(self) -> None:
-        """Ends the batches that nobody waits for any more."""
-        tasks = []
-        while self._in_flight:
-            tasks.append(self._in_flight.popleft())
-            tasks[-1].cancelled = True
-        for task in tasks:
-            task.wait()
-        flights = [task.value for task in tasks if task.value is not None]
-        for flight in flights:
-            flight.abandoned = True
-        for flight in flights:
-            for share in flight.tasks:
-                share.wait()
+        return self._flights.share(flight, work)
 
     def _decode_in_range(self, flight: "_BatchInFlight") -> None:
         with annotate("decode"):
@@ -200,13 +158,12 @@ class NativeDecoder:
 
 
 @dataclass
-class _BatchInFlight:
+class _BatchInFlight(Flight):
     """A batch that the threads are decoding.
 
     views: what is done here. images, masks: for each view, what they fill. cuts, warps: of each view.
     block: images that a thread takes at a time. blocks: where each of them begins; its `next` is atomic.
     broken: by row, what of a sample does not decode, and why.
-    work_s: of each thread that has done its share.
     """
 
     batch: Batch
@@ -218,12 +175,7 @@ class _BatchInFlight:
     source: Pixels = RGB
     block: int = 1
     blocks: Iterator[int] = field(default_factory=count)
-    tasks: "list[Task[None]]" = field(default_factory=list)
     broken: dict[int, Fault] = field(default_factory=dict)
-    abandoned: bool = False
-    started: float = math.inf
-    ended: float = 0.0
-    work_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         windows, factors = self.cuts[0].windows, self.cuts[0].factors

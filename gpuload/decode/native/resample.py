@@ -5,9 +5,8 @@ addition for all three. Resizing a crop to 64×64 takes 6 µs, while torch's uin
 23 µs, mostly for the calls; 400×400 to 224×224 takes 160 µs instead of 200 (AMD EPYC with AVX-512, medians of
 interleaved runs, 2026-11). Most of that time is spent gathering words in the pass along the rows.
 
-The filters are those of Pillow and torch: a triangle, or Keys' cubic with a = -0.5, scaled up by the factor of the
-reduction (https://pillow.readthedocs.io/en/stable/handbook/concepts.html#filters). As there, a pass along the rows and
-then one along the columns each round to whole levels.
+The filters are those of Pillow and torch (`filters.py`). As there, a pass along the rows and then one along the columns
+each round to whole levels.
 """
 
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numba import carray
 
 from gpuload.decode.native.compiled import cached, inlined
+from gpuload.decode.native.filters import fill_taps
 from gpuload.decode.native.pointers import bytes_at
 from gpuload.decode.native.values import (
     CUBIC_BIAS,
@@ -80,28 +80,9 @@ def _weigh(
         _weigh_two(begin, step, low, high, flipped, first, taps, weights)
         return 2
     most, one = 1, float(1 << (CUBIC_BITS if cubic else LINEAR_BITS))
-    stretch = max(step, 1.0)
-    support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
-        center = begin + step * (index + 0.5)
-        start = min(max(int(np.floor(center - support + 0.5)), low), high - 1)
-        number = max(min(int(np.floor(center + support + 0.5)), high), start + 1) - start
-        total = 0.0
-        for tap in range(number):
-            x = abs(start + tap + 0.5 - center) * shrink
-            if not cubic:
-                value = max(1.0 - x, 0.0)
-            elif x < 1.0:
-                value = (1.5 * x - 2.5) * x * x + 1.0
-            elif x < 2.0:
-                value = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
-            else:
-                value = 0.0
-            values[tap] = value
-            total += value
-        if total == 0.0:  # the region is outside of its window
-            values[0] = total = 1.0
+        start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, values)
         # The rounding error of the weights so far goes into the next one, so that they still sum to 1.
         scale, exact, done, used = one / total, 0.0, 0, 1
         for tap in range(number):

@@ -119,7 +119,7 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         loader = load(packed, 8, decoder="native", num_threads=3)
         next(iter(loader))
         assert torch.get_num_threads() == 2
-        [inside] = {loader._decoder._decoder._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        [inside] = {loader._decoder._decoder._flights._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
         assert inside == 1
     finally:
         torch.set_num_threads(before)
@@ -141,7 +141,7 @@ def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> N
     assert len({array.tobytes() for array in seen}) == 3
     with pytest.raises(gpuload.ShardError, match="the shard is gone"):
         next(decoded)
-    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-start"}
+    assert {name.rpartition("_")[0] for name in begun} == {"gpuload-decode-start"}
 
     def slow() -> Any:
         for number, batch in enumerate(batches(50)):
