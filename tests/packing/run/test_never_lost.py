@@ -440,8 +440,9 @@ def test_verify_lists_every_fault(source: FolderSource, tmp_path: Path, capsys: 
         verify(tmp_path)
 
 
-def test_a_million_files_are_listed_in_little_memory(tmp_path: Path) -> None:
-    """A simulated folder with a million files: listing, planning and writing the plan stay below 700 MiB."""
+def test_many_files_are_listed_in_little_memory(tmp_path: Path) -> None:
+    """A simulated folder with 200,000 files: listing, planning and writing the plan stay below 180 MiB, of which the
+    interpreter and its libraries take 85. A million files take 275 MiB."""
     code = f"""
 import os
 from pathlib import Path
@@ -462,21 +463,21 @@ class Scan(list):
 def scandir(path):
     path = str(path)
     if path.endswith("photos"):
-        return Scan(Entry(f"n{{n:08d}}", f"{{path}}/n{{n:08d}}", True) for n in range(1000))
+        return Scan(Entry(f"n{{n:08d}}", f"{{path}}/n{{n:08d}}", True) for n in range(200))
     return Scan(Entry(f"{{path[-9:]}}_{{n}}.JPEG", "", False) for n in range(1000))
 
 root = Path({str(tmp_path)!r}) / "photos"
 root.mkdir()
 os.scandir = scandir
 listing = folder.FolderSource(root).list_samples()
-assert len(listing) == 1_000_000
+assert len(listing) == 200_000
 for split in make_plan(listing, shares=[("train", 1.0)], shuffle=True, seed=0, maxcount=10_000, maxsize=None, measure=9):
     write_plan(Path({str(tmp_path)!r}) / "plan", split, listing.samples)
 # not ru_maxrss, which includes the process that started this one
 print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024)
 """
     megabytes = int(subprocess.check_output([sys.executable, "-c", code], text=True))
-    assert megabytes < 700  # MiB, including the interpreter and its libraries
+    assert megabytes < 180
 
 
 @pytest.mark.parametrize(
