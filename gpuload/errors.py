@@ -18,6 +18,8 @@
 Each message is one line: the subject, what was expected and found, and what to do.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "ArgumentError",
     "CallError",
@@ -101,7 +103,7 @@ def _printable(message: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
 
 
-def some_of(names: list[str], count: int = 3) -> str:
-    """The first `count` names, quoted, for a message: `'a', 'b', 'c' and 4 more`."""
+def some_of(names: Sequence[str | int], count: int = 3) -> str:
+    """The first `count` names, quoted, or numbers, for a message: `'a', 'b', 'c' and 4 more`."""
     shown = ", ".join(map(repr, names[:count]))
     return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

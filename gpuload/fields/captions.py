@@ -39,7 +39,7 @@ class CaptionKind(Kind):
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
     ) -> tuple[Field, Columns]:
         """Raises SourceError if a text is missing."""
-        missing = [str(row) for row, text in enumerate(values) if text is None]
+        missing = [row for row, text in enumerate(values) if text is None]
         if missing:
             raise SourceError(
                 f"{where}: every sample needs a {name}; {len(missing):,} have none (numbers {some_of(missing)}). "

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packed_fields import COUNT, flips, pack, sample, unnamed, values_of
 
 import gpuload
+from gpuload.errors import SourceError
 from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.arrays import PaddedTokens, Tokens, join_elements
 from gpuload.fields.boxes import Boxes, PaddedBoxes
@@ -19,6 +20,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.labels import MultiHot
 from gpuload.fields.masks import Mask
 from gpuload.fields.ragged import pad
+from gpuload.fields.registry import KINDS
 from gpuload.fields.targets import Target, negate_flipped
 
 
@@ -203,3 +205,19 @@ def test_batches_of_a_mixture(mixed: list[gpuload.Dataset]) -> None:
     )
     with pytest.raises(gpuload.DecodeError, match=message):
         values_of("text", mixed, [2, 1], sources=[0, 1])
+
+
+def test_which_kind_claims_a_number_in_an_array() -> None:
+    """An array without dimensions is a number."""
+    assert not KINDS["array"].claims(np.array(3)) and KINDS["array"].claims(np.array([3]))
+
+
+def test_captions_of_other_names_have_their_own_members() -> None:
+    caption = KINDS["caption"]
+    members = {name: caption.parse("here", name, ["a"])[0].member for name in ("caption", "title")}
+    assert members == {"caption": "txt", "title": "title.txt"}
+    assert caption.guess("txt", b"a") == Field("caption", "caption", "txt") and caption.guess("title.txt", b"a") is None
+    with pytest.raises(
+        SourceError, match=r"^here: every sample needs a title; 2 have none \(numbers 1, 2\). Fill them in"
+    ):
+        caption.parse("here", "title", ["a", None, None])
