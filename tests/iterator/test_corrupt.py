@@ -1,5 +1,6 @@
 """A run over a set with samples that do not decode: what comes in their place, and that nothing else changes."""
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +228,21 @@ def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: fl
             epoch(loader)
         if most == 0:
             assert loader.state_dict()["samples"] == 0
+
+
+@pytest.mark.parametrize(("most", "fits"), [(0.2, False), (0.25, True)])
+def test_a_share_is_of_the_samples_of_a_rank(bad: Path, most: float, fits: bool) -> None:
+    """11 of the 48.5 samples of the second of two ranks are bad."""
+    with skipping(bad, "native", max_corrupt=most, rank=1, world_size=2, shuffle=False) as loader:
+        if fits:
+            assert len(epoch(loader)) == 7
+            return
+        with pytest.raises(gpuload.DecodeError, match=r"epoch 0: \d+ corrupt samples, more than max_corrupt=0.2"):
+            epoch(loader)
+
+
+def test_one_of_a_hundred_may_be_corrupt_by_default() -> None:
+    assert inspect.signature(gpuload.DaliIterator).parameters["max_corrupt"].default == 0.01
 
 
 @pytest.mark.parametrize("decoder", ["dali", "native"])

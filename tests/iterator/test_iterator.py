@@ -350,6 +350,23 @@ def test_repr_shows_what_was_chosen(packed: Path) -> None:
     assert repr(load(packed)) == (
         f"DaliIterator('{packed}': 97 samples, 12 batches of 8 (1 left out of each epoch), rank 0 of 1, on cpu by {DECODER['decoder']} with 1 thread)"
     )
+    for batch_size, drop_last, batches in ((8, False, "13 batches of 8"), (97, True, "1 batch of 97")):
+        assert f"97 samples, {batches}, rank 0 of 1" in repr(load(packed, batch_size, drop_last=drop_last))
+
+
+def test_a_function_does_not_change_the_decoder_that_was_asked_for(packed: Path) -> None:
+    augment = gpuload.Augment(12, dtype="uint8", function=lambda sample, rng: sample)
+    with load(packed, augment=augment) as loader, load(packed, augment=augment, decoder="auto") as other:
+        assert (loader.decoder, other.decoder) == (DECODER["decoder"], "native")
+
+
+def test_what_ranks_must_have_in_common(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr("gpuload.iterator.compare_ranks", lambda *given: compared.append(given))
+    loader = load(packed, 4, rank=1, world_size=3, drop_last=False)
+    loader.check_ranks(7)
+    settings = {"batch_size": 4, "drop_last": False, "batches": 9, "lanes": 1}
+    assert compared == [(loader.ranks, {**loader.state_dict(), **settings}, 7)]
 
 
 def test_ranks_come_from_torchruns_environment(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

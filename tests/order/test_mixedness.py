@@ -6,10 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import loaders
 import numpy as np
 import pyarrow as pa
 import pytest
 from images import encode, photo
+from loaders import load
 
 import gpuload
 from gpuload.cli import main
@@ -156,3 +158,11 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
         gpuload.DaliIterator(sorted_set, window=12, **options)
         gpuload.DaliIterator(sorted_set, window=2, shuffle=False, **options)
         gpuload.DaliIterator(packed, window=1, **options)
+
+
+def test_a_loader_that_shuffles_warns_of_sorted_shards(sorted_set: Path) -> None:
+    with pytest.warns(UserWarning, match=r"its shards are sorted by class, so that 2 of them") as found:
+        load(sorted_set, window=2)
+    assert found[0].filename == loaders.__file__
+    load(sorted_set, window=2, shuffle=False)
+    load(sorted_set, window=8)

@@ -44,6 +44,10 @@ STAGES = {
             "iterator/test_misuse.py",
             "iterator/test_contract.py",
             "iterator/test_sampling.py",
+            "iterator/test_corrupt.py",
+            "iterator/test_preview.py",
+            "order/test_mixedness.py",
+            "test_arguments.py",
         ),
     ),
 }
