@@ -80,6 +80,7 @@ def read_all(folder: Path) -> None:
         ("features_shape", [], r"its 'features' as 24 bytes for an array of shape \(\)"),
         ("width", 0, r"an image of 0 × 22 pixels, expected 1 × 1 to 34 × 22"),
         ("width", -(2**31), r"an image of -2147483648 × 22 pixels, expected"),
+        ("height", 0, r"an image of 29 × 0 pixels, expected 1 × 1 to 34 × 22"),
         ("height", 2**31 - 1, r"an image of 29 × 2147483647 pixels, expected 1 × 1 to 34 × 22"),
         ("labels", [1, -1], r"its 'labels' as \[1, -1\], expected class numbers from 0"),
         (
