@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -77,10 +78,12 @@ def look_at(
     return Looks(*joined), report.samples, report.corrupt
 
 
-def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
+@contextmanager
+def _quiet_loader(dataset: Dataset, side: int) -> Iterator[DaliIterator]:
+    """Without warnings of samples that do not decode, and of a training that waits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return DaliIterator(
+        with DaliIterator(
             dataset,
             min(_BATCH, len(dataset)),
             augment=Augment(side, crop="none", dtype="uint8"),
@@ -94,7 +97,8 @@ def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
             output="numpy",
             on_corrupt="mark",
             max_corrupt=1.0,
-        )
+        ) as loader:
+            yield loader
 
 
 def measure(images: U8, numbers: I64) -> Looks:
