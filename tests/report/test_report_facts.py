@@ -214,3 +214,17 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     found = make_report(folder)[0]["duplicates"]
     assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
     assert found["not_compared"] == 4
+
+
+def test_whole_numbers_have_no_empty_bins_between_them() -> None:
+    found = histogram("Quality", "", [np.arange(70, 96)], ["train"])
+    assert found["bins"][0] == "70 to 71" and found["series"][0]["counts"][:-1] == [1] * (len(found["bins"]) - 1)
+
+
+def test_a_group_with_many_images_of_one_split_shows_the_others(tmp_path: Path) -> None:
+    same = encode(textured(0))
+    samples = [{"image": same, "split": "val" if number > 40 else "train"} for number in range(43)]
+    gpuload.pack(samples, tmp_path / "sets", workers=1, progress=False)
+    facts, _ = make_report(tmp_path / "sets")
+    (group,) = facts["duplicates"]["shown"]
+    assert group["count"] == 43 and {sample["split"] for sample in group["members"]} == {"train", "val"}

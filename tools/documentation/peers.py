@@ -12,6 +12,7 @@ it is compared with by the tests.
 
 import argparse
 import importlib.metadata
+import importlib.util
 import io
 import itertools
 import json
@@ -23,7 +24,6 @@ import tarfile
 import tempfile
 import textwrap
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +219,8 @@ if __name__ == "__main__":
 
 def prepare(peer: str) -> dict[str, Any]:
     """The names that a snippet takes for granted."""
-    with suppress(ImportError):
-        import torchvision_anywhere  # noqa: F401: torchvision for CUDA beside a torch for CPUs
+    if importlib.util.find_spec("torchvision"):
+        import torchvision_anywhere  # noqa: F401: a build for CUDA beside a torch for CPUs
     return PREPARE[peer]()
 
 
