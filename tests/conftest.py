@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image
-from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401: hooks of pytest
 
 from gpuload.cli import main
 

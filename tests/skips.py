@@ -23,15 +23,15 @@ _PREFERRED = ("cpu", "dali", "dev")
 def extra_of(module: str) -> str:
     """The extra of pyproject.toml that brings a module, "" where none does."""
     name = _DISTRIBUTIONS.get(module, module)
-    found = [
-        extra for extra, wanted in _extras().items() if name in (re.split(r"[\[>=<]", one)[0] for one in wanted)
-    ]
+    found = [extra for extra, wanted in _extras().items() if name in (re.split(r"[\[>=<]", one)[0] for one in wanted)]
     return next((extra for extra in _PREFERRED if extra in found), found[0] if found else "")
 
 
 def _extras() -> dict[str, list[str]]:
     text = _PROJECT.read_text().partition("[project.optional-dependencies]")[2].partition("\n[project.")[0]
-    return {name: re.findall(r'"([^"]+)"', wanted) for name, wanted in re.findall(r"^(\w+) = \[(.*?)\]$", text, re.M | re.S)}
+    return {
+        name: re.findall(r'"([^"]+)"', wanted) for name, wanted in re.findall(r"^(\w+) = \[(.*?)\]$", text, re.M | re.S)
+    }
 
 
 def with_advice(reason: str) -> str:

@@ -28,5 +28,8 @@ def test_pytest_shows_it(pytester: pytest.Pytester) -> None:
     )
     done = pytester.runpytest("-rs")
     done.stdout.fnmatch_lines_random(
-        ["SKIPPED *needs h5py: pip install -e '.[[]sources[]]'", "SKIPPED *needs lmdb_of_nobody, which is not installed*"]
+        [
+            "SKIPPED *needs h5py: pip install -e '.[[]sources[]]'",
+            "SKIPPED *needs lmdb_of_nobody, which is not installed*",
+        ]
     )

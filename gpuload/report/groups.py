@@ -40,9 +40,7 @@ def tell_groups(splits: Sequence[Split], found: Found) -> dict[str, Any]:
             samples = [describe(splits[n], number) for n, number in _of_each_split(members, _MOST_MEMBERS)]
             shown.append({**entry, "members": samples})
         else:
-            shown.append(
-                {**entry, "members": [{"split": splits[n].name, "index": number} for n, number in members]}
-            )
+            shown.append({**entry, "members": [{"split": splits[n].name, "index": number} for n, number in members]})
     leaked = _leaked(splits, found)
     return {
         "groups": len(found.groups),

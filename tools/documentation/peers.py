@@ -154,8 +154,9 @@ def _dali() -> dict[str, Any]:
             members = [(member.name.split("."), member.offset_data, member.size) for member in archive]
         pairs = list(zip(members[::2], members[1::2], strict=True))
         lines = [f"v1.2 {len(pairs)}"]
-        for pair in pairs:
-            lines.append(" ".join(f"{name[1]} {offset} {size} {'.'.join(name)}" for name, offset, size in pair))
+        lines += [
+            " ".join(f"{name[1]} {offset} {size} {'.'.join(name)}" for name, offset, size in pair) for pair in pairs
+        ]
         Path(index).write_text("\n".join(lines) + "\n")
     constants = {"MEAN": [124.0, 116.0, 104.0], "STD": [58.0, 57.0, 57.0]}
     names = {"fn": fn, "pipeline_def": pipeline_def, "DALIGenericIterator": DALIGenericIterator}
@@ -220,7 +221,7 @@ if __name__ == "__main__":
 def prepare(peer: str) -> dict[str, Any]:
     """The names that a snippet takes for granted."""
     if importlib.util.find_spec("torchvision"):
-        import torchvision_anywhere  # noqa: F401: a build for CUDA beside a torch for CPUs
+        pass  # noqa: F401: a build for CUDA beside a torch for CPUs
     return PREPARE[peer]()
 
 
