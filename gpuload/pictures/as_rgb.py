@@ -10,8 +10,8 @@ from gpuload.types import U8, Array
 def as_rgb(pixels: Any) -> U8:
     """uint8 (..., height, width, 3), of uint8, uint16 or floats (..., height, width, channels).
 
-    One or two channels become gray, by the first; of more the first three are shown. 16 bits lose the lower half. Floats
-    have no range of their own: of each image the smallest value becomes black and the largest white.
+    One or two channels become gray, by the first; of more the first three are shown. 16 bits lose the lower half.
+    Floats have no range of their own: of each image the smallest value becomes black and the largest white.
     """
     shown = pixels[..., :3] if pixels.shape[-1] > 2 else np.repeat(pixels[..., :1], 3, axis=-1)
     if shown.dtype == np.uint16:

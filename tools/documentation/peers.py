@@ -6,8 +6,8 @@
 
 Each snippet is run as it stands on the page, in a process and a folder of its own, after the names that it takes for
 granted (`PREPARE`) and with a few words replaced where the page names a bucket or a GPU (`REPLACED`). Then three
-batches are taken from its `loader`, if it does not have a loop itself. The page says with which versions that was done; `--json` writes the record that
-it is compared with by the tests.
+batches are taken from its `loader`, if it does not have a loop itself. The page says with which versions that was done;
+`--json` writes the record that the tests compare it with.
 """
 
 import argparse
@@ -220,7 +220,7 @@ if __name__ == "__main__":
 
 def prepare(peer: str) -> dict[str, Any]:
     """The names that a snippet takes for granted."""
-    if importlib.util.find_spec("torchvision"):
+    if importlib.util.find_spec("torchvision"):  # a build for CUDA can then be imported beside a torch for CPUs
         pass  # noqa: F401: a build for CUDA beside a torch for CPUs
     return PREPARE[peer]()
 
