@@ -11,6 +11,7 @@ batches are taken from its `loader`, if it does not have a loop itself. The page
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -221,7 +222,7 @@ if __name__ == "__main__":
 def prepare(peer: str) -> dict[str, Any]:
     """The names that a snippet takes for granted."""
     if importlib.util.find_spec("torchvision"):  # a build for CUDA can then be imported beside a torch for CPUs
-        pass  # noqa: F401: a build for CUDA beside a torch for CPUs
+        importlib.import_module("torchvision_anywhere")
     return PREPARE[peer]()
 
 
