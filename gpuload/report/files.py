@@ -22,7 +22,7 @@ _STANDARD = np.array(
 )  # fmt: skip
 _MODES = {0xC0: "baseline", 0xC1: "baseline", 0xC2: "progressive"}
 _SAMPLINGS = {0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0", 0x41: "4:1:1", 0x42: "4:1:0"}
-_STARTS = {"PNG": png.START, "JPEG": jpeg.START, "TIFF": (b"II*\0", b"MM\0*")}
+_STARTS: dict[str, bytes | tuple[bytes, ...]] = {"PNG": png.START, "JPEG": jpeg.START, "TIFF": (b"II*\0", b"MM\0*")}
 _COLORS = {1: "gray", 3: "colour", 4: "CMYK"}
 
 

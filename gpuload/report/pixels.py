@@ -117,7 +117,8 @@ def _as_levels(images: Array, pixels: Pixels) -> U8:
         return images
     if pixels.dtype == "uint16":
         images = np.rint(images * 255).astype(np.uint8)
-    return as_rgb(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    shown: U8 = as_rgb(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    return shown
 
 
 def measure(images: U8, numbers: I64) -> Looks:
@@ -131,8 +132,8 @@ def measure(images: U8, numbers: I64) -> Looks:
     return Looks(
         numbers,
         flat.mean(axis=1),
-        flat[:, -tail],
-        flat[:, tail],
+        flat[:, -tail].copy(),  # a view would keep all of `flat`: 4 kB an image
+        flat[:, tail].copy(),
         flat.std(axis=1),
         _sharpness(luma),
         _entropy(luma),

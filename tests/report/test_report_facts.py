@@ -1,5 +1,6 @@
 """The facts of a report: what is counted, found and told of sets of every kind."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from gpuload.cli import REJECTED, main
 from gpuload.errors import ArgumentError
 from gpuload.report.histograms import histogram
 from gpuload.report.page import facts_as_json
-from gpuload.report.pixels import choose, shares, side_for
+from gpuload.report.pixels import choose, measure, shares, side_for
 from gpuload.report.rejected import picture_of
 from gpuload.report.splits import open_splits
 
@@ -228,3 +229,10 @@ def test_a_group_with_many_images_of_one_split_shows_the_others(tmp_path: Path) 
     facts, _ = make_report(tmp_path / "sets")
     (group,) = facts["duplicates"]["shown"]
     assert group["count"] == 43 and {sample["split"] for sample in group["members"]} == {"train", "val"}
+
+
+def test_what_is_kept_of_an_image_is_small() -> None:
+    """Views would keep the arrays that they are of: once 4 kB of each image."""
+    looks = measure(np.zeros((64, 3, 64, 64), np.uint8), np.arange(64))
+    values = [getattr(looks, field.name) for field in dataclasses.fields(looks)]
+    assert sum((value if value.base is None else value.base).nbytes for value in values) < 400 * 64
