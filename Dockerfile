@@ -12,7 +12,7 @@ COPY gpuload gpuload
 RUN mkdir -p "$NUMBA_CACHE_DIR" && useradd --create-home user
 
 FROM base AS cpu
-RUN pip install --constraint tools/constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[cpu,sources,remote]'
+RUN pip install --constraint tools/constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[cpu,sources,remote,report]'
 # The CPU decoder is compiled here, for the kind of processor that builds the image.
 RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
 USER user
@@ -22,7 +22,7 @@ ENTRYPOINT ["python", "-m", "gpuload"]
 # CUDA's libraries come with torch's and DALI's wheels; the driver is the host's, by the NVIDIA Container Toolkit.
 FROM base AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
-RUN pip install --constraint tools/constraints.txt '.[cuda13,sources,remote]'
+RUN pip install --constraint tools/constraints.txt '.[cuda13,sources,remote,report]'
 RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
 USER user
 WORKDIR /data

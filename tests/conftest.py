@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image
+from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from gpuload.cli import main
 

@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def tracked(folder: str) -> set[str]:
     found = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
     if found.returncode:
-        pytest.skip("not a clone")
+        pytest.skip("needs a git clone, since it compares with the tracked files")
     return {name for name in found.stdout.splitlines() if (ROOT / name).exists()}
 
 

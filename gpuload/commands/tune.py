@@ -197,11 +197,13 @@ def _tune(args: argparse.Namespace) -> int:
 
 
 def _plot(found: Sequence[Measured], path: Path, device: str) -> None:
-    """The settings that were measured, the fastest first, as a chart beside the figures."""
+    """The settings that were measured, the fastest first, as a chart beside the figures; the chosen one stands out."""
     from gpuload.commands.charts import bars
 
-    rows = [(_label(one.setting), one.rates) for one in found[:_SHOWN] if one.rates]
-    bars(rows, f"settings on {device}", "images/s; lines: lowest and highest turn", path, highlight=rows[0][0])
+    shown = [one for one in found[:_SHOWN] if one.rates]
+    rows = [(_label(one.setting), one.rates) for one in sorted(shown, key=lambda one: one.rate, reverse=True)]
+    chosen = _label(shown[0].setting)
+    bars(rows, f"settings on {device}", "images/s; lines: lowest and highest turn", path, highlight=chosen)
 
 
 def _label(setting: Setting) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuload.counted import counted
-from gpuload.disk.sample import decode_image, stored_image
+from gpuload.disk.sample import stored_picture
 from gpuload.pictures.embed import jpeg_uri, thumbnail
 from gpuload.pictures.marks import name_of
 from gpuload.store.url import URL
@@ -59,10 +59,7 @@ def _pictures(dataset: "Dataset") -> str:
 def _picture(dataset: "Dataset", number: int) -> tuple[str, str]:
     shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
     row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
-    if dataset.fields["image"].kind == "raw" or row["image_bytes"] > _MOST_BYTES:
-        image = dataset[row["key"]]["image"]
-    else:
-        image = decode_image(stored_image(dataset, number), 2 * _SIDE_PX)
+    image = stored_picture(dataset, number, None if row["image_bytes"] > _MOST_BYTES else 2 * _SIDE_PX)
     named = "label" in dataset.fields and row["label"] is not None
     text = name_of(int(row["label"]), dataset.classes) if named else row["key"]
     return jpeg_uri(thumbnail(image, _SIDE_PX, _SIDE_PX)), text

@@ -16,6 +16,7 @@ from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
 from gpuload.fields.arrays import shape_column
 from gpuload.fields.field import Field
 from gpuload.headers.limits import MAX_PIXELS
+from gpuload.pictures.as_rgb import as_rgb
 
 if TYPE_CHECKING:
     from gpuload.disk.dataset import Dataset
@@ -38,6 +39,19 @@ def read_sample(dataset: "Dataset", index: Any) -> dict[str, Any]:
         else:
             sample |= _values(members, field, row)
     return sample
+
+
+def stored_picture(dataset: "Dataset", number: int, most_px: int | None = None) -> Image.Image:
+    """One image, by its number in the whole set, as a person looks at it: RGB, upright. most_px: as `decode_image`.
+
+    Raises:
+        ShardError: it cannot be read. Exception: of many kinds, by Pillow, where it does not decode.
+    """
+    if dataset.manifest.is_raw:
+        shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
+        row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
+        return _image(dataset, _Members(dataset, shard, row), dataset.fields["image"], row)
+    return decode_image(stored_image(dataset, number), most_px)
 
 
 def stored_image(dataset: "Dataset", number: int) -> bytes:
@@ -155,15 +169,16 @@ class _Members:
 
 
 def _image(dataset: "Dataset", members: _Members, field: Field, row: dict[str, Any]) -> Image.Image:
-    """RGB, upright, as the loader decodes it."""
+    """RGB, upright, as the loader decodes it; pixels that are not 8-bit RGB as `as_rgb` shows them."""
     width, height = int(row["width"]), int(row["height"])
     content = members.read(field)
     if field.kind == "raw":
-        if len(content) != width * height * 3:
+        pixels = dataset.manifest.pixels
+        if len(content) != width * height * pixels.bytes:
             raise ShardError(
                 f"{members.where}: has {len(content)} bytes, {width} × {height} pixels need another number"
             )
-        return Image.fromarray(np.frombuffer(content, np.uint8).reshape(height, width, 3))
+        return Image.fromarray(as_rgb(np.frombuffer(content, pixels.stored).reshape(height, width, pixels.channels)))
     try:
         return decode_image(content)
     except Exception as error:  # Pillow's decoders raise many kinds
@@ -182,7 +197,10 @@ def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
             raise ValueError(f"{image.width} × {image.height} pixels")
         if most_px is not None:
             image.draft("RGB", (most_px, most_px))
-        return ImageOps.exif_transpose(image).convert("RGB")
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
+            return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))
+        return upright.convert("RGB")
 
 
 def _values(members: _Members, field: Field, row: dict[str, Any]) -> dict[str, Any]:

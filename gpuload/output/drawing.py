@@ -13,6 +13,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.keypoints import Keypoints
 from gpuload.fields.kind import FieldSpec
 from gpuload.output.collate import CORRUPT
+from gpuload.pictures.as_rgb import as_rgb, stretched
 from gpuload.pictures.marks import draw_boxes, draw_keypoints, draw_mask, name_of
 from gpuload.pictures.sheet import Cell
 from gpuload.types import F64, U8, Array, ClassNames
@@ -43,7 +44,9 @@ class BatchDrawing:
         number = min(count, len(images[0]))
         kept = {name: _first(value, number) for name, value in batch.items()}
         views = kept["image"] if isinstance(kept["image"], tuple) else (kept["image"],)
-        pixels = [undo_normalize(images, form) for images, form in zip(views, self._forms, strict=True)]
+        stored = self._fields.get("image")
+        floats = stored is not None and stored.dtype == "<f4"
+        pixels = [undo_normalize(images, form, floats) for images, form in zip(views, self._forms, strict=True)]
         found = []
         for row in range(number):
             caption = self._caption(kept, row)
@@ -105,22 +108,20 @@ class BatchDrawing:
         return (BACKGROUND, *others) if spec.background else others
 
 
-def undo_normalize(images: Any, form: Form) -> U8:
-    """uint8 (N, height, width, 3) from a batch (N, 3, height, width), by the mean and std that it was normalised with.
+def undo_normalize(images: Any, form: Form, floats: bool = False) -> U8:
+    """uint8 (N, height, width, 3) from a batch (N, C, height, width), by the mean and std that it was normalised with.
 
-    Where each image was normalised by its own, its smallest value becomes 0 and its largest 255.
+    Where each image was normalised by its own, or the set's pixels are floats, the smallest value of an image becomes 0
+    and its largest 255.
     """
-    values = _as_numpy(images)
+    values = _as_numpy(images).transpose(0, 2, 3, 1)
     if values.dtype == np.uint8:
-        return np.ascontiguousarray(values.transpose(0, 2, 3, 1))
-    levels = values.astype(np.float32).transpose(0, 2, 3, 1)
-    if form.normalize == "image":
-        low, high = (reduce(levels, axis=(1, 2, 3), keepdims=True) for reduce in (np.min, np.max))
-        levels = (levels - low) / np.maximum(high - low, 1e-6)
-    else:
+        return as_rgb(values)
+    levels = values.astype(np.float32)
+    if form.normalize != "image":
         levels = levels * np.array(form.std, np.float32) + np.array(form.mean, np.float32)
-    pixels: U8 = np.rint(np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8)
-    return pixels
+    levels = stretched(levels) if floats or form.normalize == "image" else np.clip(np.nan_to_num(levels), 0, 1)
+    return as_rgb(np.rint(levels * 255).astype(np.uint8))
 
 
 def _first(value: Any, count: int) -> Any:

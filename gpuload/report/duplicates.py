@@ -1,10 +1,12 @@
 """Images that come several times: the same bytes, or nearly the same picture, within a split and between splits."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.disk.sample import stored_image
 from gpuload.errors import GpuloadError
@@ -17,6 +19,7 @@ from gpuload.types import I64, U64, Bools
 _MOST_HASHED = 50_000  # images whose bytes are compared
 # Of images with less, hashes say nothing: they are of noise.
 _LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
+_PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
 _MOST_DIFFERENCE = 12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates
 
 
@@ -44,14 +47,13 @@ def find_groups(splits: Sequence[Split], columns: Sequence[Columns], looks: Sequ
         [(found.entropy >= _LEAST_ENTROPY) & (found.contrast >= _LEAST_CONTRAST) for found in looks]
     )
     digests = _same_bytes(splits, columns, split, numbers, hashes)
-    pairs = [_equal_pairs(digests, digests > 0)]
-    alike = _equal_pairs(hashes, detailed)
+    root = join_groups(np.arange(len(numbers)), _equal_pairs(digests, digests > 0))
     one_of_each, place = np.unique(hashes[detailed], return_index=True)
     rows = np.flatnonzero(detailed)[place]
-    near = np.concatenate([alike, rows[close_pairs(one_of_each)]]) if len(rows) else alike
-    difference = np.abs(colors[near[:, 0]] - colors[near[:, 1]]).mean(axis=1)
-    pairs.append(near[difference <= _MOST_DIFFERENCE])
-    root = join_groups(len(numbers), np.concatenate(pairs))
+    alike = (rows[pairs] for pairs in close_pairs(one_of_each))
+    for pairs in _batches(chain([_equal_pairs(hashes, detailed)], alike)):
+        apart = pairs[root[pairs[:, 0]] != root[pairs[:, 1]]]
+        root = join_groups(root, apart[_have_close_colors(colors, apart)])
     order = np.argsort(root, kind="stable")
     starts = np.flatnonzero(np.diff(root[order], prepend=-1))
     groups = []
@@ -62,6 +64,28 @@ def find_groups(splits: Sequence[Split], columns: Sequence[Columns], looks: Sequ
             groups.append(Group(named, exact))
     groups.sort(key=lambda group: -len(group.members))
     return Found(groups, int((~detailed).sum()))
+
+
+def _batches(parts: Iterable[I64]) -> Iterator[I64]:
+    """Parts of pairs, joined to fewer and larger ones."""
+    waiting: list[I64] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= _PAIRS_AT_A_TIME:
+            yield np.concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def _have_close_colors(colors: npt.NDArray[np.int16], pairs: I64) -> Bools:
+    """bool (pairs,). colors: (N, 192)."""
+    close = np.empty(len(pairs), bool)
+    for begin in range(0, len(pairs), _PAIRS_AT_A_TIME):
+        one, other = pairs[begin : begin + _PAIRS_AT_A_TIME].T
+        difference = np.abs(colors[one] - colors[other]).mean(axis=1)
+        close[begin : begin + _PAIRS_AT_A_TIME] = difference <= _MOST_DIFFERENCE
+    return close
 
 
 def _equal_pairs(values: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", chosen: Bools) -> I64:

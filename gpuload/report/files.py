@@ -22,6 +22,7 @@ _STANDARD = np.array(
 )  # fmt: skip
 _MODES = {0xC0: "baseline", 0xC1: "baseline", 0xC2: "progressive"}
 _SAMPLINGS = {0x11: "4:4:4", 0x21: "4:2:2", 0x22: "4:2:0", 0x12: "4:4:0", 0x41: "4:1:1", 0x42: "4:1:0"}
+_STARTS: dict[str, bytes | tuple[bytes, ...]] = {"PNG": png.START, "JPEG": jpeg.START, "TIFF": (b"II*\0", b"MM\0*")}
 _COLORS = {1: "gray", 3: "colour", 4: "CMYK"}
 
 
@@ -64,8 +65,7 @@ def read_files(dataset: Dataset, numbers: I64) -> FileFacts:
     for head in _heads(dataset, numbers):
         found = _facts_of_jpeg(head, tables) if head.startswith(jpeg.START) else None
         if found is None:
-            is_png = head.startswith(png.START)
-            facts.formats["PNG" if is_png else "JPEG" if head.startswith(jpeg.START) else "other"] += 1
+            facts.formats[_format(head)] += 1
             qualities.append(0)
             continue
         facts.formats["JPEG"] += 1
@@ -76,6 +76,15 @@ def read_files(dataset: Dataset, numbers: I64) -> FileFacts:
         qualities.append(found.quality)
     facts.qualities = np.array(qualities, np.int8)
     return facts
+
+
+def _format(head: bytes) -> str:
+    for name, starts in _STARTS.items():
+        if head.startswith(starts):
+            return name
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "WebP"
+    return "AVIF" if head[4:12] in (b"ftypavif", b"ftypavis") else "other"
 
 
 def _heads(dataset: Dataset, numbers: I64) -> Iterator[bytes]:

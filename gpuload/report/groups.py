@@ -9,7 +9,7 @@ from gpuload.report.splits import Split, training_split
 from gpuload.types import I64
 
 MOST_SHOWN, _MOST_MEMBERS = 60, 8  # groups with pictures, and pictures of each
-_LISTED_GROUPS = 2_000  # in the JSON
+_LISTED_GROUPS, _LISTED_MEMBERS = 2_000, 20  # in the JSON
 
 
 def tell_groups(splits: Sequence[Split], found: Found) -> dict[str, Any]:
@@ -30,19 +30,17 @@ def tell_groups(splits: Sequence[Split], found: Found) -> dict[str, Any]:
             "between_splits": leaks,
             "labels_differ": differs,
             "count": len(group.members),
-            "members": group.members[:100],
+            "members": _of_each_split(group.members, _LISTED_MEMBERS),
         }
         listed.append(entry)
     listed.sort(key=lambda entry: (not entry["between_splits"], not entry["labels_differ"], -entry["count"]))
     for entry in listed[:_LISTED_GROUPS]:
         members = entry["members"]
         if len(shown) < MOST_SHOWN:
-            samples = [describe(splits[n], number) for n, number in _of_each_split(members)]
+            samples = [describe(splits[n], number) for n, number in _of_each_split(members, _MOST_MEMBERS)]
             shown.append({**entry, "members": samples})
         else:
-            shown.append(
-                {**entry, "members": [{"split": splits[n].name, "index": number} for n, number in members[:20]]}
-            )
+            shown.append({**entry, "members": [{"split": splits[n].name, "index": number} for n, number in members]})
     leaked = _leaked(splits, found)
     return {
         "groups": len(found.groups),
@@ -56,12 +54,12 @@ def tell_groups(splits: Sequence[Split], found: Found) -> dict[str, Any]:
     }
 
 
-def _of_each_split(members: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most 12 members, some of each split."""
+def _of_each_split(members: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """At most so many members, some of each split."""
     by_split: dict[int, list[tuple[int, int]]] = {}
     for member in members:
         by_split.setdefault(member[0], []).append(member)
-    each = max(1, _MOST_MEMBERS // len(by_split))
+    each = max(1, most // len(by_split))
     return [member for group in by_split.values() for member in group[:each]]
 
 

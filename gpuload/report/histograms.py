@@ -26,6 +26,8 @@ def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: 
     else:
         low, high = np.percentile(joined, [0.5, 99.5])
         step = _round_up((high - low) / (_BINS - 2) if high > low else max(abs(high), 1) / _BINS)
+        if np.array_equal(joined, np.rint(joined)):  # no bin without a whole number in it
+            step = max(1.0, np.ceil(step))
         inner = np.arange(np.floor(low / step), np.ceil(high / step) + 1) * step
         edges = np.concatenate([[-np.inf] if joined.min() < inner[0] else [], inner, [np.inf]])
         labels = [_range(one, other) for one, other in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]

@@ -9,6 +9,8 @@ Close pairs are found by bands (M. Norouzi et al., "Fast Search in Hamming Space
 hashes that differ in at most r bits are equal in one of r + 1 bands, so only hashes with an equal band are compared.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,12 +41,12 @@ def perceptual_hashes(gray: F32) -> U64:
     return hashes
 
 
-def close_pairs(hashes: U64, radius: int = RADIUS) -> npt.NDArray[np.int64]:
-    """int64 (pairs, 2): the rows of hashes that differ in at most `radius` bits, each pair once; hashes must differ.
+def close_pairs(hashes: U64, radius: int = RADIUS) -> Iterator[I64]:
+    """The rows of hashes that differ in at most `radius` bits, in parts of at most N pairs, int64 (pairs, 2).
 
-    Costs O(N log N) and the comparisons of those with an equal band; of one band at most 2,000 neighbours are compared.
+    A pair may come several times. Of hashes that are alike in a band, each is compared with the next 2,000 of them, so
+    that it costs O(N log N) and these comparisons, and O(N) of memory, however many images are nearly the same.
     """
-    found = [np.empty((0, 2), np.int64)]
     edges = np.linspace(0, _BITS, radius + 2).astype(int)
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         band = (hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
@@ -63,9 +65,7 @@ def close_pairs(hashes: U64, radius: int = RADIUS) -> npt.NDArray[np.int64]:
                 else _close(hashes[one], hashes[other], radius)
             )
             if close.any():
-                pairs = np.stack([one[close], other[close]], axis=1)
-                found.append(np.sort(pairs, axis=1))
-    return np.unique(np.concatenate(found), axis=0)
+                yield np.stack([one[close], other[close]], axis=1)
 
 
 _HAS_COUNT = hasattr(np, "bitwise_count")  # NumPy 2
@@ -78,15 +78,19 @@ def _close(one: U64, other: U64, radius: int) -> npt.NDArray[np.bool_]:
     return close
 
 
-def join_groups(count: int, pairs: I64) -> I64:
-    """int64 (count,): the smallest row that each row is connected with by pairs (P, 2), over any number of steps."""
-    root = np.arange(count)
+def join_groups(root: I64, pairs: I64) -> I64:
+    """int64 (N,): the smallest row that each row is connected with, over any number of steps, by pairs (P, 2) and by
+    those that were joined before.
+
+    root: what this returned of the pairs before, at first each row itself (`np.arange`).
+    """
+    joined, edges = np.arange(len(root)), root[pairs]
     while True:
-        one, other = root[pairs[:, 0]], root[pairs[:, 1]]
+        one, other = joined[edges[:, 0]], joined[edges[:, 1]]
         low = np.minimum(one, other)
-        before = root.copy()
-        np.minimum.at(root, one, low)
-        np.minimum.at(root, other, low)
-        root = root[root]
-        if np.array_equal(before, root):
-            return root
+        before = joined.copy()
+        np.minimum.at(joined, one, low)
+        np.minimum.at(joined, other, low)
+        joined = joined[joined]
+        if np.array_equal(before, joined):
+            return joined[root]

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from gpuload.augment import Augment
 from gpuload.corrupt import CorruptSample
 from gpuload.disk.dataset import Dataset
+from gpuload.fields.pixels import Pixels
 from gpuload.iterator import DaliIterator
+from gpuload.pictures.as_rgb import as_rgb
 from gpuload.report.phash import SIDE, perceptual_hashes
-from gpuload.types import F32, I32, I64, U8, U64
+from gpuload.types import F32, I32, I64, U8, U64, Array
 
 _BATCH = 128
 LARGEST_SIDE = 128  # to which images are decoded; as many as the shorter sides of most have, if that is less
@@ -68,7 +71,7 @@ def look_at(
         for images, index, corrupt in loader:
             sound = ~corrupt
             if sound.any():
-                found.append(measure(images[sound], index[sound]))
+                found.append(measure(_as_levels(images[sound], dataset.manifest.pixels), index[sound]))
             progress(len(index))
         report = loader.report()
     if not found:
@@ -77,13 +80,15 @@ def look_at(
     return Looks(*joined), report.samples, report.corrupt
 
 
-def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
+@contextmanager
+def _quiet_loader(dataset: Dataset, side: int) -> Iterator[DaliIterator]:
+    """Without warnings of samples that do not decode, and of a training that waits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return DaliIterator(
+        with DaliIterator(
             dataset,
             min(_BATCH, len(dataset)),
-            augment=Augment(side, crop="none", dtype="uint8"),
+            augment=_whole(dataset.manifest.pixels, side),
             fields=("image", "index"),
             device="cpu",
             shuffle=False,
@@ -94,7 +99,26 @@ def _quiet_loader(dataset: Dataset, side: int) -> DaliIterator:
             output="numpy",
             on_corrupt="mark",
             max_corrupt=1.0,
-        )
+        ) as loader:
+            yield loader
+
+
+def _whole(pixels: Pixels, side: int) -> Augment:
+    """Whole images as levels of 255, or where that does not hold them, in 0..1 and floats as they are."""
+    if pixels.dtype == "uint8":
+        return Augment(side, crop="none", dtype="uint8", mode=pixels.mode)
+    nothing, one = (0.0,) * pixels.channels, (1.0,) * pixels.channels
+    return Augment(side, crop="none", mode=pixels.mode, mean=nothing, std=one)
+
+
+def _as_levels(images: Array, pixels: Pixels) -> U8:
+    """uint8 (N, 3, height, width) of a batch as `_whole` makes it, as a person looks at it."""
+    if pixels.is_rgb:
+        return images
+    if pixels.dtype == "uint16":
+        images = np.rint(images * 255).astype(np.uint8)
+    shown: U8 = as_rgb(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    return shown
 
 
 def measure(images: U8, numbers: I64) -> Looks:
@@ -108,8 +132,8 @@ def measure(images: U8, numbers: I64) -> Looks:
     return Looks(
         numbers,
         flat.mean(axis=1),
-        flat[:, -tail],
-        flat[:, tail],
+        flat[:, -tail].copy(),  # a view would keep all of `flat`: 4 kB an image
+        flat[:, tail].copy(),
         flat.std(axis=1),
         _sharpness(luma),
         _entropy(luma),

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from gpuload.disk.dataset import Dataset
-from gpuload.disk.sample import decode_image, stored_image
+from gpuload.disk.sample import stored_picture
 from gpuload.pictures.embed import jpeg_uri, thumbnail
 from gpuload.pictures.marks import name_of
 from gpuload.report.splits import Split
@@ -71,11 +70,5 @@ class Thumbnails:
         return True
 
     def _make(self, split: str, number: int, width: int, height: int) -> str:
-        dataset = self._splits[split]
-        content = stored_image(dataset, number)
-        if dataset.fields["image"].kind == "raw":
-            row = row_of(dataset, number)
-            image = Image.fromarray(np.frombuffer(content, np.uint8).reshape(row["height"], row["width"], 3))
-        else:
-            image = decode_image(content, 2 * max(width, height))
+        image = stored_picture(self._splits[split], number, 2 * max(width, height))
         return jpeg_uri(thumbnail(image, width, height))

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _WARM_UP_S = 30.0  # until the first batches have come at the latest: compiling 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
+    augment = fitted(augment, dataset)
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
     with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"], output_dict=True) as loader:
         drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
@@ -52,8 +54,18 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     return found
 
 
+def fitted(augment: Augment, dataset: Dataset) -> Augment:
+    """With constants for each channel, where a set is not of RGB images. They are undone before pixels are shown."""
+    pixels = dataset.manifest.pixels
+    if pixels.is_rgb:
+        return augment
+    mean, std = (0.0, 1.0) if pixels.dtype == "float32" else (0.5, 0.25)
+    return replace(augment, mode=pixels.mode, mean=(mean,) * pixels.channels, std=(std,) * pixels.channels)
+
+
 def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) -> list[Cell]:
     """One sample, by its number in the whole set, as training sees it in several epochs."""
+    augment = fitted(augment, dataset)
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
     place = int(np.searchsorted(dataset.stored_samples(np.arange(len(dataset))), number))
     alone = dataset.subset([place])
@@ -145,7 +157,7 @@ def _heat_map(places: Any, stored: Any, total: int) -> str:
 
 def speed(dataset: Dataset, augment: Augment, batch_size: int, seconds: float) -> dict[str, Any]:
     """Loads for so many seconds, as a training loop does that takes no time itself, after a first batch or two."""
-    batch_size = min(batch_size, len(dataset))
+    batch_size, augment = min(batch_size, len(dataset)), fitted(augment, dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with _loader(dataset, augment, batch_size, fields=("image",)) as loader:

@@ -22,7 +22,7 @@ CLASSES = 5
 def xp(request: pytest.FixtureRequest) -> Any:
     """The array module."""
     if request.param == "cupy" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
+        pytest.skip("needs an NVIDIA GPU, and torch built for it (extra cuda13 or cuda12)")
     return importlib.import_module(request.param)
 
 

@@ -212,7 +212,7 @@ def test_without_a_driver_nobody_waits_for_dali_to_look_for_gpus(packed: Path) -
     except OSError:
         pass
     else:
-        pytest.skip("there is a driver")
+        pytest.skip("is about machines without an NVIDIA driver")
     code = (
         "import sys, gpuload\n"
         f"print(gpuload.DaliIterator({str(packed)!r}, 8, augment=gpuload.Augment(12)).decoder, 'nvidia.dali' in sys.modules)"

@@ -237,7 +237,7 @@ def test_native_is_for_the_device_that_is_asked_for() -> None:
 
 def test_without_a_gpu_that_is_said(packed: Path) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+        pytest.skip("is about machines without a GPU")
     with pytest.raises(
         gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*Use device='cpu'"
     ):

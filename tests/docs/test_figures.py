@@ -69,6 +69,14 @@ def test_figures_of_the_recipe() -> None:
             assert round((accuracies[1] - accuracies[0]) / 100 * 359) == 3
 
 
+def test_figures_of_reports() -> None:
+    text = " ".join((ROOT / "docs" / "report.md").read_text().split())
+    found = record("report-100-thousand")
+    images, size = f"{found['images']:,} JPEGs", f"{found['image_bytes'] / found['images'] / 1000:.0f} kB"
+    assert f"{images} of {size} take {found['cpu_seconds']:.0f} s of processor time" in text
+    assert f"{found['max_own_bytes'] / 1e6:.0f} MB of memory" in text
+
+
 def test_the_diagrams_are_what_the_script_draws(tmp_path: Path) -> None:
     assert diagrams.main(["--out", str(tmp_path)]) == 0
     for name in diagrams.DRAWINGS:

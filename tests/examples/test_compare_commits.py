@@ -31,7 +31,7 @@ def _has_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_commits, "warm_up", lambda folder: None)
     root = compare_commits.ROOT
     if subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True).returncode:
-        pytest.skip("not a git clone")
+        pytest.skip("needs a git clone with its history")
 
 
 def test_two_commits_take_turns(shards: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ extern "C" void launch(int blocks, int threads, float* images, const float* stre
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
     if shutil.which("g++") is None:
-        pytest.skip("needs g++, to run the kernel without a GPU")
+        pytest.skip("needs g++ (apt install g++), to run the kernel without a GPU")
     folder = tmp_path_factory.mktemp("kernel")
     (folder / "fade.cpp").write_text(SHIM % raw_kernel.SOURCE)
     command = ["g++", "-O1", "-shared", "-fPIC", "-Wall", "-o", str(folder / "fade.so"), str(folder / "fade.cpp")]

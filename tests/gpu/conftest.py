@@ -21,7 +21,7 @@ import gpuload
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("no GPU")
+        pytest.skip("needs an NVIDIA GPU, and torch built for it (extra cuda13 or cuda12)")
 
 
 @pytest.fixture(params=params("native", "default", "copied", "both"))

@@ -52,7 +52,7 @@ def test_pixels_are_copied_from_pinned_memory_on_another_stream(mixed: Path, loa
 @pytest.mark.gpu
 def test_a_loader_on_another_gpu_leaves_the_first_alone(mixed: Path, load: Load) -> None:
     if torch.cuda.device_count() < 2:
-        pytest.skip("one GPU")
+        pytest.skip("needs two NVIDIA GPUs")
     for decoder in ("default", "copied", "both"):
         options = {**DECODERS[decoder], "device": "cuda:1"}
         transforms = [gpuload.batchwise.CenterHole(16)]

@@ -75,7 +75,7 @@ def test_dali_reads_it(train: Path) -> None:
 
 def test_wds2idx_agrees(train: Path, tmp_path: Path) -> None:
     if not WDS2IDX.exists():
-        pytest.skip("wds2idx comes with DALI, which is not installed")
+        pytest.skip("needs wds2idx, which comes with DALI: pip install -e '.[dali]'")
     for shard in shards(train):
         subprocess.run([sys.executable, WDS2IDX, shard, tmp_path / "idx"], check=True, stdout=subprocess.DEVNULL)
         assert (tmp_path / "idx").read_text() == shard.with_suffix(".idx").read_text()

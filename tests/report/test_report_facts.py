@@ -1,5 +1,6 @@
 """The facts of a report: what is counted, found and told of sets of every kind."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from gpuload.cli import REJECTED, main
 from gpuload.errors import ArgumentError
 from gpuload.report.histograms import histogram
 from gpuload.report.page import facts_as_json
-from gpuload.report.pixels import choose, shares, side_for
+from gpuload.report.pixels import choose, measure, shares, side_for
 from gpuload.report.rejected import picture_of
 from gpuload.report.splits import open_splits
 
@@ -214,3 +215,24 @@ def test_near_duplicates_are_near(tmp_path: Path) -> None:
     found = make_report(folder)[0]["duplicates"]
     assert [sorted(sample["source"] for sample in group["members"]) for group in found["shown"]] == [["0", "1", "2"]]
     assert found["not_compared"] == 4
+
+
+def test_whole_numbers_have_no_empty_bins_between_them() -> None:
+    found = histogram("Quality", "", [np.arange(70, 83)], ["train"])
+    assert found["bins"][0] == "70 to 71" and found["series"][0]["counts"][:-1] == [1] * (len(found["bins"]) - 1)
+
+
+def test_a_group_with_many_images_of_one_split_shows_the_others(tmp_path: Path) -> None:
+    same = encode(textured(0))
+    samples = [{"image": same, "split": "val" if number > 40 else "train"} for number in range(43)]
+    gpuload.pack(samples, tmp_path / "sets", workers=1, progress=False)
+    facts, _ = make_report(tmp_path / "sets")
+    (group,) = facts["duplicates"]["shown"]
+    assert group["count"] == 43 and {sample["split"] for sample in group["members"]} == {"train", "val"}
+
+
+def test_what_is_kept_of_an_image_is_small() -> None:
+    """Views would keep the arrays that they are of: once 4 kB of each image."""
+    looks = measure(np.zeros((64, 3, 64, 64), np.uint8), np.arange(64))
+    values = [getattr(looks, field.name) for field in dataclasses.fields(looks)]
+    assert sum((value if value.base is None else value.base).nbytes for value in values) < 400 * 64

@@ -10,8 +10,10 @@ import pytest
 from report_sets import CLASSES, EVIL, make_report, pack_evil
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome is installed")
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="needs chromium or google-chrome on the PATH (apt install chromium)"
+)
+playwright_api = pytest.importorskip("playwright.sync_api")
 
 WIDTHS = (400, 1400)
 

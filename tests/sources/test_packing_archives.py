@@ -207,7 +207,9 @@ def test_archives_that_cannot_be_packed(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(shutil.which("zip") is None or shutil.which("unzip") is None, reason="needs Info-ZIP")
+@pytest.mark.skipif(
+    shutil.which("zip") is None or shutil.which("unzip") is None, reason="needs Info-ZIP (apt install zip unzip)"
+)
 def test_an_archive_by_info_zip(make_folder: Folder, tmp_path: Path) -> None:
     folder = make_folder({**CLASSES, "ünï/日本.jpg": PHOTOS[1]})
     subprocess.run(["zip", "-q", "-r", tmp_path / "a.zip", folder.name], cwd=folder.parent, check=True)

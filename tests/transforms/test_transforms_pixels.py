@@ -452,7 +452,9 @@ def test_bits_of_torch_are_those_of_draws(key: int, counters: list[int]) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and torch built for it (extra cuda13 or cuda12)"
+)
 def test_a_gpu_does_the_same_and_is_not_waited_for() -> None:
     images, steps = batch(24), draw(*MANY, count=24)
     regions = RandomErasing(p=0.5, value="random").draw(sample_draws(1, np.arange(24)), 40, 56)

@@ -19,20 +19,25 @@ HEAD = """# Command line
 """
 
 
-def helps() -> dict[str, str]:
-    """The help of each command, 88 columns wide."""
-    parsers: dict[str, argparse.ArgumentParser] = {}
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    found: dict[str, argparse.ArgumentParser] = {}
 
     def note(self: argparse.ArgumentParser, *arguments: object, **keywords: object) -> argparse.Namespace:
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                parsers.update(action.choices)
+                found.update(action.choices)
         raise SystemExit(0)
 
     with mock.patch.object(argparse.ArgumentParser, "parse_args", note), suppress(SystemExit):
         cli.main(["info", "."])
+    return found
+
+
+def helps() -> dict[str, str]:
+    """The help of each command, 88 columns wide."""
     with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
-        return {name: parser.format_help() for name, parser in parsers.items()}
+        return {name: parser.format_help() for name, parser in parsers().items()}
 
 
 def page() -> str:

@@ -37,7 +37,7 @@ def write_tar(path: Path, members: Mapping[str, bytes], format: int = tarfile.PA
 
 def same_as_wds2idx(shard: Path, index: Path) -> bool:
     if not WDS2IDX.exists():
-        pytest.skip("wds2idx comes with DALI, which is not installed")
+        pytest.skip("needs wds2idx, which comes with DALI: pip install -e '.[dali]'")
     other = index.with_name("wds2idx.txt")
     subprocess.run([sys.executable, WDS2IDX, shard, other], check=True, stdout=subprocess.DEVNULL)
     return index.read_text() == other.read_text() != ""

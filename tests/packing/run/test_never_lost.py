@@ -189,7 +189,9 @@ def small_disk(tmp_path: Path):
         ["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", folder], capture_output=True, text=True
     )
     if mounted.returncode:
-        pytest.skip(f"mounting a small disk is not allowed here: {mounted.stderr.strip()}")
+        pytest.skip(
+            f"needs the right to mount a small disk (root, or in a container --privileged): {mounted.stderr.strip()}"
+        )
     yield folder
     subprocess.run(["umount", folder], check=True)
 

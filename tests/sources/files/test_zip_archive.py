@@ -21,7 +21,7 @@ from gpuload.sources.files.zip_archive import ZipArchive
 
 IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
 
-needs_zip = pytest.mark.skipif(shutil.which("zip") is None, reason="needs Info-ZIP's zip")
+needs_zip = pytest.mark.skipif(shutil.which("zip") is None, reason="needs Info-ZIP's zip (apt install zip)")
 
 
 def archive_of(tmp_path: Path, data: bytes) -> ZipArchive:

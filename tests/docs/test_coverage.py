@@ -1,0 +1,122 @@
+"""What a user may write is explained in a guide, and found by the words of somebody who does not know its name."""
+
+import importlib.util
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+from documentation import commands, peers
+from snippets import PAGES, ROOT, blocks
+
+import gpuload
+from gpuload import errors
+
+# Pages that list all there is, made from the code. The others explain it.
+LISTS = {"reference.md", "command-line.md", "changelog.md"}
+GUIDES = {page.name: page.read_text() for page in PAGES if page.name not in LISTS}
+CODE = {word for text in GUIDES.values() for word in re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text)))}
+CODE |= {word for text in GUIDES.values() for block in blocks(text) for word in re.findall(r"\w+", block.text)}
+
+
+@pytest.mark.parametrize("value", [gpuload.DaliIterator, gpuload.Augment, gpuload.Dataset, gpuload.mix])
+def test_every_argument_is_in_a_guide(value: object) -> None:
+    assert set(inspect.signature(value).parameters) - {"self", "data", "folder", "data_sets"} - CODE == set()
+
+
+def test_every_method_is_in_a_guide() -> None:
+    for owner in (gpuload.DaliIterator, gpuload.Dataset):
+        methods = {
+            name for name, value in vars(owner).items() if not name.startswith("_") and inspect.isfunction(value)
+        }
+        assert methods - CODE - {"open_store", "stored_samples", "require_field", "first_row"} == set(), owner
+
+
+def test_every_public_name_is_in_a_guide() -> None:
+    assert set(gpuload.__all__) - CODE == set()
+    assert set(gpuload.transforms.__all__) - CODE == set()
+    assert set(gpuload.batchwise.__all__) - CODE - {"BatchForm", "BatchTransform"} == set()
+
+
+def test_every_error_is_in_the_table() -> None:
+    for name in set(errors.__all__) - {"GpuloadError", "some_of"}:
+        assert f"\n| `{name}` | " in GUIDES["faq.md"], name
+
+
+def test_every_command_is_in_a_guide() -> None:
+    text = "".join(GUIDES.values())
+    found = commands.parsers()
+    assert len(found) > 9
+    for name, parser in found.items():
+        assert f"python -m gpuload {name}" in text, name
+        assert [action.dest for action in parser._actions if not action.help] == []
+
+
+# What somebody types who comes from elsewhere, and a page that must have it.
+WORDS = {
+    "DistributedSampler": "coming-from",
+    "num_workers": "coming-from",
+    "pin_memory": "coming-from",
+    "collate_fn": "coming-from",
+    "ImageFolder": "coming-from",
+    "WeightedRandomSampler": "sampling",
+    "class imbalance": "sampling",
+    "oversampled": "sampling",
+    "torchrun": "training-loops",
+    "DistributedDataParallel": "training-loops",
+    "Slurm": "training-loops",
+    "checkpoint": "training-loops",
+    "validation": "training-loops",
+    "segmentation": "fields",
+    "bounding box": "fields",
+    "regression": "fields",
+    "multi-label": "fields",
+    "progressive resizing": "augmentations",
+    "multi-crop": "augmentations",
+    "mixed precision": "augmentations",
+    "MixUp": "augmentations",
+    "grayscale": "pixels-and-encodings",
+    "multispectral": "pixels-and-encodings",
+    "medical": "pixels-and-encodings",
+    "text-to-image": "buckets",
+    "reproducib": "loading",
+    "out of memory": "loading",
+    "CIFAR": "geometry",
+    "MinIO": "remote",
+    "Docker": "quickstart",
+    "duplicates": "report",
+    "corrupt": "long-runs",
+    "bottleneck": "waiting",
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_newcomers_word_is_found(word: str) -> None:
+    assert word.casefold() in " ".join(GUIDES[f"{WORDS[word]}.md"].casefold().split()), word
+
+
+def test_the_versions_of_other_loaders_are_those_of_the_record() -> None:
+    """The record is made by `python tools/documentation/peers.py --json`."""
+    record = json.loads((ROOT / "tools" / "results" / "peers.json").read_text())
+    page = " ".join((ROOT / "docs" / "coming-from.md").read_text().split())
+    assert {found["peer"] for found in record["peers"]} == set(peers.PEERS)
+    for found in record["peers"]:
+        name = "torch" if found["peer"] == "dataloader" else peers.PEERS[found["peer"]][0]
+        version = next(iter(found["versions"].values())).partition("+")[0]
+        assert f"{name} {version}" in page, found
+
+
+@pytest.mark.parametrize("peer", peers.PEERS)
+def test_the_snippet_of_a_peer_is_found(peer: str) -> None:
+    code = peers.snippet(peers.PEERS[peer][0])
+    compile(code, peer, "exec")
+    assert "s3://" not in code and "\nimport" not in code
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ffcv") is not None, reason="is about environments without FFCV")
+def test_a_peer_that_is_not_installed_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert peers.main(["--only", "ffcv", "--json", str(tmp_path / "peers.json")]) == 1
+    assert "ffcv: did not run: ModuleNotFoundError: No module named 'ffcv'" in capsys.readouterr().out
+    (found,) = json.loads((tmp_path / "peers.json").read_text())["peers"]
+    assert found.keys() == {"peer", "failed"}
