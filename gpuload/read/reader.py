@@ -113,7 +113,7 @@ class Reader:
             if self._entered != place:
                 needed = _shards_of(order, first, last + 1)
                 windows = 2 * len(_shards_of(order, first, first + 1))
-                self._store.plan(order.upcoming(first), max(len(needed), windows + self._beside))
+                self._store.plan(order.upcoming(first), len(needed), max(len(needed), windows + self._beside))
                 following = filter(self._store.ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
                 self._entered, self._needed = place, needed

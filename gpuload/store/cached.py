@@ -3,7 +3,7 @@
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +12,6 @@ from gpuload.store.cache import Cache, Wanted
 from gpuload.store.downloading import DownloadingStore, Obstacle, Part
 from gpuload.store.interface import Lease
 from gpuload.store.url import URL
-
-_NEVER = float("inf")
 
 _stores: "weakref.WeakSet[CachedStore]" = weakref.WeakSet()  # of this process: what they need is not deleted
 
@@ -29,22 +27,8 @@ class CachedStore(DownloadingStore):
     def __init__(self, url: URL, cache: Cache, names: Sequence[str], shards: Sequence[Wanted]) -> None:
         super().__init__(url, names, shards)
         self._cache = cache
-        self._ranks: dict[str, int] = {}
         cache.clear_leftovers()
         _stores.add(self)
-
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
-        order = list(dict.fromkeys(int(number) for number in numbers))
-        self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
-        super().plan(order, soon)
-
-    def close(self) -> None:
-        super().close()
-        self._ranks = {}
-
-    def rank(self, sha256: str) -> float:
-        """When a shard is needed, as a place in the plan."""
-        return self._ranks.get(sha256, _NEVER)
 
     def _lease(self, number: int) -> Lease | None:
         return self._cache.lease(self._shards[number])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from gpuload.errors import GpuloadError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.cache import Wanted
+from gpuload.store.connections import NEEDED
 from gpuload.store.interface import Lease
 from gpuload.store.objects import Objects
 from gpuload.store.transfer import download
@@ -25,6 +26,7 @@ _POLL_S = 0.05  # while something else keeps a shard from being downloaded
 _FRESH_S = 30  # a failure is raised that is no older; after that, it is tried again
 _ROOM_S = 0.05  # in which room is made; a download that has not ended then has it
 _IDLE_S = 2.0  # until the next look, where nothing changes
+_NEVER = float("inf")
 
 
 class Part(Protocol):
@@ -66,6 +68,9 @@ class DownloadingStore(ABC):
     def __init__(self, url: URL, names: Sequence[str], shards: Sequence[Wanted]) -> None:
         self._objects, self._names, self._shards = Objects(url), names, shards
         self._order: list[int] = []
+        self._ranks: dict[str, int] = {}
+        self._now: set[int] = set()
+        self._is_cold = True
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, _Failure] = {}
         self._begun = 0.0
@@ -106,16 +111,17 @@ class DownloadingStore(ABC):
         """What to tell where a shard cannot be written."""
 
     def begin(self) -> None:
-        self._interrupted, self._begun = False, time.monotonic()
+        self._interrupted, self._begun, self._is_cold = False, time.monotonic(), True
 
     def interrupt(self) -> None:
         self._interrupted = True
         if (waiting := self._waiting) is not None:
             waiting.cancel()
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
-        self._order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
-        self._ahead = {}
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
+        self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
+        self._order, self._now, self._ahead = order, set(order[:now]), {}
         if self._prefetch is None or self._prefetch.done():
             self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
         background().loop.call_soon_threadsafe(self._changed.set)
@@ -145,13 +151,22 @@ class DownloadingStore(ABC):
         if self._prefetch is not None:
             self._prefetch.cancel()
             self._prefetch = None
-        self._order, self._ahead = [], {}
+        self._order, self._ranks, self._now, self._ahead = [], {}, set(), {}
         _cancel(self._running)
+
+    def rank(self, sha256: str) -> float:
+        """When a shard is needed, as a place in the plan."""
+        return self._ranks.get(sha256, _NEVER)
 
     async def step(self) -> float:
         """Begins to download what is planned and not here. Returns for how long there is nothing more to do, in
         seconds."""
         for number in self._missing():
+            first = [self._running[one] for one in list(self._running) if one in self._now] if self._is_cold else []
+            if first and number not in self._now:  # for the first batch, they have the network for themselves
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+                return 0
+            self._is_cold = self._is_cold and number in self._now
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
@@ -207,6 +222,7 @@ class DownloadingStore(ABC):
     async def _download(self, number: int, part: Part, urgent: bool) -> bool:
         """Whether there was room for it. What went wrong with it otherwise is in `_failed`."""
         shard, begun = self._shards[number], time.monotonic()
+        NEEDED.set(lambda: self.rank(shard.sha256))
         failure: Exception | None = None
         try:
             if not await self._make_room(number, part, urgent):

@@ -58,12 +58,12 @@ class MemoryStore(DownloadingStore):
         self._had: dict[int, weakref.ref[MemoryFile]] = {}  # what this store has, by the objects' ids
         self._kept = kept
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))
         self._soon = order[:soon]
         for number in set(self._unopened).difference(self._soon):
             self._unopened.pop(number, None)
-        super().plan(order, soon)
+        super().plan(order, now, soon)
 
     def open(self, number: int) -> Lease:
         lease = super().open(number)

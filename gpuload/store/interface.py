@@ -33,10 +33,10 @@ class Store(Protocol):
     def interrupt(self) -> None:
         """Nobody wants what is opened any more: `open` raises, in whichever thread, until `begin`."""
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         """The shards that will be needed, in this order, from now on; those that were planned before are not.
 
-        soon: how many of them, each counted once, are needed now or next: what a store in memory may hold.
+        now: how many of them, each counted once, are opened next. soon: how many a store in memory may hold.
         """
 
     def ready(self, number: int) -> bool:
@@ -67,7 +67,7 @@ class FolderStore:
     def interrupt(self) -> None:
         """Nothing waits."""
 
-    def plan(self, numbers: Iterable[int], soon: int = 0) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         """Nothing is to be prepared."""
 
     def ready(self, number: int) -> bool:

@@ -11,7 +11,7 @@ from gpuload.store.objects import NoRanges, Objects, Range, Replaced
 
 RANGE_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20  # hashed at a time
-_AHEAD = 8  # ranges of one object under way
+_AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
 
