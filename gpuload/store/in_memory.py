@@ -141,9 +141,7 @@ class _Part:
         self._store.finish(self._shard, file)
 
     def drop(self) -> None:
-        file, self.file = self.file, None
-        if file is not None:
-            file.close()  # whoever still holds the error holds this object, too
+        self.file = None  # whoever still holds the error holds this object, too
 
 
 def _open_unnamed() -> int:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from store.servers import file_server, running
 
 import gpuload
 from gpuload import ArgumentError, RemoteError, ShardError
+from gpuload.order.epoch import EpochOrder
+from gpuload.read.reader import Reader
 from gpuload.store import in_memory, sets_only
 from gpuload.store.in_memory import MemoryFile, MemoryStore
 from gpuload.store.objects import Objects, Patience
@@ -38,6 +42,23 @@ def in_ram(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
 
 def shards_asked(proxy: Any) -> dict[str, int]:
     return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+
+
+def memory_files() -> int:
+    """Files in memory that this process has open."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:gpuload-shard")
+    return found
+
+
+def becomes(value: int, count: Callable[[], int]) -> bool:
+    """Whether a count comes to a value: a download that was under way ends in its own thread."""
+    give_up = time.monotonic() + 20
+    while count() != value and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return count() == value
 
 
 def files_below(folder: Path) -> set[str]:
@@ -196,12 +217,11 @@ def test_what_goes_on_going_wrong_is_an_error(
         with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {message}") as raised:
             drain([loader])
         assert "is kept" not in str(raised.value)
+        assert becomes(0, memory_files)  # although there is the error still
         proxy.reset()  # and the next loop goes on where the last one stopped
         monkeypatch.setattr(Objects, "patience", Patience())
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
         assert drain([loader]) == epochs[0]
-    del raised
-    assert not in_memory._files
 
 
 def test_a_set_that_was_replaced(packed: Path, tmp_path: Path, impatient: None) -> None:
@@ -307,16 +327,27 @@ def test_without_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         gpuload.Dataset("http://127.0.0.1:1/x", tmp_path / "file", 0)
 
 
-def test_a_preview_of_what_is_needed_frees_what_is_not(proxy: Any, tmp_path: Path) -> None:
-    """A loader that is closed, or dropped in mid-epoch, holds no shard."""
+def test_a_loader_that_is_closed_or_dropped_holds_no_shard(proxy: Any, tmp_path: Path) -> None:
     for closes in (True, False):
         loader = in_ram(proxy, tmp_path, window=1, batch_size=2)
         next(iter(loader))
-        assert in_memory._files
+        assert memory_files()
         if closes:
             loader.close()
         del loader
-        give_up = time.monotonic() + 10  # a download that was under way ends in its own thread
-        while in_memory._files and time.monotonic() < give_up:
-            time.sleep(0.01)
-        assert not in_memory._files
+        assert becomes(0, memory_files)
+
+
+def test_what_is_still_viewed_counts(proxy: Any, tmp_path: Path) -> None:
+    """A batch that waits to be decoded holds its shards, which are memory that is taken."""
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=1)
+    reader = Reader(dataset)
+    held, sha256 = reader.read(order, 0, 1), dataset.manifest.shards[int(order.window_shards(0)[0])].sha256
+    for start in (20, 40):
+        reader.read(order, start, start + 1)
+    assert sha256 in in_memory._files and held.images[0].any()
+    del held
+    assert sha256 not in in_memory._files
+    reader.close()
+    assert becomes(0, memory_files)
