@@ -56,9 +56,11 @@ def memory_files() -> int:
 def becomes(value: int, count: Callable[[], int]) -> bool:
     """Whether a count comes to a value: a download that was under way ends in its own thread."""
     give_up = time.monotonic() + 20
-    while count() != value and time.monotonic() < give_up:
+    while time.monotonic() < give_up:
+        if count() == value:
+            return True
         time.sleep(0.01)
-    return count() == value
+    return False
 
 
 def files_below(folder: Path) -> set[str]:
