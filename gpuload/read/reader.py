@@ -204,7 +204,12 @@ class Reader:
     def _enter(self, numbers: Sequence[int], owner: object) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         self._look(self._window)  # for the last time at those that are released
-        known = {number: shard for number, shard in self._window.shards.items() if shard.owner is owner}
+        shards = self._window.shards
+        known = {number: shards[number] for number in numbers if number in shards and shards[number].owner is owner}
+        # The others are released before new ones are opened, so that memory need not hold both.
+        del shards
+        self._entered, self._window = None, Window(self._dataset, known, known, owner, self._store)
+        self.ahead.want(known, known)
         window = Window(self._dataset, numbers, known, owner, self._store)
         self.ahead.want(window.shards, numbers)
         self._window = window
