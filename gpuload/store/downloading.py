@@ -70,7 +70,8 @@ class DownloadingStore(ABC):
         self._order: list[int] = []
         self._ranks: dict[str, int] = {}
         self._now: set[int] = set()
-        self._is_cold = True
+        self._is_cold = True  # nothing of this loop is here yet
+        self._arriving: set[int] = set()  # of those that run, those that take the network
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, _Failure] = {}
         self._begun = 0.0
@@ -162,11 +163,10 @@ class DownloadingStore(ABC):
         """Begins to download what is planned and not here. Returns for how long there is nothing more to do, in
         seconds."""
         for number in self._missing():
-            first = [self._running[one] for one in list(self._running) if one in self._now] if self._is_cold else []
-            if first and number not in self._now:  # for the first batch, they have the network for themselves
-                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-                return 0
-            self._is_cold = self._is_cold and number in self._now
+            if self._is_cold and number not in self._now:
+                if self._arriving & self._now:
+                    return _POLL_S  # for the first batch, they have the network for themselves
+                self._is_cold = False
             if len(self._running) >= _AT_A_TIME:
                 await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
                 return 0
@@ -214,8 +214,10 @@ class DownloadingStore(ABC):
 
     def _start(self, number: int, part: Part, urgent: bool) -> "asyncio.Task[bool]":
         """Begins to download a shard."""
+        self._arriving.add(number)
         task = self._running[number] = asyncio.create_task(self._download(number, part, urgent))
         task.add_done_callback(lambda _: self._running.pop(number, None))
+        task.add_done_callback(lambda _: self._arriving.discard(number))
         task.add_done_callback(lambda _: part.drop())  # also where it was cancelled before it had begun
         return task
 
@@ -228,6 +230,7 @@ class DownloadingStore(ABC):
             if not await self._make_room(number, part, urgent):
                 return False
             await download(self._objects, self._names[number], part.number, size=shard.bytes, sha256=shard.sha256)
+            self._arriving.discard(number)
             await asyncio.to_thread(part.finish)
             self._failed.pop(number, None)
         except GpuloadError as error:
