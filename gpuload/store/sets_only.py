@@ -69,8 +69,13 @@ def _temporary_folder() -> Path:
             fcntl.flock(lock.number, fcntl.LOCK_SH)
             if folder.exists():
                 _temporary[process] = folder, lock
-                Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)
+                Finalize(None, _delete, (folder,), exitpriority=0)
     return _temporary[process][0]
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _delete_leftovers()  # of children, which were unpickled with a set, multiprocessing forgets what it should do
 
 
 def _delete_leftovers() -> None:
