@@ -229,8 +229,14 @@ class DownloadingStore(ABC):
         try:
             if not await self._make_room(number, part, urgent):
                 return False
-            await download(self._objects, self._names[number], part.number, size=shard.bytes, sha256=shard.sha256)
-            self._arriving.discard(number)
+            await download(
+                self._objects,
+                self._names[number],
+                part.number,
+                size=shard.bytes,
+                sha256=shard.sha256,
+                arrived=lambda: self._arriving.discard(number),
+            )
             await asyncio.to_thread(part.finish)
             self._failed.pop(number, None)
         except GpuloadError as error:
