@@ -111,7 +111,8 @@ class DaliIterator(NotSupported):
     cache: for a set at a URL, the folder into which shards are downloaded before they are needed, each once for all
         processes on this machine; by default $GPULOAD_CACHE, else gpuload in the user's cache folder.
     cache_size: bytes that the cache may take, a number or such as "200GB"; what is needed last is deleted first. By
-        default nine tenths of what is free on its disk.
+        default nine tenths of what is free on its disk. 0: shards are downloaded into memory, by each process for
+        itself; those of two windows are there at a time.
     function_processes: processes in which functions of `Augment(function=…)` are called, each for one sample at a time,
         for those that hold Python's lock. 0: in threads of this process, as many as num_threads. A function that goes
         to processes must be one of a module, or such an object, as for `pickle`.

@@ -20,11 +20,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="check this machine, and say what limits loading",
         description="Checks driver, packages, cores, memory and disk; with a packed folder, measures how fast it is "
         "read and decoded on each device, and says what limits. It changes nothing, but asks the kernel to drop up to "
-        "256 MB of the shards from its page cache.",
+        "256 MB of the shards from its page cache. Of a set at a URL, it measures the network and the disk of the "
+        "cache, into which it downloads some shards.",
         epilog="Exit codes: 0 nothing needs attention; 1 something does, or is broken; 2 not a packed folder.",
     )
     doctor.set_defaults(run=_doctor)
-    doctor.add_argument("folder", metavar="SHARDS", type=Path, nargs="?", help="a packed folder, or one of several")
+    doctor.add_argument("folder", metavar="SHARDS", nargs="?", help="a packed folder, its URL, or one of several")
     doctor.add_argument("--seconds", type=float, default=3, metavar="S", help="to measure each decoder (%(default)s)")
     doctor.add_argument("--json", action="store_true", help="print all findings as one JSON object")
 
@@ -37,13 +38,14 @@ def _doctor(args: argparse.Namespace) -> int:
     from gpuload.checks import POSITIVE, check_option, number
     from gpuload.doctor.checks import examine
     from gpuload.doctor.verdict import conclude
-    from gpuload.store.url import refuse_urls
+    from gpuload.store.url import URL, as_location
 
-    refuse_urls("SHARDS", args.folder, "Fetch the set first: python -m gpuload fetch URL DIR")
     check_option("--seconds", args.seconds, number(POSITIVE, 3600, "seconds, above 0 and up to 3600"))
+    where = None if args.folder is None else as_location(args.folder)
+    folder = where if where is None or isinstance(where, URL) else Path(where)
     width = shutil.get_terminal_size((120, 24)).columns
     findings = []
-    for finding in examine(args.folder, args.seconds):
+    for finding in examine(folder, args.seconds):
         findings.append(finding)
         if not args.json:
             print("\n".join(lines_of(finding, width)), flush=True)

@@ -23,6 +23,7 @@ from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
 from gpuload.fields.field import Field
 from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
 from gpuload.store.interface import FolderStore, Store
+from gpuload.store.open import open_cache, open_store
 from gpuload.store.url import LOCATION, URL, joined
 from gpuload.types import I64
 
@@ -42,7 +43,8 @@ class Dataset(NotSupported):
     folder: the packed folder, or its URL.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
-        else gpuload in the user's cache folder; and nine tenths of what is free on its disk.
+        else gpuload in the user's cache folder; and nine tenths of what is free on its disk. cache_size=0: shards are
+        downloaded into memory, by each process those that it needs soon.
 
     Raises:
         ArgumentError: `folder` is not a path.
@@ -61,7 +63,7 @@ class Dataset(NotSupported):
         self.cache: Cache | None = None
         if isinstance(self.folder, URL):
             assert not isinstance(cache_size, str)  # the rule gives a number
-            self.cache = Cache(cache, cache_size)
+            self.cache = open_cache(cache, cache_size)
             self._open_remote(self.folder, self.cache)
         else:
             self._open_local(self.folder, cache, cache_size)
@@ -76,7 +78,7 @@ class Dataset(NotSupported):
         self._read_manifest(folder)
         self._root = shards_root(self.manifest, folder)
         if self._root is not None:
-            self.cache = Cache(cache, cache_size)
+            self.cache = open_cache(cache, cache_size)
         else:
             self._check_shards(folder)
         self._read_index(folder)
@@ -147,7 +149,7 @@ class Dataset(NotSupported):
 
     def __reduce__(self) -> tuple[Any, ...]:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
-        cache = () if self.cache is None else (self.cache.folder, self.cache.given)
+        cache = () if self.cache is None else (self.cache.asked, self.cache.given)
         return _reopen, (folder, self.manifest.fingerprint, self._selected, *cache)
 
     @property
@@ -323,11 +325,9 @@ class Dataset(NotSupported):
         if self._root is None:
             assert isinstance(self.folder, Path)
             return FolderStore([self.folder / info.name for info in infos])
-        from gpuload.store.cached import CachedStore
-
         assert self.cache is not None
         names = [info.name.removeprefix(f"{self._root}/") for info in infos]
-        return CachedStore(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
+        return open_store(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
 
     def _check_shards(self, folder: Path) -> None:
         for number, info in enumerate(self.manifest.shards):

@@ -156,7 +156,7 @@ class _Members:
             )
         store = self._dataset.open_store()
         try:
-            lease = store.open(self._shard)
+            lease = store.open(self._shard)  # of a set at a URL, in the cache or kept for the next field
             with open(lease.path, "rb", buffering=0) as file:
                 content = os.pread(file.fileno(), size, offset)
         except OSError as error:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuload.disk.dataset import Dataset
-from gpuload.doctor import gpu, machine, packages, shards, trial
+from gpuload.doctor import gpu, machine, packages, remote, shards, trial
 from gpuload.doctor.finding import Finding
 from gpuload.doctor.gpu import Driver
+from gpuload.errors import ArgumentError, RemoteError
 from gpuload.installed import cuda_extra, fault_of
+from gpuload.store.url import URL
 
 Found = Finding | list[Finding]
 
@@ -27,24 +29,30 @@ ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
 }
 
 # What a packed set is checked for. The disk comes before the trials, which read the shards into memory.
-SET: dict[str, Callable[[Dataset], Found]] = {"set": shards.check_set, "disk": shards.check_disk}
+SET: dict[str, Callable[[Dataset], Found]] = {
+    "set": shards.check_set,
+    "disk": shards.check_disk,
+    "network": remote.check_network,
+    "cache": remote.check_cache,
+}
 
 
-def examine(folder: Path | None, seconds: float) -> Iterator[Finding]:
+def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     """Every finding, as soon as it is there. seconds: to measure each decoder for.
 
     Raises:
         FormatError: `folder` is no packed set.
     """
-    sets = [] if folder is None else shards.open_sets(folder)
+    sets, unreachable = _open(folder)
     driver = gpu.find_driver()
     for name, check in ENVIRONMENT.items():
         yield from _run(name, lambda check=check: check(driver))  # type: ignore[misc]
+    yield from unreachable
     for dataset in sets:
         for name, examine_set in SET.items():
             yield from _run(name, lambda check=examine_set, dataset=dataset: check(dataset))  # type: ignore[misc]
     if sets:
-        first = Path(str(sets[0].folder))
+        first = sets[0].folder
         found = decoders(driver)
         if not found:
             said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
@@ -54,6 +62,16 @@ def examine(folder: Path | None, seconds: float) -> Iterator[Finding]:
                 f"{decoder} on {device}",
                 lambda device=device, decoder=decoder: trial.try_decoder(first, device, decoder, seconds),  # type: ignore[misc]
             )
+
+
+def _open(folder: Path | URL | None) -> tuple[list[Dataset], list[Finding]]:
+    """The sets, and what is wrong with a URL that cannot be read."""
+    try:
+        return ([] if folder is None else shards.open_sets(folder)), []
+    except (RemoteError, ArgumentError) as error:  # of a cache that cannot be written
+        if not isinstance(folder, URL):
+            raise
+        return [], [remote.unreachable(folder, error)]
 
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from gpuload.disk.dataset import Dataset
 from gpuload.doctor.finding import Finding, size
 from gpuload.doctor.machine import check_file_handles
 from gpuload.limits import available_memory, memory_limit
+from gpuload.store.url import URL
 
 WINDOW = 8  # shards, the loader's default
 _MOST_BYTES, _MOST_SECONDS = 256_000_000, 3.0
@@ -17,13 +18,13 @@ _CHUNK_BYTES = 4 << 20
 _FROM_MEMORY = 10e9  # bytes/s that hardly any disk gives
 
 
-def open_sets(folder: Path) -> list[Dataset]:
-    """The set in a folder, or those in its subfolders, "train" first.
+def open_sets(folder: Path | URL) -> list[Dataset]:
+    """The set in a folder, or those in its subfolders, "train" first; at a URL the one that is there.
 
     Raises:
-        FormatError: neither holds a packed set.
+        FormatError: neither holds a packed set. ArgumentError, RemoteError: a URL cannot be read.
     """
-    if not (folder / "manifest.json").exists():
+    if isinstance(folder, Path) and not (folder / "manifest.json").exists():
         splits = sorted(path.parent for path in folder.glob("*/manifest.json"))
         if splits:
             return [Dataset(split) for split in sorted(splits, key=lambda split: split.name != "train")]
@@ -57,10 +58,12 @@ def check_set(dataset: Dataset) -> list[Finding]:
     return found if handles.is_well else [*found, handles]
 
 
-def check_disk(dataset: Dataset) -> Finding:
+def check_disk(dataset: Dataset) -> list[Finding]:
     """How fast shards come from the disk: reads up to 256 MB of them, for 3 s at most, after asking the kernel to drop
-    them from the page cache. Other processes that use them read them again."""
+    them from the page cache. Other processes that use them read them again. [] where they are at URLs."""
     local = [path for path in dataset.shard_paths if isinstance(path, Path)]
+    if not local:
+        return []
     paths = sorted(local, key=lambda path: path.stat().st_size, reverse=True)
     total, started, is_cold = 0, 0.0, True
     spent = 0.0
@@ -86,9 +89,9 @@ def check_disk(dataset: Dataset) -> Finding:
     data = {"bytes": total, "seconds": spent, "bytes_per_s": rate, "cold": is_cold}
     if total < _LEAST_BYTES:
         said = f"{size(total)} were read; too little to measure the disk, and it stays in memory"
-        return Finding("disk", "ok", said, data={**data, "bytes_per_s": None})
+        return [Finding("disk", "ok", said, data={**data, "bytes_per_s": None})]
     each = dataset.manifest.bytes / max(1, len(dataset))
     said = f"{size(rate)}/s, {rate / each:,.0f} images/s of {size(each)}"
     if rate > _FROM_MEMORY:
         said += " (this is memory's speed: the page cache of the disk's host, or a file system in memory)"
-    return Finding("disk", "ok", said, data=data)
+    return [Finding("disk", "ok", said, data=data)]

@@ -16,6 +16,7 @@ from gpuload.doctor.finding import Finding, size
 from gpuload.installed import fault_of
 from gpuload.limits import count_cores
 from gpuload.monitor.binding import Setup, advice
+from gpuload.store.url import URL
 
 SIDE = 224
 _MOST_BATCH = 64
@@ -24,10 +25,11 @@ _MOST_BATCH = 64
 _MOST_SECONDS = 180.0
 
 
-def try_decoder(folder: Path, device: str, decoder: str, seconds: float) -> Finding:
+def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Finding:
     """How many images/s a decoder makes on a device: random crops of 224, normalised."""
     name = f"{decoder} on {device}"
-    command = [sys.executable, "-m", "gpuload.doctor.trial", str(folder.absolute()), device, decoder, str(seconds)]
+    where = str(folder.absolute() if isinstance(folder, Path) else folder)
+    command = [sys.executable, "-m", "gpuload.doctor.trial", where, device, decoder, str(seconds)]
     parent = str(Path(gpuload.__file__).parents[1])
     paths = os.pathsep.join([parent, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
@@ -86,7 +88,7 @@ def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str,
         images, stored = now.images - counted.images, now.bytes - counted.bytes
         steps = min(1000, now.steps - counted.steps)
         binds = loader.metrics(max(1, steps)).binds
-        setup = Setup(Path(folder), loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
+        setup = Setup(dataset.folder, loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
         return {
             "device": loader.device,
             "decoder": loader.decoder,

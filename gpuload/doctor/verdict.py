@@ -19,6 +19,8 @@ def conclude(findings: Sequence[Finding]) -> list[str]:
             told.append(f"DaliIterator(device={data['device']!r}, decoder={data['decoder']!r}) is faster here.")
     elif any(one.name == "set" for one in findings):
         told.append("No decoder works here, so nothing can be loaded. See above for what is missing or broken.")
+    elif any(one.name == "URL" for one in findings):
+        told.append("The set at the URL cannot be opened, so that nothing was measured.")
     else:
         told.append("Give a packed folder to measure how fast it loads: `python -m gpuload doctor shards/train`.")
     broken, others = (sum(one.grade == grade for one in findings) for grade in ("broken", "attention"))

@@ -49,17 +49,23 @@ class BatchReader:
         prepare: Prepare | None = None,
     ) -> None:
         self._prepare = prepare
-        self._readers = [Reader(dataset, columns, [*members, *masks], verify) for dataset in datasets]
+        self._readers = [
+            Reader(dataset, columns, [*members, *masks], verify, _spanned(dataset, _READ_AT_ONCE))
+            for dataset in datasets
+        ]
         self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
         self._stream, self._masks = stream, masks
-        self._at_once = 1 if any(dataset.cache is not None for dataset in datasets) else _READ_AT_ONCE
+        self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
     def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         """As `read`, some parts at a time, for a loop that begins."""
         self.begin()
         some: list[Part] = []
-        samples, enough = 0, min(self._at_once, _READ_AT_ONCE)
+        samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
+            if some and self._is_remote and not self._is_downloaded(part):
+                yield from self.read(some, augments)  # and does not wait for the shards of later ones
+                some, samples = [], 0
             some.append(part)
             samples += part.samples
             if samples >= enough:
@@ -86,6 +92,11 @@ class BatchReader:
         each_s = (time.perf_counter() - begun) / len(batches)
         download_s = (self.download_s() - waited_s) / len(batches)
         return [replace(batch, read_s=each_s, download_s=download_s) for batch in batches]
+
+    def _is_downloaded(self, part: Part) -> bool:
+        """Whether reading a part would not wait for a download."""
+        slices = self._stream.slices(part.first, part.last, part.share)
+        return all(self._readers[one.source].is_here(one.order, one.start, one.stop) for one in slices)
 
     def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         batches: list[Batch] = []
@@ -166,10 +177,14 @@ def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes
         if dataset.cache is not None:
             sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
             # Two windows, and those that are read at once, of which the first may begin with its last sample.
-            samples = max(1, int(dataset.first_samples[-1]))
-            spanned = -(-(batch_size + _READ_AT_ONCE) * len(sizes) // samples)
+            spanned = _spanned(dataset, batch_size + _READ_AT_ONCE)
             windows = f"two windows of {window} shards" + (f" in each of {lanes} lanes" if lanes > 1 else "")
             dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows)
+
+
+def _spanned(dataset: Dataset, samples: int) -> int:
+    """How many shards so many samples take."""
+    return -(-samples * len(dataset.shard_paths) // max(1, int(dataset.first_samples[-1])))
 
 
 class _SizeLimit:

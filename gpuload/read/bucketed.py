@@ -55,6 +55,9 @@ class BucketedReader(BatchReader):
             self._held, self._owners = {}, owners
         self._holds = self._is_first = True
 
+    def _is_downloaded(self, part: Part) -> bool:
+        return False  # not known before it is drawn which windows it takes
+
     def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         return [self._read_part(part, augments) for part in parts]
 

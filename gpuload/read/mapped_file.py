@@ -38,13 +38,13 @@ class MappedFile:
     thousand shards would not fit. It is used where the system has no other.
 
     owner: who asks `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: what `os.stat` said
-        of the file.
+        of the file. keep: an object that is held as long as the file is mapped.
 
     Raises:
         OSError: it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, owner: object) -> None:
+    def __init__(self, path: Path, owner: object, keep: object = None) -> None:
         handle = os.open(path, _OPEN)
         try:
             self.stamp = os.fstat(handle)
@@ -58,7 +58,7 @@ class MappedFile:
         finally:
             os.close(handle)
         slot = bus_errors.protect(path, address, size, owner) if size else 0
-        memory = _Memory(address, size)
+        memory = _Memory(address, size, keep)
         if size:
             # Not at the interpreter's end, when threads may still be reading.
             weakref.finalize(memory, _unmap, address, size, slot).atexit = False
@@ -68,7 +68,8 @@ class MappedFile:
 class _Memory:
     """What the arrays hold a reference to."""
 
-    def __init__(self, address: int, size: int) -> None:
+    def __init__(self, address: int, size: int, keep: object) -> None:
+        self.keep = keep
         about = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
         self.__array_interface__: dict[str, Any] = about
 

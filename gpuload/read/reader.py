@@ -31,13 +31,19 @@ class Reader:
 
     columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
         beside the image, of kinds that stay in the shard, whose bytes to deliver. verify: no sample is delivered before
-        the SHA-256 of its shard was compared with the manifest's.
+        the SHA-256 of its shard was compared with the manifest's. beside: shards that a store in memory may hold beside
+        those of two windows.
 
     ahead: the thread that reads ahead.
     """
 
     def __init__(
-        self, dataset: Dataset, columns: Sequence[str] = (), members: Sequence[str] = (), verify: bool = False
+        self,
+        dataset: Dataset,
+        columns: Sequence[str] = (),
+        members: Sequence[str] = (),
+        verify: bool = False,
+        beside: int = 0,
     ) -> None:
         self._dataset = dataset
         self._columns, self._members = tuple(columns), tuple(members)
@@ -52,6 +58,7 @@ class Reader:
         slot = bus_errors.protect(dataset.index_path, index.address, index.size, self._index_owner)
         weakref.finalize(self, bus_errors.release, slot).atexit = False
         self._store = dataset.open_store()
+        self._beside = beside
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
@@ -87,6 +94,14 @@ class Reader:
         self._go_to(order, order.window_at(start), order.window_at(max(start, stop - 1)))
         return self.gather(order[start:stop])
 
+    def is_here(self, order: EpochOrder, start: int, stop: int) -> bool:
+        """Whether `read` would not wait for a download."""
+        first, last = order.window_at(start), order.window_at(max(start, stop - 1))
+        if self._entered is not None and self._entered[0] is order and self._entered[1] <= first:
+            first = max(first, self._entered[2] + 1)
+        shards = _shards_of(order, first, last + 1)
+        return all(number in self._window.shards or self._store.ready(number) for number in shards)
+
     def gather(self, samples: I64) -> EncodedBatch:
         """Samples of the windows that were read from last."""
         return self._window.read(self._dataset.stored_samples(samples), self._columns, self._members)
@@ -96,8 +111,9 @@ class Reader:
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
-                self._store.plan(order.upcoming(first))
                 needed = _shards_of(order, first, last + 1)
+                windows = 2 * len(_shards_of(order, first, first + 1))
+                self._store.plan(order.upcoming(first), len(needed), max(len(needed), windows + self._beside))
                 following = filter(self._store.ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
                 self._entered, self._needed = place, needed
@@ -188,7 +204,12 @@ class Reader:
     def _enter(self, numbers: Sequence[int], owner: object) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
         self._look(self._window)  # for the last time at those that are released
-        known = {number: shard for number, shard in self._window.shards.items() if shard.owner is owner}
+        shards = self._window.shards
+        known = {number: shards[number] for number in numbers if number in shards and shards[number].owner is owner}
+        # The others are released before new ones are opened, so that memory need not hold both.
+        del shards
+        self._entered, self._window = None, Window(self._dataset, known, known, owner, self._store)
+        self.ahead.want(known, known)
         window = Window(self._dataset, numbers, known, owner, self._store)
         self.ahead.want(window.shards, numbers)
         self._window = window

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from gpuload.errors import RemoteError
+from gpuload.store.connections import Connections
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class Background:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gpuload-download"))
-        self.connections = asyncio.Semaphore(_CONNECTIONS)
+        self.connections = Connections(_CONNECTIONS)
         self._thread = threading.Thread(target=self._run, name="gpuload-download", daemon=True)
         self._thread.start()
 

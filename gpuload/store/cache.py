@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from gpuload.checks import PATH, Rule, as_text, as_whole, parse_size
 from gpuload.errors import ArgumentError, RemoteError
+from gpuload.store.handle import Handle
 from gpuload.store.interface import Lease
 from gpuload.store.locks import fcntl
 from gpuload.store.url import refuse_urls
@@ -35,12 +36,12 @@ def _as_bytes(value: Any) -> int:
         found = parse_size(as_text(value)) if isinstance(value, str) else as_whole(value)
     except ArgumentError:  # which does not say what the value is for
         raise ValueError from None
-    if found < 1:
+    if found < 0:
         raise ValueError
     return found
 
 
-CACHE_SIZE = Rule("bytes above 0, such as '200GB'", _as_bytes)
+CACHE_SIZE = Rule("bytes, such as '200GB', or 0 for no shards on disk", _as_bytes)
 
 
 def default_folder() -> Path:
@@ -61,35 +62,33 @@ class Cache:
     """The folder, and how large it may become.
 
     folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
-    tenths of what is free on the disk now.
+    tenths of what is free on the disk now. asked: the folder that was given; `folder` is the one that is used.
 
     Raises:
         ArgumentError: the folder cannot be created or written.
     """
 
+    _instead = ", or cache_size=0 to keep no shards on disk"
+
     def __init__(self, folder: str | Path | None = None, limit: int | None = None) -> None:
         if folder is not None:
             refuse_urls("cache", PATH.read(folder), "Give a folder on a local disk")
-        self.folder = Path(default_folder() if folder is None else folder).absolute()
-        self._room = self.folder / _ROOM
-        self.shards, self.sets = self._room / "shards", self._room / "sets"
+        self.asked = self.folder = Path(default_folder() if folder is None else folder).absolute()
         try:
-            for made in (self.shards, self.sets):
-                made.mkdir(parents=True, exist_ok=True)
-            os.close(self._open_lock())
+            self._make_folders()
         except OSError as error:
             raise ArgumentError(
                 f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, "
-                "or by the environment variable GPULOAD_CACHE"
+                f"or by the environment variable GPULOAD_CACHE{self._instead}"
             ) from None
         self.given = limit
-        self.limit = limit or self.used() + int(_FREE_SHARE * self.free())
+        self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
 
     def __repr__(self) -> str:
         return f"Cache({str(self.folder)!r}, {self.limit:,} bytes)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cache, (self.folder, self.given)
+        return Cache, (self.asked, self.given)
 
     def used(self) -> int:
         """Bytes of all that lies in it; what is on its way counts as whole."""
@@ -125,7 +124,7 @@ class Cache:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        holder = _Handle(handle)
+        holder = Handle(handle)
         if not _locked(handle, fcntl.LOCK_SH):
             return None  # it is being deleted
         found = os.fstat(handle)
@@ -200,15 +199,24 @@ class Cache:
             if missing <= 0:
                 break
             with suppress(FileNotFoundError):
-                handle = _Handle(os.open(self.shards / name, os.O_RDONLY | os.O_CLOEXEC))
+                handle = Handle(os.open(self.shards / name, os.O_RDONLY | os.O_CLOEXEC))
                 if _locked(handle.number, fcntl.LOCK_EX):
                     (self.shards / name).unlink()
                     missing -= size
         return missing <= 0
 
+    def _make_folders(self) -> None:
+        self._room = self.folder / _ROOM
+        self.shards, self.sets = self._room / "shards", self._room / "sets"
+        for made in (self.shards, self.sets):
+            made.mkdir(parents=True, exist_ok=True)
+            if not os.access(made, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        os.close(self._open_lock())
+
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        handle = _Handle(self._open_lock())
+        handle = Handle(self._open_lock())
         give_up = time.monotonic() + _LOCK_S
         while not _locked(handle.number, fcntl.LOCK_EX):
             if time.monotonic() > give_up:
@@ -223,23 +231,7 @@ class Cache:
         return os.open(self._room / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
-class _Handle:
-    """A file descriptor, closed with the last reference to it. That ends its lock."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.number >= 0:
-            close(self.number)
-
-
-class Part(_Handle):
+class Part(Handle):
     """A shard that this process downloads."""
 
     def __init__(self, path: Path, handle: int, final: Path) -> None:

@@ -8,10 +8,15 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Lease:
-    """A local file with the bytes of a shard. It stays where it is as long as this object exists, or its `holder`."""
+    """A local file with the bytes of a shard. It stays where it is as long as this object exists, or its `holder`.
+
+    memory: what the bytes lie in where that is no disk; whoever maps the file keeps it as long as the mapping exists,
+    so that the store knows how much memory is taken.
+    """
 
     path: Path
     holder: Any = None
+    memory: Any = None
 
 
 class Store(Protocol):
@@ -28,8 +33,11 @@ class Store(Protocol):
     def interrupt(self) -> None:
         """Nobody wants what is opened any more: `open` raises, in whichever thread, until `begin`."""
 
-    def plan(self, numbers: Iterable[int]) -> None:
-        """The shards that will be needed, in this order, from now on; those that were planned before are not."""
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        """The shards that will be needed, in this order, from now on; those that were planned before are not.
+
+        now: how many of them, each counted once, are opened next. soon: how many a store in memory may hold.
+        """
 
     def ready(self, number: int) -> bool:
         """Whether `open` would return at once."""
@@ -59,7 +67,7 @@ class FolderStore:
     def interrupt(self) -> None:
         """Nothing waits."""
 
-    def plan(self, numbers: Iterable[int]) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         """Nothing is to be prepared."""
 
     def ready(self, number: int) -> bool:

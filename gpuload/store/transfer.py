@@ -11,7 +11,7 @@ from gpuload.store.objects import NoRanges, Objects, Range, Replaced
 
 RANGE_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20  # hashed at a time
-_AHEAD = 8  # ranges of one object under way
+_AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
 
@@ -28,11 +28,13 @@ async def download(
     sha256: str | None = None,
     begin: Callable[[int], None] = lambda size: None,
     first: Range | None = None,
+    arrived: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes an object into the file at `handle`.
 
     size, sha256: those that it must have. begin: called with the size before anything is written, perhaps several
-    times. first: the beginning of the object, where that has been read.
+    times. first: the beginning of the object, where that has been read. arrived: called when all of it is here; it is
+    checked then.
 
     Raises:
         RemoteError: it cannot be read. WrongBytesError: it has another size or SHA-256, also when it is read again.
@@ -46,6 +48,7 @@ async def download(
                 await _ranges(objects, name, file, first)
             except NoRanges:
                 await objects.stream(name, file.start, file.write)
+            arrived()
             found = await file.finish() if sha256 is not None else None
         except Replaced:
             fault, first = "it is replaced again and again", None

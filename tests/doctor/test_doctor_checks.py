@@ -258,14 +258,14 @@ def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_disk(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
-    found = shards.check_disk(dataset)
+    (found,) = shards.check_disk(dataset)
     assert found.data["bytes"] == dataset.manifest.bytes and "too little to measure" in found.said
     monkeypatch.setattr(shards, "_LEAST_BYTES", 0)
-    found = shards.check_disk(dataset)
+    (found,) = shards.check_disk(dataset)
     assert found.data["bytes_per_s"] > 0 and "images/s of" in found.said
     monkeypatch.setattr(shards, "_MOST_BYTES", 30_000)
     monkeypatch.setattr(shards, "_CHUNK_BYTES", 10_000)
-    assert 30_000 <= shards.check_disk(dataset).data["bytes"] <= 40_000
+    assert 30_000 <= shards.check_disk(dataset)[0].data["bytes"] <= 40_000
 
 
 def test_sets_in_a_folder(packed: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Fake:
     def interrupt(self) -> None:
         """Nothing waits."""
 
-    def plan(self, numbers: Iterable[int]) -> None:
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         self.planned = [int(number) for number in numbers]
 
     def ready(self, number: int) -> bool:

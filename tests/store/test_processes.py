@@ -75,12 +75,12 @@ import os, signal, sys, threading, time
 from store.read_remote import batches, gpuload
 
 batches._READ_AT_ONCE = 1
-url, cache = sys.argv[1:]
+url, cache, size = sys.argv[1:]
 
 def loader():
     return gpuload.DaliIterator(
         url, 4, augment=gpuload.Augment(8), fields=("index", "image"), window=1, device="cpu", decoder="native",
-        cache=cache, shuffle=False,
+        cache=cache, cache_size=size, shuffle=False,
     )
 
 def step(what):
@@ -113,12 +113,13 @@ print("ended", flush=True)
 """
 
 
-def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", ["1GB", "0"])
+def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path, size: str) -> None:
     """A server that is silent for minutes holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
     process."""
     proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
     proxy.silent_s = 100
-    command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path), size]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles")]

@@ -305,13 +305,14 @@ def test_cache_arguments(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="data is open already. Give them to gpuload.Dataset"):
         load(gpuload.Dataset(packed), cache=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(
-        ArgumentError, match=r"Dataset\(cache_size=0\): expected bytes above 0, such as '200GB', or None"
+        ArgumentError,
+        match=r"Dataset\(cache_size=-1\): expected bytes, such as '200GB', or 0 for no shards on disk, or",
     ):
-        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, 0)
-    with pytest.raises(ArgumentError, match=r"cache_size='many'\): expected bytes above 0, such as '200GB'"):
+        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, -1)
+    with pytest.raises(ArgumentError, match=r"cache_size='many'\): expected bytes, such as '200GB'"):
         gpuload.Dataset("http://127.0.0.1:1/x", tmp_path, "many")
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match="cache .*/file: cannot be written .*GPULOAD_CACHE"):
+    with pytest.raises(ArgumentError, match="cache .*/file: cannot be written .*GPULOAD_CACHE, or cache_size=0 to"):
         gpuload.Dataset("http://127.0.0.1:1/x", tmp_path / "file")
     with pytest.raises(
         ArgumentError, match="cache s3://bucket: is a URL, expected a path. Give a folder on a local disk"

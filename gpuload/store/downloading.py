@@ -1,0 +1,270 @@
+"""What stores that download have in common: reading ahead by the plan, waiting, interruptions, and what failed."""
+
+import asyncio
+import logging
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from gpuload.errors import GpuloadError, RemoteError
+from gpuload.store.background import background
+from gpuload.store.cache import Wanted
+from gpuload.store.connections import NEEDED
+from gpuload.store.interface import Lease
+from gpuload.store.objects import Objects
+from gpuload.store.transfer import download
+from gpuload.store.url import URL
+
+_LOG = logging.getLogger(__name__)
+
+_AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
+_POLL_S = 0.05  # while something else keeps a shard from being downloaded
+_FRESH_S = 30  # a failure is raised that is no older; after that, it is tried again
+_ROOM_S = 0.05  # in which room is made; a download that has not ended then has it
+_IDLE_S = 2.0  # until the next look, where nothing changes
+_NEVER = float("inf")
+
+
+class Part(Protocol):
+    """A shard that is being downloaded. number: of the file descriptor that it is written to, once there is room."""
+
+    @property
+    def number(self) -> int: ...
+
+    def finish(self) -> None:
+        """It is whole: from now on there is a lease of it."""
+
+    def drop(self) -> None:
+        """Gives up what was written, unless it was finished. May be called several times."""
+
+
+class Obstacle(NamedTuple):
+    """Why a shard that is waited for is not downloaded. progress: changes as long as that is about to end."""
+
+    why: str
+    progress: float | None = None
+
+
+class _Failure(NamedTuple):
+    """Why a download failed, when it began, and when it ended."""
+
+    error: Exception
+    begun: float
+    ended: float
+
+
+class DownloadingStore(ABC):
+    """One set's shards for one reader. A subclass says where they are kept, and what there is room for.
+
+    names: of the shards, below the URL.
+    """
+
+    full_s = 1.0  # until the next look, where there was no room
+
+    def __init__(self, url: URL, names: Sequence[str], shards: Sequence[Wanted]) -> None:
+        self._objects, self._names, self._shards = Objects(url), names, shards
+        self._order: list[int] = []
+        self._ranks: dict[str, int] = {}
+        self._now: set[int] = set()
+        self._is_cold = True  # nothing of this loop is here yet
+        self._arriving: set[int] = set()  # of those that run, those that take the network
+        self._ahead: dict[int, Lease] = {}
+        self._failed: dict[int, _Failure] = {}
+        self._begun = 0.0
+        self._running: dict[int, asyncio.Task[bool]] = {}
+        self._changed = asyncio.Event()
+        self._prefetch: Future[None] | None = None
+        self._waiting: Future[Lease] | None = None
+        self._interrupted = False
+        self.waited_s = 0.0
+        weakref.finalize(self, _cancel, self._running)
+
+    @abstractmethod
+    def _lease(self, number: int) -> Lease | None:
+        """The shard, if it is here."""
+
+    @abstractmethod
+    def _missing(self) -> Iterator[int]:
+        """What is to be downloaded ahead of its use, in the order of need."""
+
+    @abstractmethod
+    def _claim(self, number: int) -> Part | None:
+        """The right to download a shard; None where another process has it."""
+
+    @abstractmethod
+    async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
+        """Makes room for a shard; False where there is none. urgent: somebody waits for it.
+
+        Raises:
+            OSError, GpuloadError: it cannot be written.
+        """
+
+    @abstractmethod
+    def _obstacle(self, number: int, claimed: bool) -> Obstacle:
+        """Why there is no room (claimed), or no claim."""
+
+    @abstractmethod
+    def _unwritable(self, error: OSError) -> GpuloadError:
+        """What to tell where a shard cannot be written."""
+
+    def begin(self) -> None:
+        self._interrupted, self._begun, self._is_cold = False, time.monotonic(), True
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        if (waiting := self._waiting) is not None:
+            waiting.cancel()
+
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
+        self._ranks = {self._shards[number].sha256: rank for rank, number in enumerate(order)}
+        self._order, self._now, self._ahead = order, set(order[:now]), {}
+        if self._prefetch is None or self._prefetch.done():
+            self._prefetch = background().start(_prefetch(weakref.ref(self), self._changed))
+        background().loop.call_soon_threadsafe(self._changed.set)
+
+    def ready(self, number: int) -> bool:
+        if number not in self._ahead and (lease := self._lease(number)) is not None:
+            self._ahead[number] = lease
+        return number in self._ahead
+
+    def open(self, number: int) -> Lease:
+        if self.ready(number):
+            return self._ahead.pop(number)
+        self._waiting, begun = background().start(self._get(number)), time.perf_counter()
+        waiting = self._waiting
+        try:
+            if self._interrupted:
+                waiting.cancel()
+            return waiting.result()
+        except CancelledError:
+            raise RemoteError(f"{self._objects.url / self._names[number]}: is not waited for any more") from None
+        finally:
+            waiting.cancel()  # after Ctrl-C
+            self._waiting = None
+            self.waited_s += time.perf_counter() - begun
+
+    def close(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.cancel()
+            self._prefetch = None
+        self._order, self._ranks, self._now, self._ahead = [], {}, set(), {}
+        _cancel(self._running)
+
+    def rank(self, sha256: str) -> float:
+        """When a shard is needed, as a place in the plan."""
+        return self._ranks.get(sha256, _NEVER)
+
+    async def step(self) -> float:
+        """Begins to download what is planned and not here. Returns for how long there is nothing more to do, in
+        seconds."""
+        for number in self._missing():
+            if self._is_cold and number not in self._now:
+                if self._arriving & self._now:
+                    return _POLL_S  # for the first batch, they have the network for themselves
+                self._is_cold = False
+            if len(self._running) >= _AT_A_TIME:
+                await asyncio.wait(list(self._running.values()), return_when=asyncio.FIRST_COMPLETED)
+                return 0
+            if number in self._running or self._is_fresh(number) or (part := self._claim(number)) is None:
+                continue
+            task = self._start(number, part, urgent=False)
+            done, _ = await asyncio.wait([task], timeout=_ROOM_S)
+            if done and not task.cancelled() and not task.result():
+                return self.full_s  # there is no room; what is in use now will be needed later
+        return _IDLE_S
+
+    async def _get(self, number: int) -> Lease:
+        """The shard, as soon as somebody has downloaded it."""
+        give_up_s, since, progress = self._objects.patience.give_up_s, time.monotonic(), -1.0
+        while True:
+            if (lease := self._lease(number)) is not None:
+                return lease
+            if self._is_fresh(number):
+                error = self._failed[number].error
+                for running in self._running.values():
+                    running.cancel()  # the next loop tries everything again
+                self._failed.clear()
+                raise error
+            self._failed.pop(number, None)
+            task = self._running.get(number)
+            if task is None and (part := self._claim(number)) is not None:
+                task = self._start(number, part, urgent=True)
+            if task is not None:
+                await asyncio.wait([task])
+                if task.cancelled() or task.result():
+                    since = time.monotonic()
+                    continue
+            obstacle = self._obstacle(number, task is not None)
+            if obstacle.progress not in (None, progress):
+                since, progress = time.monotonic(), obstacle.progress
+            if time.monotonic() - since > give_up_s:
+                where = self._objects.url / self._names[number]
+                raise RemoteError(f"{where}: is not here after {give_up_s:.0f} s: {obstacle.why}")
+            await asyncio.sleep(_POLL_S)
+
+    def _is_fresh(self, number: int) -> bool:
+        """Whether a shard failed lately, in a download that this loop began: others are tried again."""
+        failed = self._failed.get(number)
+        return failed is not None and failed.begun > self._begun and time.monotonic() - failed.ended < _FRESH_S
+
+    def _start(self, number: int, part: Part, urgent: bool) -> "asyncio.Task[bool]":
+        """Begins to download a shard."""
+        self._arriving.add(number)
+        task = self._running[number] = asyncio.create_task(self._download(number, part, urgent))
+        task.add_done_callback(lambda _: self._running.pop(number, None))
+        task.add_done_callback(lambda _: self._arriving.discard(number))
+        task.add_done_callback(lambda _: part.drop())  # also where it was cancelled before it had begun
+        return task
+
+    async def _download(self, number: int, part: Part, urgent: bool) -> bool:
+        """Whether there was room for it. What went wrong with it otherwise is in `_failed`."""
+        shard, begun = self._shards[number], time.monotonic()
+        NEEDED.set(lambda: self.rank(shard.sha256))
+        failure: Exception | None = None
+        try:
+            if not await self._make_room(number, part, urgent):
+                return False
+            await download(
+                self._objects,
+                self._names[number],
+                part.number,
+                size=shard.bytes,
+                sha256=shard.sha256,
+                arrived=lambda: self._arriving.discard(number),
+            )
+            await asyncio.to_thread(part.finish)
+            self._failed.pop(number, None)
+        except GpuloadError as error:
+            failure = error
+        except OSError as error:
+            failure = self._unwritable(error)
+        except RuntimeError as error:  # `to_thread`, after the interpreter has begun to end
+            failure = error
+        if failure is not None:
+            self._failed[number] = _Failure(failure, begun, time.monotonic())
+        return True
+
+
+async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event) -> None:
+    """Downloads what is planned. It holds no reference to the store while it waits for another plan."""
+    while (store := of()) is not None:
+        changed.clear()
+        try:
+            wait_s = await store.step()
+        except OSError:  # the cache cannot be read; the reader will say so
+            _LOG.debug("reading ahead failed", exc_info=True)
+            wait_s = store.full_s
+        del store
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(changed.wait(), wait_s)
+
+
+def _cancel(running: "dict[int, asyncio.Task[bool]]") -> None:
+    for task in list(running.values()):
+        with suppress(RuntimeError):  # the loop has ended
+            task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,0 +1,362 @@
+"""Sets at URLs without a cache on disk: the same epochs, within two windows of memory, and nothing is left."""
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load, world
+from store.servers import file_server, running
+
+import gpuload
+from gpuload import ArgumentError, RemoteError, ShardError
+from gpuload.order.epoch import EpochOrder
+from gpuload.read.reader import Reader
+from gpuload.store import in_memory, sets_only
+from gpuload.store.in_memory import MemoryFile, MemoryStore
+from gpuload.store.objects import Objects, Patience
+from gpuload.store.sets_only import SetsOnly
+
+Rows = list[tuple[int, bytes]]
+
+
+@pytest.fixture(scope="module")
+def epochs(packed: Path) -> list[Rows]:
+    with load(packed, window=2, drop_last=False) as loader:
+        return [drain([loader]) for _ in range(2)]
+
+
+def in_ram(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
+    url: Any = f"{proxy.url}/train"
+    return load(url, **{"window": 2, "drop_last": False, "cache": cache, "cache_size": 0, **options})
+
+
+def shards_asked(proxy: Any) -> dict[str, int]:
+    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+
+
+def memory_files() -> int:
+    """Files in memory that this process has open."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:gpuload-shard")
+    return found
+
+
+def becomes(value: int, count: Callable[[], int]) -> bool:
+    """Whether a count comes to a value: a download that was under way ends in its own thread."""
+    give_up = time.monotonic() + 20
+    while time.monotonic() < give_up:
+        if count() == value:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": "sha256"}, {"decoder": "dali"}, {"window": 1}])
+def test_epochs_are_those_of_the_folder(proxy: Any, packed: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    with load(packed, **{"window": 2, "drop_last": False, **options}) as loader:
+        expected = [drain([loader]) for _ in range(2)]
+    with in_ram(proxy, tmp_path, **options) as loader:
+        assert [drain([loader]) for _ in range(2)] == expected
+    assert set(shards_asked(proxy)) == {f"/train/shard-{n:06d}.tar" for n in range(10)}
+    assert files_below(tmp_path) <= {"lock", "current.json", "manifest.json", "index.arrow"}  # no shard
+    assert not in_memory._files
+
+
+def test_ranks_lanes_and_runs_that_go_on(proxy: Any, packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
+    loaders = world(f"{proxy.url}/train", 4, 2, window=2, drop_last=False, cache=tmp_path, cache_size=0)  # type: ignore[arg-type]
+    rows = drain(loaders)
+    assert sorted(rows) == sorted(epochs[0]) and len(rows) == 97
+    for one in loaders:
+        one.close()
+    with load(packed, window=1, lanes=2) as local, in_ram(proxy, tmp_path, window=1, lanes=2, drop_last=True) as laned:
+        assert drain([laned]) == drain([local])
+    for first, second in ((packed, 0), (f"{proxy.url}/train", None)):
+        cache: Any = {"cache": tmp_path, "cache_size": 0} if first != packed else {}
+        with load(first, window=2, drop_last=False, **cache) as loader:  # type: ignore[arg-type]
+            begun, state = drain([loader], steps=5), loader.state_dict()
+        with load(packed, window=2, drop_last=False) if second is None else in_ram(proxy, tmp_path) as loader:
+            loader.load_state_dict(state)
+            assert begun + drain([loader]) == epochs[0]
+
+
+def test_a_mixture_subsets_and_pickles(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
+
+    def mixed(second: Any) -> Rows:
+        with load(gpuload.mix([(packed, 0.5), (second, 0.5)]), window=2) as loader:  # type: ignore[arg-type]
+            return drain([loader])
+
+    assert mixed(dataset) == mixed(packed)
+    copy = pickle.loads(pickle.dumps(dataset.subset(range(30))))
+    assert isinstance(copy.cache, SetsOnly) and copy.cache.folder == tmp_path
+    with load(copy, drop_last=False) as loader:
+        assert len(drain([loader])) == 30
+
+
+def test_buckets(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    """Samples that wait for their batch are copied, also out of shards that are not there any more."""
+
+    def rows(data: Any, state: Any = None, steps: int | None = None, **options: Any) -> tuple[Any, Any]:
+        found = []
+        usual = {"augment": gpuload.Augment(crop="cover", dtype="uint8"), "buckets": [(16, 16), (12, 24), (24, 12)]}
+        with load(data, 4, window=1, fields=("index", "image"), **usual, **options) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            for index, images in loader:
+                found += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+                steps = steps and steps - 1
+                if steps == 0:
+                    break
+            return found, loader.state_dict()
+
+    memory: Any = {"cache": tmp_path, "cache_size": 0}
+    url = f"{proxy.url}/train"
+    begun, state = rows(packed, steps=14)
+    rest, _ = rows(packed, state)
+    assert (begun, state) == rows(url, steps=14, **memory) and rest == rows(url, state, **memory)[0]
+
+
+class Watched:
+    """What all stores of a loader take, after each step of any of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most, self.stores = 0, set[MemoryStore]()
+        count = MemoryStore._count
+
+        def counted(store: MemoryStore, file: MemoryFile) -> None:
+            count(store, file)
+            self.most = max(self.most, store.taken())
+
+        monkeypatch.setattr(MemoryStore, "_count", counted)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_memory_holds_two_windows(
+    proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """And, for each reader, what one read of consecutive batches spans, here one shard."""
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
+    sizes = sorted((path.stat().st_size for path in packed.glob("*.tar")), reverse=True)
+    watched = Watched(monkeypatch)
+    with load(packed, 2, window=window) as local:
+        expected = [drain([local]) for _ in range(3)]
+    with in_ram(proxy, tmp_path, batch_size=2, window=window, drop_last=True, prefetch=1) as loader:
+        assert [drain([loader]) for _ in range(3)] == expected
+    assert sum(sizes[-window - 1 :]) <= watched.most <= sum(sizes[: 2 * window + 1])
+    watched.most, asked = 0, sum(shards_asked(proxy).values())
+    with in_ram(proxy, tmp_path, batch_size=2, window=window, drop_last=True, prefetch=1) as loader:
+        for _ in range(8):
+            for step, _ in enumerate(loader):
+                if step == 3:
+                    break
+    assert watched.most <= sum(sizes[: 2 * window + 1])
+    # Once in each epoch, and those with which the next one would begin.
+    assert 30 - 2 * window <= asked <= 30 + 2 * window + 1
+
+
+def test_shards_that_all_fit_are_downloaded_once(proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
+    with in_ram(proxy, tmp_path, window=10) as loader:
+        for _ in range(3):
+            assert len(drain([loader])) == 97
+        assert set(shards_asked(proxy).values()) == {1}
+        loader.preview(4)  # by a loader beside this one
+        assert set(shards_asked(proxy).values()) == {1}
+
+
+def test_single_samples(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    dataset, local = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0), gpuload.Dataset(packed)
+    for number in (3, 4, 5):  # of one shard, which is kept
+        assert dataset[number]["image"].tobytes() == local[number]["image"].tobytes()
+    assert shards_asked(proxy) == {"/train/shard-000000.tar": 1}
+    assert dataset[-1]["key"] == local[-1]["key"] and len(in_memory._files) == 1
+    del dataset
+    assert not in_memory._files
+
+
+@pytest.mark.parametrize("fault", ["503", "hang up", "cut", "stall", "truncate", "wrong bytes"])
+def test_what_goes_wrong_once_is_tried_again(
+    fault: str, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.fault = lambda path, number: fault if number == 1 and path.endswith(".tar") else None
+    if fault == "stall":
+        proxy.silent_s = 2.0
+        monkeypatch.setattr(Objects, "patience", Patience(silent_s=0.7))
+    with in_ram(proxy, tmp_path) as loader:
+        assert drain([loader]) == epochs[0]
+    assert min(shards_asked(proxy).values()) == 2 and max(shards_asked(proxy).values()) <= 3  # in the next epoch
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("503", RemoteError, r"the server answered 503 after \d+ attempts in \d s. Check the network and the server, th"),
+        ("cut", RemoteError, r"the connection was cut after \d+ attempts in \d s. Check the network"),
+        ("404", RemoteError, r"does not exist. Check the URL"),
+        ("wrong bytes", ShardError, r"its SHA-256 is \w{16}…, manifest.json says \w{16}…, at 3 attempts."),
+    ],
+)  # fmt: skip
+def test_what_goes_on_going_wrong_is_an_error(
+    fault: str,
+    error: type[Exception],
+    message: str,
+    proxy: Any,
+    tmp_path: Path,
+    impatient: None,
+    epochs: list[Rows],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
+    with in_ram(proxy, tmp_path) as loader:
+        with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {message}") as raised:
+            drain([loader])
+        assert "is kept" not in str(raised.value)
+        assert becomes(0, memory_files)  # although there is the error still
+        proxy.reset()  # and the next loop goes on where the last one stopped
+        monkeypatch.setattr(Objects, "patience", Patience())
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
+        assert drain([loader]) == epochs[0]
+
+
+def test_a_set_that_was_replaced(packed: Path, tmp_path: Path, impatient: None) -> None:
+    copy = tmp_path / "set"
+    copy.mkdir()
+    for path in packed.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    with running(file_server(copy)) as server:
+        url: Any = server.url
+        with load(url, window=2, cache=tmp_path / "cache", cache_size=0) as loader:
+            for path in copy.glob("*.tar"):
+                data = bytearray(path.read_bytes())
+                data[700] ^= 1
+                path.write_bytes(data)
+            with pytest.raises(ShardError, match="It was damaged or replaced"):
+                drain([loader])
+
+
+def test_memory_that_does_not_suffice(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sets_only, "available_memory", lambda: 1000)
+    with pytest.raises(
+        ArgumentError,
+        match=r"^cache_size=0: two windows of 2 shards take [\d,]+ bytes of memory, and 1,000 can be had. Give a sm",
+    ):
+        in_ram(proxy, tmp_path)
+    monkeypatch.undo()
+    with in_ram(proxy, tmp_path) as loader:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as where memory is full
+        try:
+            with pytest.raises(
+                RemoteError, match=r"^cache_size=0: a shard cannot be kept in memory \(File too large\)"
+            ):
+                drain([loader])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_without_memfd(proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other systems, and in a sandbox."""
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    with in_ram(proxy, tmp_path / "cache") as loader:
+        assert drain([loader]) == epochs[0]
+        assert os.readlink(next(iter(in_memory._files.values())).path).startswith(str(tmp_path / "temporary"))
+        assert files_below(tmp_path / "temporary") == set()
+
+
+def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> None:
+    with in_ram(proxy, tmp_path) as loader:
+        told = [loader.timing for _ in loader]
+        assert told[0] is not None and 0 < told[0].download_s <= told[0].read_s
+        assert loader.metrics().download_s == pytest.approx(sum(one.download_s for one in told if one is not None))
+
+
+READ_ONLY = """
+import os, sys, time
+import gpuload
+
+url, what = sys.argv[1:]
+dataset = gpuload.Dataset(url, cache_size=0)
+print(dataset.cache.folder, flush=True)
+with gpuload.DaliIterator(
+    dataset, 8, augment=gpuload.Augment(8), device="cpu", fields=("index",), output="numpy", window=1
+) as loader:
+    print(sum(len(index) for (index,) in loader), flush=True)
+    if what == "killed":
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_home_that_is_only_read(proxy: Any, tmp_path: Path) -> None:
+    """Manifest and index then lie in a temporary folder, which goes with the process, or with the next one."""
+    (tmp_path / "home").touch()
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        **os.environ,
+        "GPULOAD_CACHE": str(tmp_path / "home" / "cache"),
+        "TMPDIR": str(tmp_path / "temporary"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    for what, code in (("killed", -signal.SIGKILL), ("ends", 0)):
+        command = [sys.executable, "-W", "error", "-c", READ_ONLY, f"{proxy.url}/train", what]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        folder, samples = done.stdout.split()
+        assert (done.returncode, samples) == (code, "96"), done.stderr
+        assert Path(folder).parent == tmp_path / "temporary" and Path(folder).exists() == (what == "killed")
+    left = {path for path in (tmp_path / "temporary").iterdir() if path.name.startswith("gpuload-")}
+    assert left == set()
+
+
+def test_without_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+
+    def nowhere(prefix: str) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", nowhere)
+    with pytest.raises(
+        ArgumentError, match=r"cache .*/file: cannot be written \(.*GPULOAD_CACHE, or a temporary folder"
+    ):
+        gpuload.Dataset("http://127.0.0.1:1/x", tmp_path / "file", 0)
+
+
+def test_a_loader_that_is_closed_or_dropped_holds_no_shard(proxy: Any, tmp_path: Path) -> None:
+    for closes in (True, False):
+        loader = in_ram(proxy, tmp_path, window=1, batch_size=2)
+        next(iter(loader))
+        assert memory_files()
+        if closes:
+            loader.close()
+        del loader
+        assert becomes(0, memory_files)
+
+
+def test_what_is_still_viewed_counts(proxy: Any, tmp_path: Path) -> None:
+    """A batch that waits to be decoded holds its shards, which are memory that is taken."""
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
+    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=1)
+    reader = Reader(dataset)
+    held, sha256 = reader.read(order, 0, 1), dataset.manifest.shards[int(order.window_shards(0)[0])].sha256
+    for start in (20, 40):
+        reader.read(order, start, start + 1)
+    assert sha256 in in_memory._files and held.images[0].any()
+    del held
+    assert sha256 not in in_memory._files
+    reader.close()
+    assert becomes(0, memory_files)

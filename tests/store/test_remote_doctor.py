@@ -1,0 +1,96 @@
+"""What the doctor says about sets at URLs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuload
+from gpuload import cli
+from gpuload.doctor import checks, remote
+from gpuload.doctor.finding import Finding
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only the checks of a set, of which a trial is one."""
+    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(checks, "ENVIRONMENT", {})
+    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
+
+
+def test_a_set_at_a_url(proxy: Any, quick: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The decoder is tried in a process of its own, out of the cache."""
+    code = cli.main(["doctor", f"{proxy.url}/train", "--seconds", "0.1"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == cli.DONE, said
+    assert f"set {proxy.url}/train: 97 samples in 10 shards" in said
+    assert f"network {proxy.url}/train: the first request took " in said and "are too small to measure how fast" in said
+    assert f"cache {tmp_path / 'cache'}: room for " in said and "the first epoch alone downloads anything" in said
+    assert "native on cpu" in said and "disk" not in said.partition("native on cpu")[0].replace("its disk", "")
+    assert {count for path, count in proxy.asked.items() if path.endswith(".tar")} <= {1, 1 + 6}  # 6 to measure
+
+
+def test_how_fast_a_range_comes(proxy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path)
+    monkeypatch.setattr(remote, "_LEAST_BYTES", 1000)
+    (found,) = remote.check_network(dataset)
+    assert found.grade == "ok" and "images/s of" in found.said
+    assert found.data["bytes_per_s"] == pytest.approx(found.data["bytes"] / found.data["seconds"])
+    proxy.delay_s = 0.05
+    try:
+        monkeypatch.setattr(remote, "_FAR_S", 0.05)
+        (found,) = remote.check_network(dataset)
+    finally:
+        proxy.delay_s = 0.0
+    assert found.grade == "attention" and "nearer" in found.remedy and found.data["request_s"] > 0.05
+
+
+@pytest.mark.parametrize(
+    ("limit", "grade", "words"),
+    [
+        ("1GB", "ok", "the first epoch alone"),
+        ("0.2MB", "note", "every epoch downloads"),
+        ("1kB", "attention", "do not f"),
+    ],
+)
+def test_the_cache(
+    proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, grade: str, words: str
+) -> None:
+    monkeypatch.setattr(remote, "_WRITTEN_BYTES", 10)
+    monkeypatch.setattr(remote, "WINDOW", 1)
+    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, limit)
+    (found,) = remote.check_cache(dataset)
+    assert found.grade == grade and words in found.said and (found.remedy == "") == (grade != "attention")
+    assert {path.name for path in tmp_path.iterdir()} == {"gpuload-1"}  # what was written to measure is gone
+
+
+def test_local_sets_have_neither(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    assert remote.check_network(dataset) == remote.check_cache(dataset) == []
+
+
+@pytest.mark.parametrize(("fault", "said"), [("403", "access was denied (403)"), ("503", "the server answered 503")])
+def test_what_cannot_be_opened(
+    proxy: Any, quick: None, impatient: None, capsys: pytest.CaptureFixture[str], fault: str, said: str
+) -> None:
+    proxy.fault = lambda path, number: fault
+    assert cli.main(["doctor", f"{proxy.url}/train"]) == cli.FAULTY
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith(f"broken URL {proxy.url}/train/manifest.json: {said}")
+    assert ("→ Set the credentials" if fault == "403" else "→ Check the network") in told
+    assert "The set at the URL cannot be opened, so that nothing was measured. 1 thing broken" in told
+
+
+def test_what_is_no_set(proxy: Any, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", proxy.url]) == cli.WRONG
+    assert f"holds packed splits; open one of them, for instance {proxy.url}/train" in capsys.readouterr().err
+    assert cli.main(["doctor", "ftp://host/set"]) == cli.WRONG
+    assert "ftp://host/set: cannot be read from here" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written(proxy: Any, quick: None, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    found = list(checks.examine(gpuload.store.url.URL(f"{proxy.url}/train"), 1))
+    assert [(one.name, one.grade) for one in found] == [("URL", "broken")] and "GPULOAD_CACHE" in found[0].remedy
+    assert isinstance(found[0], Finding)

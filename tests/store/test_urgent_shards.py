@@ -1,0 +1,92 @@
+"""What is needed first is downloaded first, and training does not wait for what it needs later."""
+
+import asyncio
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import load
+
+from gpuload.order.epoch import EpochOrder
+from gpuload.store.connections import NEEDED, Connections
+
+SIZES = {"cached": None, "in memory": 0}
+
+
+async def take(connections: Connections, needed: dict[int, float], number: int, order: list[int]) -> None:
+    NEEDED.set(lambda: needed[number])
+    async with connections:
+        order.append(number)
+        await asyncio.sleep(0)
+
+
+def test_the_most_urgent_request_comes_next() -> None:
+    async def run() -> list[int]:
+        connections, needed, order = Connections(1), {number: float(number % 5) for number in range(10)}, list[int]()
+        async with connections:
+            tasks = [asyncio.create_task(take(connections, needed, number, order)) for number in range(10)]
+            await asyncio.sleep(0)
+            needed[9] = -1  # another plan was made
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(run()) == [9, 0, 5, 1, 6, 2, 7, 3, 8, 4]
+
+
+def test_no_connection_is_lost_by_cancelling() -> None:
+    async def run(seed: int) -> None:
+        rng, connections = random.Random(seed), Connections(3)
+        needed, order = dict.fromkeys(range(30), 0.0), list[int]()
+        tasks = [asyncio.create_task(take(connections, needed, number, order)) for number in range(30)]
+        for _ in range(40):
+            rng.choice(tasks).cancel()
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(one) for one in found} <= {type(None), asyncio.CancelledError}
+        assert connections._free == 3 and not connections._waiting
+
+    for seed in range(50):
+        asyncio.run(run(seed))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_first_window_has_the_network_for_itself(proxy: Any, tmp_path: Path, kind: str) -> None:
+    url: Any = f"{proxy.url}/train"
+    asked: list[set[str]] = []
+
+    def fault(path: str, number: int) -> None:
+        if path.endswith(".tar"):
+            time.sleep(0.4)  # in which others would be asked for
+            asked.append({one for one in proxy.asked if one.endswith(".tar")})
+
+    proxy.fault = fault
+    with load(url, 2, window=2, cache=tmp_path, cache_size=SIZES[kind]) as loader:
+        next(iter(loader))
+        first = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2).window_shards(0)
+    assert asked[0] == asked[1] == {f"/train/shard-{number:06d}.tar" for number in first}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: str) -> None:
+    """Several are read at a time, but none waits for the shards of later ones."""
+    url: Any = f"{proxy.url}/train"
+    goes_on, late = threading.Event(), list[str]()
+    with load(url, 2, window=1, prefetch=1, cache=tmp_path, cache_size=SIZES[kind]) as loader:
+        shards = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=1).upcoming(0)[:4].tolist()
+
+        def fault(path: str, number: int) -> None:
+            if path.endswith(".tar") and int(path[-10:-4]) not in shards and not goes_on.wait(10):
+                late.append(path)
+                goes_on.set()
+
+        proxy.fault = fault
+        batches = 0
+        for _ in loader:
+            batches += 1
+            if batches == 16:  # of 20 that are here, some of which are decoded ahead
+                goes_on.set()
+        assert batches == 48 and not late
