@@ -148,7 +148,7 @@ class Index:
             self.parts.wait([number])
         try:
             return self._reader.get_batch(number)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
             raise self._damaged(error) from None
 
     def table(self) -> pa.Table:
@@ -160,7 +160,7 @@ class Index:
         self.fetch()
         try:
             return self._reader.read_all()
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from None
 
     def _damaged(self, error: Exception) -> FormatError:

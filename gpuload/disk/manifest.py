@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuload.counted import counted
 from gpuload.disk.manifest_check import OPTIONAL, check_field, checked_values
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
@@ -163,7 +162,7 @@ class Manifest:
             )
         if manifest.index_parts is not None and len(manifest.index_parts) != len(shards) + 1:
             raise FormatError(
-                f"{path}: is damaged: index_parts has {counted(len(manifest.index_parts), 'entry', 'entries')}, expected "
+                f"{path}: is damaged: index_parts has {len(manifest.index_parts):,} entries, expected "
                 f"{len(shards) + 1:,}. Copy the folder again"
             )
         return manifest

@@ -60,9 +60,8 @@ class RowsAhead:
 
         if not all(map(self._parts.has, numbers)):
             self._wait(self._parts, numbers)
-        needed = set(numbers)
-        after = dict.fromkeys(number for number in map(int, upcoming) if number not in needed)
-        ahead = list(islice(after, max(len(needed), _LEAST_AHEAD)))
+        after = (number for number in map(int, upcoming) if number not in numbers)
+        ahead = list(islice(after, max(len(numbers), _LEAST_AHEAD)))
         if not all(map(self._parts.has, ahead)):
             background().start(self._parts.get(ahead))
 
