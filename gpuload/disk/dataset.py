@@ -1,7 +1,6 @@
 """A packed folder opened for reading: what it holds and where its samples are."""
 
 import hashlib
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from gpuload.checks import PATH, Rule, as_text, checked, optional, whole
 from gpuload.counted import counted
-from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, NotSupported
+from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, SHARDS, NotSupported
 from gpuload.disk.opening import open_folder, open_url
 from gpuload.errors import ArgumentError, FormatError, StateError
 from gpuload.fields.field import Field
@@ -200,15 +199,21 @@ class Dataset(NotSupported):
         """What fetches the rows of shards; None where all rows are here."""
         return self._index.parts
 
-    def fetch_rows(self, shards: Iterable[int] | None = None) -> None:
-        """Fetches the index of these shards together, where it lies at a URL, for whoever asks for `rows` of many.
+    @checked("Dataset.fetch_rows", shards=optional(SHARDS))
+    def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
+        """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
 
-        shards: their numbers; None: of all.
+        shards: their numbers; None: of all. What is here already is not fetched again.
 
         Raises:
-            RemoteError: it cannot be read. FormatError: it is not that of the manifest.
+            ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
+                the manifest.
         """
-        self._index.fetch(shards)
+        numbers, count = np.asarray(() if shards is None else shards), len(self.shard_paths)
+        outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+        if len(outside):
+            raise ArgumentError(f"Dataset.fetch_rows(shards): expected numbers in 0..{count - 1}, found {outside[0]}")
+        self._index.fetch(None if shards is None else numbers.tolist())
 
     @property
     def schema(self) -> pa.Schema:
@@ -264,7 +269,7 @@ class Dataset(NotSupported):
             raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
         shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
         rows = numbers - self.first_samples[shards]
-        self.fetch_rows(np.unique(shards).tolist())
+        self.fetch_rows(np.unique(shards))
         return [
             self._index.shard(shard).column("key")[row].as_py()
             for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)

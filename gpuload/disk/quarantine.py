@@ -106,7 +106,7 @@ def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
     for sample in listed:
         if sample.shard in numbers:
             wanted.setdefault(numbers[sample.shard], []).append(sample)
-    dataset.fetch_rows(wanted)
+    dataset.fetch_rows(list(wanted))
     found = []
     for shard, samples in wanted.items():
         rows = dataset.rows(shard)

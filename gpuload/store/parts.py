@@ -50,7 +50,8 @@ class Parts:
         self._objects, self._name, self._checks = objects, name, checks
         self._tag = file.tag
         self._running: dict[int, asyncio.Task[None]] = {}  # what downloads a part
-        self._all: asyncio.Task[None] | None = None
+        self._all: asyncio.Task[None] | None = None  # what downloads all of them, and how many wait for that
+        self._waiting = 0
         self._turn = asyncio.Lock()
 
     @property
@@ -77,9 +78,9 @@ class Parts:
 
     async def get(self, numbers: Iterable[int]) -> None:
         """As `wait`. Where it is cancelled, what it has begun goes on."""
-        missing = self.file.missing(np.fromiter(numbers, np.int64)).tolist()
+        missing = self.file.missing(np.unique(np.fromiter(numbers, np.int64))).tolist()
         if begun := [number for number in missing if number not in self._running]:
-            task = _start(self._get_some(np.array(sorted(begun))))
+            task = _start(self._get_some(np.array(begun)))
             self._running.update(dict.fromkeys(begun, task))
             task.add_done_callback(lambda _: [self._running.pop(number) for number in begun])
         tasks = {self._running[number] for number in missing}
@@ -89,11 +90,18 @@ class Parts:
             task.result()
 
     async def get_all(self) -> None:
-        """As `wait`, and compares all of it with its SHA-256."""
+        """As `wait`, and compares all of it with its SHA-256. Where nobody waits for it any more, it ends."""
         if self._all is None or self._all.done():
             self._all = _start(self._get_every())
-        await asyncio.wait([self._all])
-        self._all.result()
+        task = self._all
+        self._waiting += 1
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                task.cancel()
+        task.result()
 
     async def _get_some(self, numbers: I64) -> None:
         async with self._turn:  # this process's; no polling
