@@ -81,9 +81,10 @@ def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: P
         needed = {0, *order.window_shards(0).tolist()}  # the first sample's is looked at by fields
         assert needed <= here(dataset)
         # A few batches are read ahead: some windows, and what is fetched ahead of these.
-        assert len(here(dataset)) <= 1 + 4 * 2 + _LEAST_AHEAD
-    assert serving.sent[INDEX] - opened <= len(here(dataset)) * part_bytes(many) < size
-    assert serving.asked[INDEX] < 3 + len(here(dataset)) + 1
+        most = 1 + 4 * 2 + _LEAST_AHEAD
+        assert len(here(dataset)) <= most
+    assert serving.sent[INDEX] - opened <= most * part_bytes(many) < size
+    assert serving.asked[INDEX] <= 3 + most
 
 
 @pytest.mark.parametrize(
@@ -283,12 +284,15 @@ def test_older_sets(many: Path, tmp_path: Path) -> None:
             with load(many, window=2, drop_last=False) as local, load(dataset, window=2, drop_last=False) as loader:  # type: ignore[arg-type]
                 assert drain([loader]) == drain([local])
             again = gpuload.Dataset(proxy.url, tmp_path / f"{folder.name}-other")
-            opened = proxy.asked[INDEX]
-            proxy.fault = lambda path, number, opened=opened: "412" if path == INDEX and number == opened + 1 else None
+            data = bytearray((many / "index.arrow").read_bytes())
+            data[len(data) // 2] ^= 1
+            (folder / "index.arrow").unlink()
+            (folder / "index.arrow").write_bytes(data)
             if in_parts:
                 with pytest.raises(FormatError, match="was replaced since the set was opened"):
                     again.rows(7)
-                assert 7 not in here(again)
+                assert here(again) == set()
+                (folder / "index.arrow").write_bytes((many / "index.arrow").read_bytes())
             assert all_rows(again) == all_rows(gpuload.Dataset(many))
 
 
