@@ -144,7 +144,7 @@ class Index:
         Raises:
             RemoteError, FormatError: as `fetch`.
         """
-        if self.parts is not None:
+        if self.parts is not None and not self.parts.has(number):
             self.parts.wait([number])
         try:
             return self._reader.get_batch(number)

@@ -73,7 +73,7 @@ class PartialFile:
         return True
 
     def has(self, number: int) -> bool:
-        """Whether a part is here: 0.5 µs. Marks are read by system calls, which do not fail by SIGBUS."""
+        """Whether a part is here: 0.6 µs. Marks are read by system calls, which do not fail by SIGBUS."""
         return os.pread(self.handle, 1, self.size + number) == b"\1"
 
     def missing(self, numbers: I64) -> I64:
@@ -100,8 +100,9 @@ class PartialFile:
         os.pwrite(self.handle, b"\1", self.size + self.parts)
 
     def forget(self) -> None:
-        """No part is here: what lies in the file is wrong."""
+        """What lies in the file is wrong: no part is here, and whoever opens the set next makes another file."""
         os.pwrite(self.handle, bytes(self.parts + 1), self.size)
+        self.path.unlink(missing_ok=True)
 
     def _marks(self) -> U8:
         marks = os.pread(self.handle, self.parts, self.size)

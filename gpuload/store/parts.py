@@ -147,7 +147,7 @@ class Parts:
                 self.file.forget()
                 raise FormatError(
                     f"{self.where}: its SHA-256 is {found[:16]}…, manifest.json says {self._checks.whole[:16]}…. "
-                    "Upload the folder again, with manifest.json last"
+                    "Open the set anew, or upload its folder again, with manifest.json last"
                 )
         self.file.mark_checked()
 

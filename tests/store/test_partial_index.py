@@ -194,6 +194,23 @@ def test_wrong_bytes_never_come_to_where_readers_look(serving: Any, many: Path, 
     assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
 
 
+def test_the_whole_is_compared_too(serving: Any, many: Path, tmp_path: Path) -> None:
+    """So that bytes that changed on the disk are noticed, even those that belong to no part."""
+    for number, at in enumerate((5000, 2, -10)):  # in a part, before them, and after them
+        dataset = gpuload.Dataset(serving.url, tmp_path / str(number))
+        dataset.fetch_rows(list(range(49)))
+        (path,) = (tmp_path / str(number)).rglob("index.partial")
+        file = PartialFile(path)
+        os.pwrite(file.handle, bytes([file.memory[at % file.size] ^ 1]), at % file.size)
+        assert not file.is_checked
+        with pytest.raises(
+            FormatError, match=f"{INDEX}: its SHA-256 is .*Open the set anew, or upload its folder again"
+        ):
+            dataset.fetch_rows()
+        assert here(dataset) == set() and not path.exists()
+        assert all_rows(gpuload.Dataset(serving.url, tmp_path / str(number))) == all_rows(gpuload.Dataset(many))
+
+
 def test_a_footer_with_wrong_bytes_is_not_taken(serving: Any, many: Path, tmp_path: Path) -> None:
     """Then the whole is downloaded, which is compared, too."""
     serving.fault = lambda path, number: "wrong bytes" if path == INDEX and number in (2, 3) else None
