@@ -67,19 +67,22 @@ def open_url(url: URL, cache: Cache) -> Opened:
     Raises:
         FormatError, RemoteError: as `Dataset`.
     """
-    from gpuload.disk.remote_index import FILE_NAMES, fetch_index, open_index  # asyncio and obstore
+    import asyncio
+
+    from gpuload.disk.remote_index import FILE_NAMES, fetch_index, open_index  # obstore
     from gpuload.store.objects import Objects
     from gpuload.store.remote_set import fetch_set, pin
 
-    url = pin(url, cache)
+    url, read = pin(url, cache), dict[Path, Manifest]()  # what was read already: 16 µs for each shard
 
     async def fetch(objects: "Objects", folder: Path) -> None:
         with _faults_at(url, folder):
-            await fetch_index(objects, folder)
+            read[folder] = await asyncio.to_thread(Manifest.read, folder)
+            await fetch_index(objects, folder, read[folder])
 
     folder = fetch_set(url, cache, manifest_file.FILE_NAME, FILE_NAMES, fetch)
     with _faults_at(url, folder):
-        manifest = Manifest.read(folder)
+        manifest = read[folder] if folder in read else Manifest.read(folder)
         index = open_index(Objects(url), folder, manifest)
         _check_count(index, manifest)
     return Opened(url, url, cache, manifest, index, _unknown_times(manifest))

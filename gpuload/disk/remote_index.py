@@ -29,13 +29,12 @@ _TAIL_BYTES, _BLOCK_BYTES = 64 << 10, 24  # of the footer: its schema, and each 
 _END_BYTES = 64  # more than lies between the last record batch and the footer
 
 
-async def fetch_index(objects: Objects, folder: Path) -> None:
-    """Puts the file of the index into a folder of the cache that holds the manifest.
+async def fetch_index(objects: Objects, folder: Path, manifest: Manifest) -> None:
+    """Puts the file of the index into a folder of the cache.
 
     Raises:
-        FormatError: the manifest or the index is damaged. RemoteError: the index cannot be read, or written.
+        FormatError: it is damaged. RemoteError: it cannot be read, or written.
     """
-    manifest = await asyncio.to_thread(Manifest.read, folder)
     first = None
     if manifest.index_parts is not None or manifest.index_sha256 is None:
         is_large = _LEAST_ROW_BYTES * manifest.samples > WHOLE_BYTES
