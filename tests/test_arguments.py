@@ -311,6 +311,9 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Dataset.subset": Call(dataset.subset, {}, {"samples": SAMPLES}),
         "Dataset.filter": Call(dataset.filter, {}, {"expression": wrong()}),
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),
+        "Dataset.fetch_rows": Call(
+            dataset.fetch_rows, {}, {"shards": or_none(Wrong(SAMPLES.others, SAMPLES.own | st.just(np.ones(9, bool))))}
+        ),
         "Dataset.keys": Call(dataset.keys, {}, {"samples": Wrong(SAMPLES.others, SAMPLES.own | st.just(np.ones(97, bool)))}),
         "Dataset.require_field": Call(dataset.require_field, {}, {"name": NAME}, {"name": "has no field ''"}),
         "mix": Call(

@@ -13,7 +13,7 @@ ELSEWHERE = {"loader", "loader-dali", "loader-raw"}  # read/test_damaged_index.p
 # Those of one line share a process and its imports.
 GROUPS = [
     ("jpeg", "headers", "packed-image", "loaded-image", "mask"),
-    ("manifest", "index", "tuning", "state"),
+    ("manifest", "index", "index-footer", "index-parts", "tuning", "state"),
     ("tar", "npy", "zip", "tar-source", "npy-source", "npz"),
     ("table", "coco", "voc", "sidecar", "lmdb-values"),
     ("lmdb", "hdf5", "parquet"),

@@ -1,9 +1,6 @@
 """A packed folder opened for reading: what it holds and where its samples are."""
 
 import hashlib
-import os
-import shutil
-import stat
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +11,11 @@ import pyarrow as pa
 
 from gpuload.checks import PATH, Rule, as_text, checked, optional, whole
 from gpuload.counted import counted
-from gpuload.disk import Index, Manifest
-from gpuload.disk import index as index_file
-from gpuload.disk import manifest as manifest_file
-from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, NotSupported
-from gpuload.disk.shards_root import shards_root
-from gpuload.errors import ArgumentError, FormatError, ShardError, StateError
+from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, SHARDS, NotSupported
+from gpuload.disk.opening import open_folder, open_url
+from gpuload.errors import ArgumentError, FormatError, StateError
 from gpuload.fields.field import Field
-from gpuload.store.cache import CACHE_SIZE, Cache, Wanted
+from gpuload.store.cache import CACHE_SIZE, Wanted
 from gpuload.store.interface import FolderStore, Store
 from gpuload.store.open import open_cache, open_store
 from gpuload.store.url import LOCATION, URL, joined
@@ -30,6 +24,8 @@ from gpuload.types import I64
 if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
+    from gpuload.store.parts import Parts  # asyncio
+
 
 class Dataset(NotSupported):
     """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
@@ -37,8 +33,8 @@ class Dataset(NotSupported):
     A folder may also be the index of shards that lie at URLs, see `python -m gpuload index`.
 
     Samples are numbered 0..len-1 in stored order: shard by shard, row by row. Opening costs one `stat` per shard and
-    nothing per sample; the index is memory-mapped. Pickling keeps the folder's path and the selection: the folder is
-    opened again where the pickle is loaded.
+    nothing per sample; the index is memory-mapped, and of a large set at a URL fetched as it is needed. Pickling keeps
+    the folder's path and the selection: the folder is opened again where the pickle is loaded.
 
     folder: the packed folder, or its URL.
     cache, cache_size: for shards at URLs, the folder into which they are downloaded as they are needed, shared by all
@@ -58,62 +54,20 @@ class Dataset(NotSupported):
         self, folder: str | Path | URL, cache: str | Path | None = None, cache_size: int | str | None = None
     ) -> None:
         self._selected: I64 | None = None
-        self._root: URL | None = None  # of shards that are not here
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
-        self.cache: Cache | None = None
+        assert not isinstance(cache_size, str)  # the rule gives a number
         if isinstance(self.folder, URL):
-            assert not isinstance(cache_size, str)  # the rule gives a number
-            self.cache = open_cache(cache, cache_size)
-            self._open_remote(self.folder, self.cache)
+            opened = open_url(self.folder, open_cache(cache, cache_size))
         else:
-            self._open_local(self.folder, cache, cache_size)
-
-    def _open_local(self, folder: Path, cache: str | Path | None, cache_size: Any) -> None:
-        if os.path.isfile(folder):
-            raise FormatError(f"{folder}: is a file. Give the packed folder, which holds manifest.json and the shards")
-        if not os.path.isdir(folder):  # unlike Path.is_dir, False also for a path that cannot be one
-            raise FormatError(f"{folder}: no such folder. Pack images into one with `python -m gpuload pack`")
-        if not (folder / "manifest.json").exists() and (folder / "train" / "manifest.json").exists():
-            raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
-        self._read_manifest(folder)
-        self._root = shards_root(self.manifest, folder)
-        if self._root is not None:
-            self.cache = open_cache(cache, cache_size)
-        else:
-            self._check_shards(folder)
-        self._read_index(folder)
-
-    def _open_remote(self, url: URL, cache: Cache) -> None:
-        from gpuload.store.remote_set import fetch_set, pin  # asyncio and obstore
-
-        self.folder = self._root = url = pin(url, cache)
-        folder = fetch_set(url, cache, manifest_file.FILE_NAME, index_file.FILE_NAME)
-        try:
-            self._read_manifest(folder)
-            self._read_index(folder)
-        except FormatError as error:
-            shutil.rmtree(folder, ignore_errors=True)  # so that the next one to open it downloads it again
-            text = str(error).replace(str(folder), str(url)).replace("Copy the folder again", "Upload the folder again")
-            raise type(error)(text) from None
-
-    def _read_manifest(self, folder: Path) -> None:
-        self.manifest = Manifest.read(folder)
+            opened = open_folder(self.folder, cache, cache_size)
+        self.folder, self._root, self.cache = opened.folder, opened.root, opened.cache
+        self.manifest, self._index, self.shard_times = opened.manifest, opened.index, opened.shard_times
         self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
         self.shard_paths: tuple[Path | URL, ...] = tuple(
             joined(self.folder, shard.name) for shard in self.manifest.shards
         )
         self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
         self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
-        self.shard_times: I64 = np.zeros(len(self.shard_paths), np.int64)  # of their last change, in ns
-
-    def _read_index(self, folder: Path) -> None:
-        self._index = Index(folder / index_file.FILE_NAME, self.manifest.fields)
-        if len(self._index) != len(self.shard_paths):
-            raise FormatError(
-                f"{self._index.path}: indexes {counted(len(self._index), 'shard')}, manifest.json lists "
-                f"{len(self.shard_paths)}. "
-                "They come from different runs: copy the folder again"
-            )
 
     def __len__(self) -> int:
         """Number of samples; of a subset, the number of selected ones."""
@@ -212,6 +166,7 @@ class Dataset(NotSupported):
         Raises:
             ArgumentError: the expression cannot be evaluated on the columns, or no sample is left.
         """
+        self.fetch_rows()
         numbers = []
         for shard, first in enumerate(self.first_samples[:-1].tolist()):
             rows = pa.Table.from_batches([self.rows(shard)])
@@ -238,8 +193,29 @@ class Dataset(NotSupported):
 
     @property
     def index_bytes(self) -> pa.Buffer:
-        """The index file, memory-mapped."""
+        """The index file, memory-mapped; of a large set at a URL, zeros where it was not fetched yet."""
         return self._index.bytes
+
+    @property
+    def index_parts(self) -> "Parts | None":
+        """What fetches the rows of shards; None where all rows are here."""
+        return self._index.parts
+
+    @checked("Dataset.fetch_rows", shards=optional(SHARDS))
+    def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
+        """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
+
+        shards: their numbers; None: of all. What is here already is not fetched again.
+
+        Raises:
+            ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
+                the manifest.
+        """
+        numbers, count = np.asarray(() if shards is None else shards), len(self.shard_paths)
+        outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+        if len(outside):
+            raise ArgumentError(f"Dataset.fetch_rows(shards): expected numbers in 0..{count - 1}, found {outside[0]}")
+        self._index.fetch(None if shards is None else numbers.tolist())
 
     @property
     def schema(self) -> pa.Schema:
@@ -258,6 +234,7 @@ class Dataset(NotSupported):
         Raises:
             ArgumentError: there is no such shard.
             FormatError: the index and the manifest disagree on the number of samples in the shard.
+            RemoteError: they lie at a URL, and cannot be read.
         """
         if shard >= len(self.shard_paths):
             raise ArgumentError(
@@ -294,6 +271,7 @@ class Dataset(NotSupported):
             raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
         shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
         rows = numbers - self.first_samples[shards]
+        self.fetch_rows(np.unique(shards))
         return [
             self._index.shard(shard).column("key")[row].as_py()
             for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)
@@ -328,25 +306,6 @@ class Dataset(NotSupported):
         assert self.cache is not None
         names = [info.name.removeprefix(f"{self._root}/") for info in infos]
         return open_store(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
-
-    def _check_shards(self, folder: Path) -> None:
-        for number, info in enumerate(self.manifest.shards):
-            path = folder / info.name
-            try:
-                stamp = os.stat(path)
-            except (OSError, ValueError):
-                raise ShardError(
-                    f"{path}: missing; manifest.json lists {counted(len(self.manifest.shards), 'shard')}. Copy the "
-                    "folder again"
-                ) from None
-            if not stat.S_ISREG(stamp.st_mode):  # opening a pipe would wait for its other end
-                raise ShardError(f"{path}: is not a regular file. Copy the folder again")
-            if (found := stamp.st_size) != info.bytes:
-                raise ShardError(
-                    f"{path}: is {counted(found, 'byte')}, manifest.json says {info.bytes:,}. "
-                    "It was truncated or replaced: copy it again, or index the folder again"
-                )
-            self.shard_times[number] = stamp.st_mtime_ns
 
 
 def _reopen(

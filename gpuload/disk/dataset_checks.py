@@ -32,6 +32,7 @@ def _as_expression(value: Any) -> Any:
 
 SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
 NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
+SHARDS = Rule("shard numbers, whole numbers (n,)", _as_array)
 EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
 
 _NO_IMAGES = (

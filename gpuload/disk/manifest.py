@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuload.disk.manifest_check import check_field, checked_values
+from gpuload.disk.manifest_check import OPTIONAL, check_field, checked_values
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import Field
 from gpuload.fields.pixels import RGB, Pixels
@@ -41,6 +41,8 @@ class Manifest:
     mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
     index_sha256: of `index.arrow`; None in sets that were packed before 2026-12.
+    index_parts: SHA-256s of the record batch of each shard in `index.arrow`, and of what follows the last one; None in
+        sets that were packed before 2026-12.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -54,6 +56,7 @@ class Manifest:
     pixels_from: int = 0
     packing: dict[str, Any] = field(default_factory=dict)
     index_sha256: str | None = None
+    index_parts: tuple[str, ...] | None = None
 
     @property
     def samples(self) -> int:
@@ -105,8 +108,9 @@ class Manifest:
         path = folder / FILE_NAME
         head = {"format": FORMAT, "version": self.version, "samples": self.samples, "bytes": self.bytes}
         values = asdict(self)
-        if self.index_sha256 is None:
-            del values["index_sha256"]
+        for name in OPTIONAL:
+            if values[name] is None:
+                del values[name]
         text = json.dumps({**head, "fingerprint": self.fingerprint, **values}, indent=1, ensure_ascii=False)
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(text + "\n", encoding="utf-8")
@@ -155,5 +159,10 @@ class Manifest:
         if manifest.fingerprint != found.get("fingerprint"):
             raise FormatError(
                 f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"
+            )
+        if manifest.index_parts is not None and len(manifest.index_parts) != len(shards) + 1:
+            raise FormatError(
+                f"{path}: is damaged: index_parts has {len(manifest.index_parts):,} entries, expected "
+                f"{len(shards) + 1:,}. Copy the folder again"
             )
         return manifest

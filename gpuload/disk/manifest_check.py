@@ -59,8 +59,11 @@ _SET: Mapping[str, Rule[Any]] = {
     "pixels_from": whole(0, 2**62),
     "packing": Rule("an object", _as_object),
     "index_sha256": optional(Rule("64 hexadecimal digits", _as_sha256)),
+    "index_parts": optional(
+        Rule("a list of 64 hexadecimal digits each", lambda value: tuple(map(_as_sha256, as_items(value))))
+    ),
 }
-_OPTIONAL = {"index_sha256"}  # what older sets lack
+OPTIONAL = ("index_sha256", "index_parts")  # what older sets lack
 
 
 def checked_values(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _checked(where: str, found: Any, rules: Mapping[str, Rule[Any]]) -> dict[str
         raise ValueError(f"{where.rstrip('.')} is {shown(found)}")
     values = {}
     for name, rule in rules.items():
-        if name not in found and rules is not _FIELD and name not in _OPTIONAL:
+        if name not in found and rules is not _FIELD and name not in OPTIONAL:
             raise ValueError(f"{where}{name} is missing")
         if name in found:
             try:

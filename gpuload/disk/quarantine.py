@@ -106,6 +106,7 @@ def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
     for sample in listed:
         if sample.shard in numbers:
             wanted.setdefault(numbers[sample.shard], []).append(sample)
+    dataset.fetch_rows(list(wanted))
     found = []
     for shard, samples in wanted.items():
         rows = dataset.rows(shard)
@@ -120,6 +121,7 @@ def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
 
 def _find_keys(dataset: Dataset, keys: Sequence[str]) -> tuple[I64, set[str]]:
     """The numbers of samples with these keys, and the keys that were found."""
+    dataset.fetch_rows()
     wanted = pa.array(keys, pa.string())
     numbers, names = [np.empty(0, np.int64)], set()
     for shard, first in enumerate(dataset.first_samples[:-1].tolist()):

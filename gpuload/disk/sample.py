@@ -90,6 +90,7 @@ def _number_of_key(dataset: "Dataset", key: str) -> int:
         wanted = pa.scalar(key, pa.large_string())
     except (pa.ArrowException, ValueError):  # lone surrogates
         raise ArgumentError(f"Dataset: dataset[{shown(key)}]: is not text. Use a key of the set") from None
+    dataset.fetch_rows()
     for column in ("key", "source"):
         for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
             found = pc.index(dataset.rows(shard).column(column), wanted).as_py()

@@ -157,6 +157,7 @@ def number_samples(dataset: Dataset, buckets: Buckets) -> U8:
         ShardError: the index holds a width or height below 1.
     """
     stored = dataset.stored_samples(np.arange(len(dataset)))
+    dataset.fetch_rows()
     sides = []
     for column in ("width", "height"):
         values = pa.chunked_array([dataset.rows(shard).column(column) for shard in range(len(dataset.shard_paths))])

@@ -176,6 +176,7 @@ def _column(dataset: Dataset, argument: str, name: str) -> npt.NDArray[Any]:
             f"{subject}: {dataset.folder} has no numbers of that name for each sample, expected one of "
             f"{some_of(names, 10)}"
         )
+    dataset.fetch_rows()
     values = pa.chunked_array([dataset.rows(shard).column(name) for shard in range(len(dataset.shard_paths))])
     stored = dataset.stored_samples(np.arange(len(dataset)))
     if values.null_count:

@@ -19,6 +19,7 @@ from gpuload.order.epoch import EpochOrder
 from gpuload.read import bus_errors
 from gpuload.read.batch import EncodedBatch
 from gpuload.read.read_ahead import ReadAhead
+from gpuload.read.rows_ahead import RowsAhead
 from gpuload.read.shards import Window
 from gpuload.types import I64
 
@@ -57,8 +58,7 @@ class Reader:
         index = dataset.index_bytes
         slot = bus_errors.protect(dataset.index_path, index.address, index.size, self._index_owner)
         weakref.finalize(self, bus_errors.release, slot).atexit = False
-        self._store = dataset.open_store()
-        self._beside = beside
+        self._store, self._rows, self._beside = dataset.open_store(), RowsAhead(dataset), beside
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
@@ -68,13 +68,14 @@ class Reader:
 
     @property
     def download_s(self) -> float:
-        """Seconds that reading has waited for shards that were still downloaded."""
-        return self._store.waited_s
+        """Seconds that reading has waited for shards, and their rows of the index, that were still downloaded."""
+        return self._store.waited_s + self._rows.waited_s
 
     def begin(self) -> None:
         """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
         bus_errors.install()  # where another handler took its place since the last loop
         self._store.begin()
+        self._rows.begin()
         self.ahead.forget_errors()
         if self._has_failed:
             self._owner, self._has_failed = object(), False
@@ -82,6 +83,7 @@ class Reader:
     def interrupt(self) -> None:
         """Nobody wants what is read any more: `read` raises where it waits for a download, until `begin`."""
         self._store.interrupt()
+        self._rows.interrupt()
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
         """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
@@ -100,7 +102,7 @@ class Reader:
         if self._entered is not None and self._entered[0] is order and self._entered[1] <= first:
             first = max(first, self._entered[2] + 1)
         shards = _shards_of(order, first, last + 1)
-        return all(number in self._window.shards or self._store.ready(number) for number in shards)
+        return all(number in self._window.shards or self._is_ready(number) for number in shards)
 
     def gather(self, samples: I64) -> EncodedBatch:
         """Samples of the windows that were read from last."""
@@ -111,10 +113,11 @@ class Reader:
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
-                needed = _shards_of(order, first, last + 1)
+                upcoming, needed = order.upcoming(first), _shards_of(order, first, last + 1)
                 windows = 2 * len(_shards_of(order, first, first + 1))
-                self._store.plan(order.upcoming(first), len(needed), max(len(needed), windows + self._beside))
-                following = filter(self._store.ready, order.following(last).tolist())
+                self._store.plan(upcoming, len(needed), max(len(needed), windows + self._beside))
+                self._rows.need(needed, upcoming)
+                following = filter(self._is_ready, order.following(last).tolist())
                 self._enter(list(dict.fromkeys([*needed, *following])), place[-1])
                 self._entered, self._needed = place, needed
             elif time.monotonic() - self._looked > _LOOK_S:
@@ -123,6 +126,9 @@ class Reader:
         except ShardError:
             self._has_failed = True
             raise
+
+    def _is_ready(self, number: int) -> bool:
+        return self._store.ready(number) and self._rows.ready(number)
 
     def enter(self, order: EpochOrder, window: int) -> None:
         """Goes to a window of an order, for `gather`.
@@ -146,6 +152,7 @@ class Reader:
         missing = [number for number in dict.fromkeys(shards.tolist()) if number not in self._window.shards]
         if missing:
             self._store.plan(missing)
+            self._rows.need(missing)
             self._entered = None  # which plans again
         try:
             self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)

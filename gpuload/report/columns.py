@@ -53,6 +53,7 @@ def class_fields(dataset: Dataset) -> list[ClassField]:
 
 def read_columns(dataset: Dataset) -> Columns:
     """One pass over the index, shard by shard."""
+    dataset.fetch_rows()
     fields = class_fields(dataset)
     parts: list[tuple[I64, I32, I32, I64]] = []
     counts = {field.name: Counter[int]() for field in fields}

@@ -91,8 +91,9 @@ class Cache:
         return Cache, (self.asked, self.given)
 
     def used(self) -> int:
-        """Bytes of all that lies in it; what is on its way counts as whole."""
-        return sum(size for folder in (self.shards, *_folders(self.sets)) for _, size, _ in _files(folder))
+        """Bytes of all that lies in it; a shard that is on its way counts as whole, of an index what is here."""
+        sets = (size for folder in _folders(self.sets) for _, size, _ in _files(folder, allocated=True))
+        return sum(size for _, size, _ in _files(self.shards)) + sum(sets)
 
     def free(self) -> int:
         """Bytes that are free on its disk."""
@@ -279,14 +280,15 @@ def _folders(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in names)
 
 
-def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of last use of each file."""
+def _files(folder: Path, allocated: bool = False) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of last use of each file. allocated: the size without holes."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     found = entry.stat(follow_symlinks=False)
                     if entry.is_file(follow_symlinks=False):
-                        yield entry.name, found.st_size, found.st_atime_ns
+                        size = min(found.st_size, 512 * found.st_blocks) if allocated else found.st_size
+                        yield entry.name, size, found.st_atime_ns
     except FileNotFoundError:
         return

@@ -1,7 +1,8 @@
 """A remote set's manifest and index, fetched once per node and kept in the cache.
 
     sets/<hash of the URL>/current.json      the manifest's ETag, and the version that it belongs to
-    sets/<hash of the URL>/<version>/        manifest.json and index.arrow; a version is the hash of its manifest
+    sets/<hash of the URL>/<version>/        manifest.json, and index.arrow or, of a large one, the parts of it that
+                                             were needed; a version is the hash of its manifest
     sets/<hash of the URL>/pinned            of hf://, the URL with the commit that it was when it was opened last
 
 Where the server cannot be reached, the version that is here is taken.
@@ -14,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,16 @@ def pin(url: URL, cache: Cache) -> URL:
     return found
 
 
-def fetch_set(url: URL, cache: Cache, manifest_name: str, index_name: str) -> Path:
+def fetch_set(
+    url: URL,
+    cache: Cache,
+    manifest_name: str,
+    index_names: Collection[str],
+    fetch_index: Callable[[Objects, Path], Awaitable[None]],
+) -> Path:
     """The folder in the cache that holds the set's manifest and index.
+
+    index_names: of which file there is one. fetch_index: puts it into the folder, where the manifest is.
 
     Raises:
         FormatError: there is no manifest, so it is no packed set, or the index is not the one that it tells.
@@ -71,13 +80,19 @@ def fetch_set(url: URL, cache: Cache, manifest_name: str, index_name: str) -> Pa
     folder = cache.sets / hashlib.sha256(url.text.encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock", url):
-        return background().wait(_fetch(Objects(url), folder, manifest_name, index_name))
+        return background().wait(_fetch(Objects(url), folder, manifest_name, index_names, fetch_index))
 
 
-async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name: str) -> Path:
+async def _fetch(
+    objects: Objects,
+    folder: Path,
+    manifest_name: str,
+    index_names: Collection[str],
+    fetch_index: Callable[[Objects, Path], Awaitable[None]],
+) -> Path:
     current = _read(folder / "current.json")
     known: Path | None = folder / str(current["version"]) if current else None
-    if known is None or not (known / index_name).exists() or not (known / manifest_name).exists():
+    if known is None or not _is_complete(known, manifest_name, index_names):
         current, known = {}, None
     try:
         found = await read_whole(
@@ -100,8 +115,9 @@ async def _fetch(objects: Objects, folder: Path, manifest_name: str, index_name:
     if known is None or known.name != version:
         known = folder / version
         known.mkdir(exist_ok=True)
-        await _fetch_index(objects, known / index_name, _index_sha256(found.data))
         _write(known / manifest_name, found.data)
+        if not _is_complete(known, manifest_name, index_names):
+            await fetch_index(objects, known)
         for old in folder.iterdir():
             if old.is_dir() and old != known and time.time() - old.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(old, ignore_errors=True)
@@ -144,20 +160,22 @@ async def read_whole(objects: Objects, name: str, unless: str | None = None, giv
     return Range(data, len(data), first.tag if first else None)
 
 
-def _index_sha256(manifest: bytes) -> str | None:
-    """What a manifest tells; None where it tells nothing. Whether it is one at all is checked when it is opened."""
-    try:
-        found = json.loads(manifest)["index_sha256"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
+def _is_complete(folder: Path, manifest_name: str, index_names: Collection[str]) -> bool:
+    return (folder / manifest_name).exists() and any((folder / name).exists() for name in index_names)
 
 
-async def _fetch_index(objects: Objects, path: Path, sha256: str | None) -> None:
+async def fetch_whole(objects: Objects, path: Path, sha256: str | None, first: Range | None) -> None:
+    """Downloads an object to a path of its name. first: its beginning, where that has been read.
+
+    Raises:
+        FormatError: its SHA-256 is another one. RemoteError: it cannot be read, or written.
+    """
     part = path.with_name(f"{path.name}.part")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        await download(objects, path.name, handle, sha256=sha256, begin=lambda size: os.ftruncate(handle, size))
+        await download(
+            objects, path.name, handle, sha256=sha256, begin=lambda size: os.ftruncate(handle, size), first=first
+        )
         os.fdatasync(handle)
         part.rename(path)
     except WrongBytesError as error:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpuload.cli import main
+
 try:
     import obstore  # noqa: F401
 except ImportError:
@@ -29,6 +31,14 @@ def served(packed: Path) -> Iterator[Any]:
 
     with running(file_server(packed.parent)) as server, running(Proxy(server.url)) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def many(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """97 samples in 49 shards."""
+    out = tmp_path_factory.mktemp("many")
+    assert main(["pack", str(photos), str(out), "--maxcount", "2", "--workers", "2"]) == 0
+    return out / "train"
 
 
 @pytest.fixture

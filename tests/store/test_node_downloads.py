@@ -8,17 +8,8 @@ from loaders import load
 from store.servers import Proxy, file_server, running
 
 import gpuload
-from gpuload.cli import main
 
 LANES = 8
-
-
-@pytest.fixture(scope="module")
-def many(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """97 samples in 49 shards."""
-    out = tmp_path_factory.mktemp("many")
-    assert main(["pack", str(photos), str(out), "--maxcount", "2", "--workers", "2"]) == 0
-    return out / "train"
 
 
 def downloaded(many: Path, cache: Path, nodes: int, **options: Any) -> list[list[dict[str, int]]]:

@@ -8,6 +8,8 @@ TARGETS: dict[str, str] = {
     "mask": "fuzzing.images:MaskTarget",
     "manifest": "fuzzing.folders:ManifestTarget",
     "index": "fuzzing.folders:IndexTarget",
+    "index-footer": "fuzzing.footers:FooterTarget",
+    "index-parts": "fuzzing.footers:PartialFileTarget",
     "loader": "fuzzing.loader:LoaderTarget",
     "loader-dali": "fuzzing.loader:DaliLoaderTarget",
     "loader-raw": "fuzzing.loader:RawLoaderTarget",

@@ -273,7 +273,7 @@ def _write(
             "not_indexed": _partial(scanned, fields),
             **({"passed_over": dict(sorted(passed_over.items()))} if passed_over else {}),
         },
-        index_sha256=index_file.index_sha256(path),
+        **index_file.index_digests(path)._asdict(),
     )
     timm_info.write_timm_info(folder, manifest)
     manifest.write(folder)

@@ -80,7 +80,7 @@ def write_split_files(
         std=std,
         pixels_from=sum(shard.measured for shard in packed),
         packing=_packing_record(options, kinds, rejected, state),
-        index_sha256=index_file.index_sha256(folder / index_file.FILE_NAME),
+        **index_file.index_digests(folder / index_file.FILE_NAME)._asdict(),
     )
     if base is not None:
         manifest = _join(base, manifest)
