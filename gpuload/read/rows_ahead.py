@@ -1,7 +1,7 @@
 """The rows of the index that a reader needs, of a set at a URL fetched before they are needed.
 
-Rows are a thousandth of their shards, but come as late as these where they are asked for one by one. So those of a
-window come together, and those of the next one while it is read from.
+Rows are small beside their shards, but each request takes as long as the server takes to answer. So those of a window
+come together, and those of the next one while it is read from.
 """
 
 import time
