@@ -2,16 +2,13 @@
 
 import os
 import signal
-import stat
 import threading
 
 
 def end_with_parent() -> None:
-    """To be called once. If standard input is a pipe, this process ends with it, that is, also where the process that
-    holds its other end is killed. One that was started in a session of its own takes its own processes with it.
+    """To be called once, where standard input is a pipe: this process ends with it, that is, also where the process
+    that holds its other end is killed. One that was started in a session of its own takes its own processes with it.
     """
-    if not stat.S_ISFIFO(os.fstat(0).st_mode):  # started by hand
-        return
 
     def wait() -> None:
         # os.read takes no lock, which a worker that is forked meanwhile would inherit.

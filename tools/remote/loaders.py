@@ -95,6 +95,9 @@ def open_mosaic(task: Task, state: Any = None) -> Iterator[Batches]:
         shuffle_block_size=task.window * task.shard_samples,
         batch_size=task.batch_size,
     )
+    # The connection over which the index came would be inherited by all workers, which would get one another's shards.
+    for stream in dataset.streams:
+        stream._downloader.clean_up()
     loader = StreamingDataLoader(
         dataset, batch_size=task.batch_size, num_workers=task.threads, drop_last=True, persistent_workers=True
     )

@@ -39,7 +39,7 @@ def stats(url: str) -> Stats:
 def served(folder: Path, rate: float = 0, latency: float = 0) -> Iterator[str]:
     """The URL of a folder."""
     command = [sys.executable, "-m", "tools.remote.server", str(folder), "--rate", str(rate)]
-    server = Child([*command, "--latency", str(latency)])
+    server = Child([*command, "--latency", str(latency), "--until-stdin-ends"])
     try:
         yield f"http://127.0.0.1:{server.answer()}"
     finally:

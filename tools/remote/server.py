@@ -2,7 +2,7 @@
 
     python -m tools.remote.server FOLDER [--rate BYTES_PER_S] [--latency SECONDS]
 
-Prints its port, and ends with its standard input. The folders in FOLDER are buckets (path style); signatures are not
+Prints its port. The folders in FOLDER are buckets (path style); signatures are not
 checked. It knows GET and HEAD with ranges and ETags, and lists nothing. GET /.stats answers JSON: the bytes of bodies
 sent so far, by path ("sent"), the number of requests ("requests"), and the server's processor time ("cpu_s").
 """
@@ -140,8 +140,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rate", type=float, default=0, help="bytes a second of all connections; 0: no limit")
     parser.add_argument("--latency", type=float, default=0, help="seconds before each answer")
+    parser.add_argument("--until-stdin-ends", action="store_true", help="end with standard input, a pipe")
     args = parser.parse_args()
-    end_with_parent()
+    if args.until_stdin_ends:
+        end_with_parent()
     server = Server(args.folder, args.rate, args.latency)
     print(server.server_port, flush=True)
     server.serve_forever()
