@@ -33,6 +33,7 @@ def plot(found: dict[str, Any], path: Path, dark: bool = False) -> None:
     if not loaders:
         return
     figure, grid = pyplot.subplots(2, 4, figsize=(13, 1.9 + 0.62 * len(loaders)), layout="constrained", sharey=True)
+    figure.get_layout_engine().set(hspace=0.12)  # type: ignore[union-attr]
     for axes, (name, title, factor, form) in zip(grid.flat, _PANELS, strict=True):
         values = [one[name] * factor for _, one in loaders]
         runs = [[run[name] * factor for run in one["runs"]] for _, one in loaders]
