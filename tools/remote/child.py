@@ -1,16 +1,22 @@
 """What `tools/bench_remote.py` measures, one kind a process: python -m tools.remote.child KIND JSON, prints JSON."""
 
 import asyncio
+import http.client
 import json
 import os
 import resource
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from tools.remote.ending import end_with_parent
 
 _RANGE_BYTES, _AT_A_TIME = 8 << 20, 16
+_DRAINED_AT_A_TIME = 4
 
 
 def _cpu_s() -> float:
@@ -86,31 +92,35 @@ def epoch(data: str, cache: str, batch_size: int, size: int, epoch: int, **optio
         return {"seconds": time.perf_counter() - begun, "cpu_s": _cpu_s() - used, "images": images}
 
 
-def limited(url: str, cache: str, batch_size: int, size: int, step_s: float, warm_s: float) -> dict[str, float]:
-    """One epoch with a training step of so many seconds: how many batches it waited for."""
+def limited(
+    url: str, cache: str, batch_size: int, size: int, window: int, step_s: float, started_s: float
+) -> dict[str, Any]:
+    """One epoch with a training step of so many seconds: how many batches it waited for, and when.
+
+    started_s: from the beginning of the loop on, in which waiting does not count.
+    """
     import gpuload
 
-    options: dict[str, Any] = {"device": "cpu", "output": "numpy", "window": 2}
+    options: dict[str, Any] = {"device": "cpu", "output": "numpy", "window": window}
     with gpuload.DaliIterator(
         gpuload.Dataset(url, cache), batch_size, augment=gpuload.Augment(size), **options
     ) as loader:
         waits, begun = [], time.perf_counter()
         for _ in loader:
             assert loader.timing is not None
-            waits.append((time.perf_counter() - begun, loader.timing.wait_s))
+            waits.append((time.perf_counter() - begun, loader.timing.wait_s, loader.timing.download_s))
             time.sleep(step_s)
-        later = [wait for at, wait in waits if at > warm_s]
-        found = loader.metrics()
+    waited = [one for one in waits if one[1] > 0.1 * step_s]
     return {
         "seconds": time.perf_counter() - begun,
         "batches": len(waits),
-        "after_the_first_s": warm_s,
-        "batches_later": len(later),
-        "waited_for": sum(wait > 0.1 * step_s for wait in later),
-        "longest_wait_s": max(later, default=0.0),
-        "first_wait_s": waits[0][1],
-        "wait_download_s": getattr(found, "wait_download_s", float("nan")),
-        "median_wait_s": statistics.median(wait for _, wait in waits),
+        "after_the_first_s": started_s,
+        "batches_later": sum(at > started_s for at, *_ in waits),
+        "waited_for": sum(at > started_s for at, *_ in waited),
+        # When the batch came, how long it was waited for, and for how long of its reading a shard was downloaded.
+        "waits": [[round(value, 3) for value in one] for one in waited],
+        "longest_wait_s": max((wait for at, wait, _ in waits if at > started_s), default=0.0),
+        "median_wait_s": statistics.median(wait for _, wait, _ in waits),
     }
 
 
@@ -139,8 +149,30 @@ def first_batch(url: str, local: str, cache: str, batch_size: int, size: int) ->
     }
 
 
-KINDS = {one.__name__: one for one in (obstore_alone, loader_store, epoch, limited, first_batch)}
+def drain(url: str, paths: list[str]) -> dict[str, float]:
+    """Downloads files and throws them away."""
+    todo = iter(paths)
+
+    def worker() -> None:
+        connection, buffer = http.client.HTTPConnection(urlsplit(url).netloc), bytearray(1 << 20)
+        for path in todo:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            while answer.readinto(buffer):
+                pass
+
+    threads = [threading.Thread(target=worker) for _ in range(_DRAINED_AT_A_TIME)]
+    begun, used = time.perf_counter(), _cpu_s()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"seconds": time.perf_counter() - begun, "cpu_s": _cpu_s() - used}
+
+
+KINDS = {one.__name__: one for one in (obstore_alone, loader_store, epoch, limited, first_batch, drain)}
 
 if __name__ == "__main__":
+    end_with_parent()
     print(json.dumps(KINDS[sys.argv[1]](**json.loads(sys.argv[2]))), flush=True)
     os._exit(0)  # the obstore of `obstore_alone` has threads that are not ended

@@ -1,8 +1,10 @@
-"""Serves a folder by HTTP with ranges, from the page cache without a copy; optionally slower, like a network.
+"""Serves a folder by HTTP and as S3, from the page cache without a copy; optionally slower, like a network.
 
     python -m tools.remote.server FOLDER [--rate BYTES_PER_S] [--latency SECONDS]
 
-Prints its port. GET /.sent answers the bytes of bodies sent so far, by path, as JSON.
+Prints its port. The folders in FOLDER are buckets (path style); signatures are not
+checked. It knows GET and HEAD with ranges and ETags, and lists nothing. GET /.stats answers JSON: the bytes of bodies
+sent so far, by path ("sent"), the number of requests ("requests"), and the server's processor time ("cpu_s").
 """
 
 import argparse
@@ -12,13 +14,17 @@ import re
 import threading
 import time
 from collections import Counter
+from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-_PIECE_BYTES = 256 << 10
+from tools.remote.ending import end_with_parent
+
+_PACED_BYTES = 256 << 10  # at a time, where the rate is limited
+_MOST_BYTES = 8 << 20  # else
 
 
 class Pace:
@@ -26,6 +32,7 @@ class Pace:
 
     def __init__(self, rate: float) -> None:
         self._rate, self._free, self._lock = rate, time.monotonic(), threading.Lock()
+        self.piece = _PACED_BYTES if rate else _MOST_BYTES
 
     def wait(self, size: int) -> None:
         if not self._rate:
@@ -47,14 +54,20 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), partial(_Handler, folder))
         self.pace, self.latency = Pace(rate), latency
         self.sent: Counter[str] = Counter()
+        self.requests = 0
         self.lock = threading.Lock()
 
     def handle_error(self, *_: Any) -> None:
         """Clients that go away are no error."""
 
+    def stats(self) -> bytes:
+        with self.lock:
+            return json.dumps({"sent": self.sent, "requests": self.requests, "cpu_s": time.process_time()}).encode()
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # the end of a body would wait for an acknowledgement
     server: Server
 
     def __init__(self, folder: Path, *args: Any) -> None:
@@ -63,37 +76,53 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if path == "/.sent":
-            with self.server.lock:
-                data = json.dumps(self.server.sent).encode()
+        if path == "/.stats":
+            data = self.server.stats()
             self._head(200, len(data))
             self.wfile.write(data)
             return
+        with self.server.lock:
+            self.server.requests += 1
         time.sleep(self.server.latency)
         try:
-            file = (self._folder / path.lstrip("/")).open("rb", buffering=0)
+            handle = os.open(self._folder / path.lstrip("/"), os.O_RDONLY)
         except OSError:
             self._head(404, 0)
             return
-        with file:
-            found = os.fstat(file.fileno())
-            tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
-            wanted = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            start, stop = (int(wanted[1]), min(int(wanted[2]) + 1, found.st_size)) if wanted else (0, found.st_size)
-            if self.headers.get("If-None-Match") == tag:
-                self._head(304, 0)
+        try:
+            self._answer(path, handle)
+        finally:
+            os.close(handle)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _answer(self, path: str, handle: int) -> None:
+        found = os.fstat(handle)
+        size, tag = found.st_size, f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._head(304, 0)
+            return
+        about = {"ETag": tag, "Last-Modified": formatdate(found.st_mtime, usegmt=True), "Accept-Ranges": "bytes"}
+        start, stop = 0, size
+        if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            start, stop = int(wanted[1]), min(int(wanted[2]) + 1, size) if wanted[2] else size
+            if start >= stop:
+                self._head(416, 0)
                 return
-            about = {"ETag": tag}
-            if wanted:
-                about["Content-Range"] = f"bytes {start}-{stop - 1}/{found.st_size}"
-            self._head(206 if wanted else 200, stop - start, **about)
-            at = start
-            while at < stop:
-                size = min(_PIECE_BYTES, stop - at)
-                self.server.pace.wait(size)
-                at += os.sendfile(self.connection.fileno(), file.fileno(), at, size)
-        with self.server.lock:
-            self.server.sent[path] += stop - start
+            about["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        self._head(206 if wanted else 200, stop - start, **about)
+        if self.command != "HEAD":
+            self._send(path, handle, start, stop)
+
+    def _send(self, path: str, handle: int, at: int, stop: int) -> None:
+        while at < stop:
+            size = min(self.server.pace.piece, stop - at)
+            self.server.pace.wait(size)
+            done = os.sendfile(self.connection.fileno(), handle, at, size)
+            at += done
+            with self.server.lock:
+                self.server.sent[path] += done
 
     def _head(self, status: int, length: int, **headers: str) -> None:
         self.send_response(status)
@@ -111,7 +140,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rate", type=float, default=0, help="bytes a second of all connections; 0: no limit")
     parser.add_argument("--latency", type=float, default=0, help="seconds before each answer")
+    parser.add_argument("--until-stdin-ends", action="store_true", help="end with standard input, a pipe")
     args = parser.parse_args()
+    if args.until_stdin_ends:
+        end_with_parent()
     server = Server(args.folder, args.rate, args.latency)
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -1,0 +1,110 @@
+"""`tools/bench_remote.py`: its server, and that nothing is left of it. The measurements are made by hand."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from email.message import Message
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tools.remote.peers import Peers
+from tools.remote.processes import ROOT, served, stats
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "object").write_bytes(DATA)
+    return tmp_path
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Message
+    body: bytes
+
+
+def get(url: str, method: str = "GET", **headers: str) -> Answer:
+    request = urllib.request.Request(url, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return Answer(answer.status, answer.headers, answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.headers, error.read())
+
+
+def test_server_answers_ranges_and_counts_what_it_sends(folder: Path) -> None:
+    with served(folder) as url:
+        whole = get(f"{url}/bucket/object")
+        assert whole.body == DATA and whole.status == 200
+        part = get(f"{url}/bucket/object", Range="bytes=10-99")
+        assert part.body == DATA[10:100] and part.status == 206
+        assert part.headers["Content-Range"] == f"bytes 10-99/{len(DATA)}"
+        assert get(f"{url}/bucket/object", Range=f"bytes={len(DATA) - 5}-").body == DATA[-5:]
+        assert get(f"{url}/bucket/object", Range=f"bytes=0-{2 * len(DATA)}").body == DATA
+        head = get(f"{url}/bucket/object", "HEAD")
+        assert head.body == b"" and head.headers["Content-Length"] == str(len(DATA))
+        found = stats(url)
+        assert found.sent == {"/bucket/object": 2 * len(DATA) + 90 + 5} and found.requests == 5
+        assert get(f"{url}/bucket/other").status == 404
+        assert get(f"{url}/bucket/object", Range=f"bytes={len(DATA)}-").status == 416
+        assert get(f"{url}/bucket/object", **{"If-None-Match": whole.headers["ETag"]}).status == 304
+        assert stats(url).bytes == found.bytes
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_processes_end_with_the_script(folder: Path, how: signal.Signals) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tools.remote.processes import Child, served\n"
+        "import time\n"
+        "forks = 'import os, time; from tools.remote.ending import end_with_parent; end_with_parent()\\n'\\\n"
+        "        'child = os.fork()\\nif child: print([os.getpid(), child], flush=True)\\ntime.sleep(100)'\n"
+        "with served(Path(sys.argv[1])) as url:\n"
+        "    child = Child([sys.executable, '-c', forks]); print(*child.answer(), flush=True); time.sleep(100)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    script = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with script:
+        assert script.stdout is not None
+        pids = [int(pid) for pid in script.stdout.readline().split()]
+        children = Path(f"/proc/{script.pid}/task/{script.pid}/children").read_text().split()
+        assert len(pids) == 2 and len(children) == 2
+        script.send_signal(how)
+    for pid in {*pids, *map(int, children)}:
+        give_up = time.monotonic() + 30
+        while is_running(pid):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is more than an entry in the table of processes."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_what_is_not_installed_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    peers = Peers(tmp_path, tmp_path, {"mosaic": sys.executable}, 1e6)
+    without = subprocess.run(
+        [sys.executable, "-c", "import importlib.util; print(importlib.util.find_spec('streaming'))"],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    if without.stdout.strip() != "None":
+        pytest.skip("MosaicML Streaming is installed")
+    peers._try("mosaic", lambda: peers._prepare("mosaic", tmp_path, 1))
+    assert "left out: mosaic: mosaicml-streaming is not installed in" in capsys.readouterr().err
+    assert not peers._rounds
