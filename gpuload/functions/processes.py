@@ -156,7 +156,7 @@ class _Worker:
         return self._pipe.poll()
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> dict[str, Array]:
-        pixels = {name: value for name, value in sample.items() if _is_pixels(value)}
+        pixels = _pixels_of(sample)
         others = {name: value for name, value in sample.items() if name not in pixels}
         try:
             places, end = self._memory.write(pixels)
@@ -187,8 +187,11 @@ class _RaisedThereError(Exception):
     """The cause of an exception from a process: its traceback as text."""
 
 
-def _is_pixels(value: Any) -> bool:
-    return getattr(value, "dtype", None) == "uint8"
+def _pixels_of(sample: Mapping[str, Any]) -> dict[str, Array]:
+    """Image and masks, which are copied once the call is over; other entries are kept."""
+    return {
+        name: value for name, value in sample.items() if name == "image" or getattr(value, "dtype", None) == "uint8"
+    }
 
 
 def _close(callers: "weakref.ref[InProcesses]") -> None:
@@ -228,7 +231,7 @@ def _serve(pipe: Connection, payload: bytes) -> None:
         try:
             sample = {**others, **memory.arrays(places)}
             found = call(functions[number], sample, key, entries, keeps_size)
-            pixels = {name: value for name, value in found.items() if _is_pixels(value)}
+            pixels = _pixels_of(found)
             places, _ = memory.write(pixels, end)
             answer: Any = (places, {name: value for name, value in found.items() if name not in pixels}, None, None)
         except Exception as error:

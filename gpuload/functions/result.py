@@ -23,14 +23,20 @@ def call(
     Raises:
         WrongResultError: it returned what cannot be used. Besides, whatever it raises.
     """
-    size = sample["image"].shape
-    return read_result(function(sample, generator_of(key)), sample, size, entries, keeps_size)
+    image = sample["image"]
+    size, dtype = image.shape, image.dtype
+    return read_result(function(sample, generator_of(key)), sample, size, dtype, entries, keeps_size)
 
 
 def read_result(
-    returned: Any, sample: Sample, size: tuple[int, ...], entries: Entries, keeps_size: bool
+    returned: Any,
+    sample: Sample,
+    size: tuple[int, ...],
+    dtype: np.dtype[Any],
+    entries: Entries,
+    keeps_size: bool,
 ) -> dict[str, Array]:
-    """As `call`, for what a function returned. size: of the image before."""
+    """As `call`, for what a function returned. size, dtype: of the image before."""
     if isinstance(returned, np.ndarray):
         returned = {"image": returned}
     if not isinstance(returned, Mapping):
@@ -42,7 +48,7 @@ def read_result(
         if name not in names and name not in ("key", "index"):
             raise WrongResultError(f"returned an entry {shown(name)}: the entries are {', '.join(map(repr, names))}")
     found = {name: returned.get(name, sample[name]) for name in names}
-    image = _check_image(found["image"], size, keeps_size)
+    found["image"] = image = _check_image(found["image"], size, dtype, keeps_size)
     if image.shape != size:
         for name in entries.places:
             if name not in returned:
@@ -61,13 +67,17 @@ def read_result(
     return found
 
 
-def _check_image(image: Any, size: tuple[int, ...], keeps_size: bool) -> Array:
+def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool) -> Array:
     if not isinstance(image, np.ndarray):
         raise WrongResultError(f"returned {shown(image)} as 'image': expected a NumPy array")
-    if image.dtype != np.uint8:
+    if image.dtype != dtype:
+        levels = ", 0..255" if dtype == np.uint8 else ""
         raise WrongResultError(
-            f"returned an image of {image.dtype}: expected uint8, 0..255. Leave conversion and normalisation to Augment"
+            f"returned an image of {image.dtype}: expected {dtype}{levels}. Leave conversion and normalisation to "
+            "Augment"
         )
+    if image.ndim == 2 and size[2] == 1:  # OpenCV and others leave the only channel out
+        image = np.expand_dims(image, 2)
     if image.ndim != 3 or image.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in image.shape[:2]):
         raise WrongResultError(f"returned an image of shape {image.shape}: expected (height, width, {size[2]})")
     if keeps_size and image.shape != size:
