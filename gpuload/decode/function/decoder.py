@@ -10,6 +10,7 @@ to end, so that its pixels stay in the cache. What a function makes of boxes and
 
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,8 @@ class FunctionDecoder:
             self._in_flight.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
             if flight.failed:
                 raise self._explain(flight)
+            while self._caller.notices:
+                warnings.warn(self._caller.notices.popleft(), stacklevel=2)
             decoded = flight.finish(min(read_wait_s, flight.decoded.read_wait_s), ready)
             batch = flight.batch
             del flight  # whoever waits must not keep a batch alive
