@@ -12,12 +12,13 @@ from gpuload.types import Array
 # Calls of a loader's first ones in which it is looked what they draw, 0.2 ms each (2 cores, 2026-11). Meanwhile the
 # training loop waits for its first batch, and draws nothing itself.
 _WATCHED = 8
+_TOLD: set[str] = set()  # once a process, however many loaders it has
 
 
 class Caller(Protocol):
     """Calls functions, in several threads at a time.
 
-    threads: that may call at a time and be of use. notices: what the user is to be warned of, once.
+    threads: that may call at a time and be of use. notices: what the user is to be warned of.
     """
 
     threads: int
@@ -43,7 +44,7 @@ class InThreads:
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, threads: int) -> None:
         self._functions, self._entries, self.threads = functions, entries, threads
         self.notices: deque[str] = deque()
-        self._watched, self._told = _WATCHED, False
+        self._watched = _WATCHED
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
         """As `Caller`."""
@@ -53,13 +54,15 @@ class InThreads:
         self._watched -= 1
         with Watch() as watch:
             found = call(function, sample, key, self._entries, keeps_size)
-        if watch.drawn and not self._told:
-            self._told = True
-            self.notices.append(
+        if watch.drawn:
+            told = (
                 f"Augment(function): {name_of(function)} draws from the global generator of "
                 f"{' and '.join(watch.drawn)}, which threads share, so that its results differ from run to run. Draw "
                 "from rng, or use function_processes, where that generator is seeded for each sample"
             )
+            if told not in _TOLD:
+                _TOLD.add(told)
+                self.notices.append(told)
         return found
 
     def close(self) -> None:

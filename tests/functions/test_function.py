@@ -308,8 +308,8 @@ def test_what_is_done_to_the_sample_itself(painted: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["np.random", "random", "torch"])
-def test_global_generators_are_told_of(packed: Path, name: str) -> None:
-    """In threads, once a loader. Functions that draw from rng are not blamed, as all other tests here show."""
+def test_global_generators_are_told_of(packed: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads, once a process. Functions that draw from rng are not blamed, as all other tests here show."""
     draws: dict[str, Callable[[], float]] = {
         "np.random": lambda: float(np.random.rand()),  # noqa: NPY002 - the one that such functions use
         "random": random.random,
@@ -319,12 +319,14 @@ def test_global_generators_are_told_of(packed: Path, name: str) -> None:
     def fade(sample: Any, rng: np.random.Generator) -> Any:
         return (sample["image"] * draws[name]()).astype(np.uint8)
 
+    monkeypatch.setattr("gpuload.functions.callers._TOLD", set())
     with load(packed, augment=Augment(12, function=fade)) as loader:
         message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use func"
         with pytest.warns(UserWarning, match=message) as told:
             list(loader)
-        list(loader)  # warnings are errors here
     assert len(told) == 1
+    with load(packed, augment=Augment(12, function=fade)) as loader:
+        list(loader)  # warnings are errors here
 
 
 def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None:
