@@ -53,7 +53,7 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
         return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
 
     single = _distinct(setting for setting in whole if changes(setting) == 1)
-    # Processes for a function and the other decoder come first, so that they are tried however little time there is.
+    # Those of processes, and of the other decoder, come first: they are tried however little time there is.
     single.sort(
         key=lambda one: (one.function_processes == defaults.function_processes, one.decoder == defaults.decoder)
     )
