@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import load, world
+from loaders import check_epoch, load, world
 from mode_sets import CASES, COUNT, HEIGHT, WIDTH, bands, constants, images_of, pack_sets, peak, pixels_of
 from PIL import Image
 
@@ -122,13 +122,15 @@ def test_a_damaged_image_is_marked_whatever_its_mode(
     np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
 
 
-def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path]) -> None:
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path], decoder: str) -> None:
     augment = Augment((HEIGHT, WIDTH), crop="none", **constants("float32x5"))
     part = gpuload.Dataset(sets["float32x5"]).subset([2, 7])
-    found = images_of(part, augment, "native")
+    found = images_of(part, augment, decoder)
     np.testing.assert_array_equal(found, np.stack([bands("float32")(n) for n in (2, 7)]).transpose(0, 3, 1, 2))
     both = gpuload.mix([(sets["float32x5"], 1), (sets["float32x5"], 1)])
-    assert next(iter(load(both, augment=augment, fields=("image",))))[0].shape == (8, 5, HEIGHT, WIDTH)
+    rows = check_epoch(both, 4, augment=augment, decoder=decoder, steps_per_epoch=4)
+    assert {len(pixels) for _, pixels in rows} == {4 * 5 * HEIGHT * WIDTH}
     with pytest.raises(gpuload.ArgumentError, match="mode"):
         load(gpuload.mix([(sets["float32x5"], 1), (sets["uint16x5"], 1)]), augment=augment)
 

@@ -107,7 +107,7 @@ def test_every_feature_loads(packed: Path, prepared: Work, name: str, transforms
 
 @pytest.fixture(scope="module")
 def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
-    work = Work(packed / "train", 16, 32, 1, 64, cache=tmp_path_factory.mktemp("cache"))
+    work = Work(packed / "val", 16, 32, 1, 64, cache=tmp_path_factory.mktemp("cache"))
     for data in {variant.data for variant in VARIANTS.values()} - {""}:
         (work.cache / data).mkdir()
         prepare(work, work.cache / data, data)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
-from loaders import drain, load, world
+from loaders import check_epoch, drain, load, world
 from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from sample_functions import refuse_seven, speckle, swap_sides, turn
 
@@ -160,10 +160,11 @@ def test_a_subset_a_mixture_and_repeats(packed: Path, decoder: str) -> None:
     with load(whole.subset(range(0, 97, 3)), **options) as loader:
         some = drain([loader])
     assert len(some) == 33 and all(len(pixels) == 3 * 12 * 12 for _, pixels in some)
-    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), **options) as loader:  # type: ignore[arg-type]
-        mixed = [drain([loader]) for _ in range(2)]
-    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), 3, **options) as loader:  # type: ignore[arg-type]
-        assert [drain([loader]) for _ in range(2)] == mixed
+    assert dict(some).items() <= expected.items()
+    mixed: Any = gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)])
+    check_epoch(mixed, **{**options, "steps_per_epoch": 5})
+    with load(mixed, **options) as one, load(mixed, 3, **options) as other:
+        assert [drain([one]) for _ in range(2)] == [drain([other]) for _ in range(2)]
     weights = np.ones(97)
     weights[5] = 200
     with load(packed, weights=weights, **options) as loader:
