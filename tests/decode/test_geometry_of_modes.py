@@ -66,7 +66,9 @@ def test_warps_are_torchvisions(sets: dict[str, Path], name: str, decoder: str, 
     for mode in ("nearest", "bilinear"):
         rotation = RandomRotation((30, 30), interpolation=mode)  # type: ignore[arg-type]
         augment = Augment(**WHOLE, transforms=[rotation], **constants(name))
-        found = torch.from_numpy(levels_of(name, images_of(sets[name], augment, decoder)))
+        values = images_of(sets[name], augment, decoder)
+        found = torch.from_numpy(levels_of(name, values))
+        assert not whole or np.abs(values * peak(name) - found.numpy()).max() < 0.01  # rounded
         interpolation = transforms.InterpolationMode(mode)
         expected = functional.rotate(pixels, 30.0, interpolation)
         expected = expected.round() if whole else expected
