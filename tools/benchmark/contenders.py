@@ -91,6 +91,8 @@ _FEATURES = [
         raw=name.startswith("gpuload") or variant.raw,
         prepare=partial(_prepare, data=variant.data) if variant.data else None,
         data=variant.data or None,
+        channels=variant.channels,
+        one_size=variant.one_size,
     )
     for name, what, opens, variant in features.opened()
 ]

@@ -27,7 +27,7 @@ class Variant:
     and "data" is in place of the folder. dataloader: gives a DataLoader that does the same; None: there is none that is
     simple. without: the variant that it is compared with; "": the usual loader. data: the set that is made for it, in
     `benchmark.feature_data`; "": the one that is measured. raw: whether the DataLoader loads raw pixels. package: that
-    the DataLoader needs.
+    the DataLoader needs. channels, one_size: of its batches, as of a `Contender`.
     """
 
     what: str
@@ -37,6 +37,8 @@ class Variant:
     data: str = ""
     raw: bool = False
     package: str = "torch"
+    channels: int = 3
+    one_size: bool = True
 
     def folder(self, work: Work) -> Path:
         """Of its set."""
@@ -135,7 +137,9 @@ BASES = {
         "with all captions", lambda work: {"fields": ("image", "captions")}, _torchs("texts"), data="texts"
     ),
     "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
-    "gray-png": Variant("gray PNGs of 8 bits", _augment(**_HALF), _torchs("of_mode", "L", "gray-png"), data="gray-png"),
+    "gray-png": Variant(
+        "gray PNGs of 8 bits", _augment(**_HALF), _torchs("of_mode", "L", "gray-png"), data="gray-png", channels=1
+    ),
 }
 FEATURES = {
     "function": Variant(
@@ -196,7 +200,7 @@ FEATURES = {
         ),
         package="torchvision",
     ),
-    "buckets": Variant("batches of one of several sizes", _bucketed, _torchs("bucketed"), "stretched"),
+    "buckets": Variant("batches of one of several sizes", _bucketed, _torchs("bucketed"), "stretched", one_size=False),
     "captions": Variant(
         "one of five captions, and dropout", _captioned(False), _torchs("captioned", False), "texts", "texts"
     ),
@@ -208,13 +212,14 @@ FEATURES = {
         "texts",
         package="tokenizers",
     ),
-    "gray": Variant("mode='L' out of RGB", _augment(mode="L", **_HALF), _torchs("of_mode", "L")),
+    "gray": Variant("mode='L' out of RGB", _augment(mode="L", **_HALF), _torchs("of_mode", "L"), channels=1),
     "16-bit": Variant(
         "gray PNGs of 16 bits",
         _augment(**_HALF),
         _torchs("of_mode", "I;16", "16-bit-png"),
         "gray-png",
         "16-bit-png",
+        channels=1,
     ),
     "stratified": Variant(
         "the shares of two sets in each batch", _mixed("stratified"), _torchs("stratified"), "mixture"

@@ -51,7 +51,8 @@ class Contender:
     prepare: writes the set in the peer's format into an empty folder.
     jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
     with_state: further arguments of `open` when a state will be taken, if that has a cost. data: name of its folder in
-        the cache, which contenders may share; by default its own.
+        the cache, which contenders may share; by default its own. channels: of its images. one_size: whether all of its
+        batches have the work's size.
     """
 
     name: str
@@ -66,6 +67,8 @@ class Contender:
     raw: bool = False
     with_state: Mapping[str, Any] = field(default_factory=dict)
     data: str | None = None
+    channels: int = 3
+    one_size: bool = True
 
     def folder(self, work: Work) -> Path:
         """The folder of its data: its own format in the cache, or the shards."""
