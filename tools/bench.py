@@ -6,7 +6,8 @@
     python tools/bench.py shards/train --python ffcv=/opt/ffcv/bin/python mosaic=/opt/mosaic/bin/python
     python tools/bench.py shards/train --profile
     python tools/bench.py shards/train --read-only
-    python tools/bench.py shards/train --with function balance
+    python tools/bench.py shards/train --with rotation buckets captions --json features.json
+    python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
 
 Each loader runs in a separate process, configured as its documentation recommends, and makes the same batches from the
 same stored images: random resized crop, horizontal flip, normalisation. For peers that need another storage format, the
@@ -21,7 +22,8 @@ cores. In warm rounds all data is in the page cache and the loader stays open. A
 loader, counted from its first batch, after its data was evicted from the page cache. CPU seconds cover all processes
 and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a
 feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the figures are ratios, round by
-round.
+round, and the processor time that the feature takes for an image. One feature is measured after the other. Sets that
+some of them need (captions, gray and 16-bit PNGs) are made out of the set's images once, in --cache.
 
 Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
@@ -38,7 +40,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pil
 from benchmark.ceiling import Ceiling, copy_rate, disk_rate
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course, default_cache
-from benchmark.features import FEATURES, names_of, print_ratios, ratios
+from benchmark.feature_figures import compare, print_ratios
+from benchmark.features import FEATURES
 from benchmark.profile import profile
 from benchmark.report import describe, describe_ceiling, print_profile, print_report, summarise
 from benchmark.work import Work
@@ -112,9 +115,15 @@ def main(argv: list[str] | None = None) -> int:
             temporary.write_text(json.dumps(record, indent=1) + "\n")
             temporary.replace(args.json)
 
-    course = Course(work, pythons, count_labels(dataset), write)
     if args.features:
-        return _compare_features(args, course, title, lines, write)
+        record = {"machine": lines, "setting": title}
+        rows = compare(args.features, work, pythons, args.rounds, record, args.json)
+        if rows:
+            print_ratios(rows, title, lines)
+            return 0
+        print("no loader could run, for the reasons above", file=sys.stderr)
+        return 2
+    course = Course(work, pythons, count_labels(dataset), write)
     names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
     if args.read_only:
         course.take(names)
@@ -141,23 +150,6 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _compare_features(args: argparse.Namespace, course: Course, title: str, lines: list[str], write: Any) -> int:
-    """gpuload, and a DataLoader, with and without each feature."""
-    course.take(names_of(args.features))
-    course.run_warm(args.rounds, None)
-    rates = {name: [turn.rate for turn in result.warm] for name, result in course.results.items()}
-    rows = ratios(args.features, rates)
-    if not rows:
-        print("no loader could run, for the reasons above", file=sys.stderr)
-        return 2
-    print_ratios(rows, title, lines)
-    write(None, complete=True)
-    if args.json:
-        record = json.loads(args.json.read_text())
-        args.json.write_text(json.dumps({**record, "features": rows}, indent=1) + "\n")
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a packed split such as shards/train, of JPEGs or of raw pixels")
@@ -174,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(FEATURES),
         default=[],
         metavar="FEATURE",
-        help=f"instead: what a feature costs, on the CPU: {', '.join(FEATURES)}",
+        help=f"instead: what features cost, on the CPU: {', '.join(FEATURES)}",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

@@ -74,8 +74,8 @@ class Augment:
         else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
         constants of floats may be above 1.
     function: your own function of each sample, f(sample, rng), called on the CPU; or a transform of torchvision's v2,
-        or of Albumentations. It gets uint8 pixels, boxes, masks and keypoints in a dict, and returns the image or a
-        dict of what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
+        or of Albumentations. It gets the image, of the set's type, boxes, masks and keypoints in a dict, and returns
+        the image or a dict of what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
     function_at: "after_crop": it gets the cropped and resized image, and keeps its size. "before_crop": it gets the
         whole decoded image and may change its size; crops, boxes, masks and keypoints follow.
 

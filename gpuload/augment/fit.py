@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 Constants = tuple[float, ...] | None
 
+_WARPS = (RandomRotation, RandomAffine, RandomPerspective)  # of any pixels
 # Of any number of channels, 8 bits each: they treat each channel by itself.
-_WARPS = (RandomRotation, RandomAffine, RandomPerspective)
 _EACH_CHANNEL = (
-    *_WARPS,
     GaussianBlur,
     RandomSolarize,
     RandomPosterize,
@@ -76,10 +75,8 @@ def check_pixels(augment: "Augment", pixels: Pixels, mean: Constants = None, std
     if augment.dtype == "uint8" and pixels.dtype != "uint8":
         raise ArgumentError(f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32")
     _check_constants(augment, pixels, are, mean, std)
-    if augment.function is not None and not pixels.is_rgb:
-        raise ArgumentError(f"Augment(function): functions get RGB, and {are}. Leave it out")
-    if isinstance(augment.crop, RandomCrop) and not pixels.is_rgb:
-        _check_padding(augment.crop, are)
+    if isinstance(augment.crop, RandomCrop) and isinstance(augment.crop.fill, tuple) and not pixels.is_rgb:
+        raise ArgumentError(f"RandomCrop(fill={augment.crop.fill!r}): is for RGB, and {are}. Use one number")
     for transform in augment.transforms:
         if not pixels.is_rgb:
             _check_transform(transform, pixels, are)
@@ -101,15 +98,6 @@ def _check_constants(augment: "Augment", pixels: Pixels, are: str, mean: Constan
         )
 
 
-def _check_padding(crop: RandomCrop, are: str) -> None:
-    if crop.padding_mode != "constant":
-        raise ArgumentError(
-            f"RandomCrop(padding_mode={crop.padding_mode!r}): is for RGB, and {are}. Use padding_mode='constant'"
-        )
-    if isinstance(crop.fill, tuple):
-        raise ArgumentError(f"RandomCrop(fill={crop.fill!r}): is for RGB, and {are}. Use one number")
-
-
 def _check_transform(transform: Any, pixels: Pixels, are: str) -> None:
     if isinstance(transform, RandomApply):
         for inner in transform.transforms:
@@ -120,6 +108,10 @@ def _check_transform(transform: Any, pixels: Pixels, are: str) -> None:
         if not isinstance(transform.value, int | float):
             raise ArgumentError(f"RandomErasing(value={transform.value!r}): is for RGB, and {are}. Use one number")
         return
+    if isinstance(transform, _WARPS):
+        if isinstance(transform.fill, tuple):
+            raise ArgumentError(f"{name}(fill={transform.fill!r}): is for RGB, and {are}. Use one number")
+        return
     if pixels.dtype != "uint8":
         raise ArgumentError(f"{name}: is defined for channels of 8 bits, and {are}. Leave it out")
     if isinstance(transform, ColorJitter):
@@ -127,8 +119,6 @@ def _check_transform(transform: Any, pixels: Pixels, are: str) -> None:
         if other:
             raise ArgumentError(f"ColorJitter({other[0]}=…): is defined for RGB, and {are}. Use brightness alone")
         return
-    if isinstance(transform, _WARPS) and isinstance(transform.fill, tuple):
-        raise ArgumentError(f"{name}(fill={transform.fill!r}): is for RGB, and {are}. Use one number")
     if not isinstance(transform, _EACH_CHANNEL):
         raise ArgumentError(f"{name}: is defined for RGB, and {are}. Leave it out")
 

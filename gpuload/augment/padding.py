@@ -36,7 +36,8 @@ class RandomCrop:
         bottom).
     pad_if_needed: pads an image that is smaller than the crop, after `padding`, on both sides by what it lacks. Without
         it, such an image is an error.
-    fill: level in 0..255 of all channels, or one for each, of padding_mode="constant".
+    fill: level in 0..255 of all channels, or one for each of RGB, of padding_mode="constant"; of 16 bits and floats,
+        that share of 65,535 or 1.
     padding_mode: what is in the padding. "constant": `fill`. "edge": the nearest pixel of the image. "reflect": the
         image mirrored at its outermost pixels, which are not repeated. "symmetric": mirrored at its edge, so that they
         are. Where the padding is wider than the image, it is mirrored again, as in numpy.pad.

@@ -102,17 +102,23 @@ class _Clock:
 
 
 def measure_beside(
-    found: Beside, batches: Iterator[torch.Tensor], step: TrainingStep, turn_s: float, ahead: int
+    found: Beside,
+    batches: Iterator[torch.Tensor],
+    step: TrainingStep,
+    turn_s: float,
+    ahead: int,
+    elsewhere_s: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """One turn: trains on batches for so long, and adds what it took to `found`.
 
-    ahead: batches that the loader may have decoded before, which do not count.
+    ahead: batches that the loader may have decoded before, which do not count. elsewhere_s: processor time so far that
+    the loader took in other processes.
     """
     for images in islice(batches, ahead):
         step(images)
     step.wait()
     clock, seen = _Clock(step.device), 0
-    started, cpu = time.perf_counter(), time.process_time()
+    started, cpu = time.perf_counter(), time.process_time() + elsewhere_s()
     while seen == 0 or time.perf_counter() - started < turn_s:
         images = next(batches)
         seen += len(images)
@@ -121,4 +127,4 @@ def measure_beside(
     elapsed = time.perf_counter() - started
     found.rates.append(seen / elapsed)
     found.step_s.append(clock.median_s())
-    found.cores.append((time.process_time() - cpu) / elapsed)
+    found.cores.append((time.process_time() + elsewhere_s() - cpu) / elapsed)

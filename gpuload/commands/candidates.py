@@ -20,7 +20,7 @@ FINALISTS = 2  # beside the defaults
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of `DaliIterator`. hw_decoder_load, cpu_share: None where they mean nothing."""
+    """Arguments of `DaliIterator`. hw_decoder_load, cpu_share, function_processes: None where they mean nothing."""
 
     decoder: str
     num_threads: int
@@ -28,6 +28,7 @@ class Setting:
     batch_size: int
     hw_decoder_load: float | None = None
     cpu_share: float | None = None
+    function_processes: int | None = None
 
 
 @dataclass
@@ -52,7 +53,10 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
         return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
 
     single = _distinct(setting for setting in whole if changes(setting) == 1)
-    single.sort(key=lambda setting: setting.decoder == defaults.decoder)  # the others however little time there is
+    # Those of processes, and of the other decoder, come first: they are tried however little time there is.
+    single.sort(
+        key=lambda one: (one.function_processes == defaults.function_processes, one.decoder == defaults.decoder)
+    )
     others = [one for one in _distinct(setting for setting in whole if changes(setting) > 1) if one not in single]
     free = max(0, most - 1 - len(single))
     step = max(1, len(others) / free) if free else 1.0
@@ -68,13 +72,16 @@ def _distinct(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def both_of(found: Sequence[Measured]) -> Setting | None:
-    """Both decoders at once, as the best of each was set, with shares that take them equally long."""
+    """Both decoders at once, as the best of each was set, with shares that take them equally long. A function is called
+    where it is called by the faster one."""
     best = best_of(found)
     if not {"dali", "native"} <= set(best):
         return None
     dali, native = best["dali"], best["native"]
     share = round(native.rate / (native.rate + dali.rate), 2)
-    return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
+    where = max(dali, native, key=lambda one: one.rate).setting.function_processes
+    threads = native.setting.num_threads
+    return replace(dali.setting, decoder="both", num_threads=threads, cpu_share=share, function_processes=where)
 
 
 def best_of(found: Sequence[Measured]) -> dict[str, Measured]:

@@ -109,14 +109,15 @@ def open_decoder(
     if graph is not None:
         raise ArgumentError("graph: cannot be used where an Augment has a function. Use one of them")
     forms, inner, find_faults = inner_forms(schedule.forms, stored, device_id), None, None
-    if len(forms) < len(schedule.forms) and (fault := native_fault()) is not None:
-        raise MissingPackageError(f"Augment(function_at='before_crop'): {fault.reason}. {fault.remedy}")
+    if len(forms) < len(schedule.forms):
+        if (fault := native_fault()) is not None:
+            raise MissingPackageError(f"Augment(function_at='before_crop'): {fault.reason}. {fault.remedy}")
+        _check_gray("Augment(function_at='before_crop')", stored, datasets)
     if forms:  # on the CPU, where the functions are; what they have made is copied to a GPU
         ahead = {**options, "prefetch": 1}
         inner, find_faults = _open(name, forms, datasets, stored, None, None, None, cpu_share, **ahead)
-    return Guard(
-        open_functions(inner, functions, schedule.forms, stored, device_id, **options), on_corrupt, find_faults
-    )
+    decoder = open_functions(inner, functions, schedule.forms, stored, device_id, **options)
+    return Guard(decoder, on_corrupt, find_faults, stored.source)
 
 
 def _open(
@@ -132,11 +133,7 @@ def _open(
 ) -> tuple[Decoder, FindFaults | None]:
     """The decoder, and what finds the samples that it must not be given; None where it takes anything."""
     if name == "native":
-        if stored.source == GRAY and any(map(_is_raw, datasets)) and not stored.raw:
-            raise ArgumentError(
-                "decoder='native': one of the data sets holds encoded gray images and another raw ones. Pack both in "
-                "the same way"
-            )
+        _check_gray("decoder='native'", stored, datasets)
         return _open_native(forms, stored, device_id, **options), None
     if any(map(_is_raw, datasets)) and not stored.raw:
         raise ArgumentError(
@@ -152,6 +149,13 @@ def _open(
     native = _open_native(forms, stored, device_id, **options)
     both = BothDecoder(dali, native, stored, cpu_share)
     return both, partial(find_dalis_faults, find_faults, cpu_share)
+
+
+def _check_gray(subject: str, stored: Stored, datasets: Sequence[Dataset]) -> None:
+    if stored.source == GRAY and any(map(_is_raw, datasets)) and not stored.raw:
+        raise ArgumentError(
+            f"{subject}: one of the data sets holds encoded gray images and another raw ones. Pack both in the same way"
+        )
 
 
 def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:

@@ -16,6 +16,11 @@ from gpuload.transforms.apply import apply_steps, erase, warp_masks
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
 
 
+def level_dtype(pixels: Pixels) -> str:
+    """In which type decoders give the levels of these pixels."""
+    return "uint8" if pixels.dtype == "uint8" else "float32"
+
+
 class Postprocess:
     """Turns images of levels into the values of the batch, as a `Form` says.
 
@@ -25,8 +30,8 @@ class Postprocess:
 
     def __init__(self, form: Form, device: str, pixels: Pixels = RGB) -> None:
         form, peak, channels = form.fitted(pixels), pixels.peak, pixels.channels
-        self.level_dtype = "uint8" if pixels.dtype == "uint8" else "float32"
-        self._form = form
+        self.level_dtype = level_dtype(pixels)
+        self._form, self._pixels = form, pixels
         self._half = form.dtype == "float16"
         as_is = form.dtype == "uint8" or form.normalize == "levels"
         self.linear = as_is or (form.normalize == "constants" and not self._half)
@@ -42,7 +47,7 @@ class Postprocess:
     def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
         """images: of `level_dtype` (n, C, height, width). out: the same shape, of the batch's dtype. view: of these."""
         if view.steps is not None:
-            images = apply_steps(images, view.steps)
+            images = apply_steps(images, view.steps, self._pixels)
         if self._form.dtype == "uint8":
             out.copy_(images)
         elif self._form.normalize == "image":

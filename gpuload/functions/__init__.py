@@ -7,7 +7,7 @@
 
 `sample` is a dict of what the loader's `fields` ask for, as NumPy arrays that are the function's own during the call:
 
-    "image"                   uint8 (height, width, 3), RGB
+    "image"                   uint8 (height, width, 3), RGB; of a set of another mode its type and channels
     "boxes", "boxes_class"    float32 (M, 4), x0, y0, x1, y1 in pixels of the image, and int64 (M,), their class numbers
     "mask"                    uint8 (height, width)
     "keypoints"               float32 (M, K, 3), x, y, visibility of K points of each of M instances

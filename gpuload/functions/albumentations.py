@@ -41,12 +41,15 @@ class Albumentations:
         """As `SampleFunction`."""
         boxes, mask, keypoints = self._names
         transform = self._in_this_thread()
+        _check_params(transform, boxes in sample, keypoints in sample)
         transform.set_random_seed(int(rng.integers(1 << 32)))
         given: dict[str, Any] = {"image": sample["image"]}
         if mask in sample:
             given["mask"] = sample[mask]
         if boxes in sample:
             given |= {"bboxes": sample[boxes], "classes": sample[class_entry(boxes)]}
+        elif _params(transform, "bboxes") is not None:  # a transform for boxes, in a loader without any
+            given |= {"bboxes": np.empty((0, 4), np.float32), "classes": np.empty(0, np.int64)}
         if keypoints in sample:
             given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
         found = transform(**given)
@@ -74,6 +77,38 @@ class Albumentations:
         if not hasattr(self._own, "transform"):
             self._own.transform = copy.deepcopy(self._transform)
         return self._own.transform
+
+
+def _params(transform: Any, what: str) -> Any:
+    """The parameters of what a transform does with "bboxes" or "keypoints"; None where it has none."""
+    processor = (getattr(transform, "processors", None) or {}).get(what)
+    return None if processor is None else processor.params
+
+
+def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
+    """Without them, or with others, Albumentations returns boxes and points in other units, and no error.
+
+    Raises:
+        ValueError: they are not those that `Albumentations` describes.
+    """
+    boxes = _params(transform, "bboxes")
+    if (has_boxes and boxes is None) or (
+        boxes is not None and (boxes.format != "pascal_voc" or list(boxes.label_fields or ()) != ["classes"])
+    ):
+        raise ValueError(
+            f"its bbox_params are {_described(boxes)}: expected A.Compose([...], "
+            "bbox_params=A.BboxParams('pascal_voc', label_fields=['classes']))"
+        )
+    points = _params(transform, "keypoints")
+    if has_keypoints and (points is None or points.format != "xy" or points.label_fields):
+        raise ValueError(
+            f"its keypoint_params are {_described(points)}: expected A.Compose([...], "
+            "keypoint_params=A.KeypointParams('xy', remove_invisible=False))"
+        )
+
+
+def _described(params: Any) -> str:
+    return "missing" if params is None else f"format={params.format!r}, label_fields={params.label_fields!r}"
 
 
 def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:

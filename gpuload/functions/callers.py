@@ -1,20 +1,28 @@
 """Who calls functions: this process, in the threads that ask."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gpuload.functions.interface import Entries, Sample, SampleFunction
+from gpuload.functions.global_draws import Watch
+from gpuload.functions.interface import Entries, Sample, SampleFunction, name_of
 from gpuload.functions.result import call
 from gpuload.types import Array
+
+# Calls of a loader's first ones in which it is looked what they draw, 0.2 ms each (2 cores, 2026-11). Meanwhile the
+# training loop waits for its first batch, and draws nothing itself.
+_WATCHED = 8
+_TOLD: set[str] = set()  # once a process, however many loaders it has
 
 
 class Caller(Protocol):
     """Calls functions, in several threads at a time.
 
-    threads: that may call at a time and be of use.
+    threads: that may call at a time and be of use. notices: what the user is to be warned of.
     """
 
     threads: int
+    notices: deque[str]
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
         """The image and all entries of a sample after a function, given by its number.
@@ -35,10 +43,27 @@ class InThreads:
 
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, threads: int) -> None:
         self._functions, self._entries, self.threads = functions, entries, threads
+        self.notices: deque[str] = deque()
+        self._watched = _WATCHED
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
         """As `Caller`."""
-        return call(self._functions[number], sample, key, self._entries, keeps_size)
+        function = self._functions[number]
+        if self._watched <= 0:
+            return call(function, sample, key, self._entries, keeps_size)
+        self._watched -= 1
+        with Watch() as watch:
+            found = call(function, sample, key, self._entries, keeps_size)
+        if watch.drawn:
+            told = (
+                f"Augment(function): {name_of(function)} draws from the global generator of "
+                f"{' and '.join(watch.drawn)}, which threads share, so that its results differ from run to run. Draw "
+                "from rng, or use function_processes, where that generator is seeded for each sample"
+            )
+            if told not in _TOLD:
+                _TOLD.add(told)
+                self.notices.append(told)
+        return found
 
     def close(self) -> None:
         """Nothing was started."""

@@ -12,7 +12,8 @@ class SampleFunction(Protocol):
     """A function of one sample, called in several threads at a time, or in processes."""
 
     def __call__(self, sample: Sample, rng: np.random.Generator, /) -> Any:
-        """The new image, uint8 (height, width, 3), or a dict of the entries of `sample` that it changed."""
+        """The new image, (height, width, channels) of the old one's type, or a dict of the entries of `sample` that it
+        changed."""
 
 
 class Entries(NamedTuple):

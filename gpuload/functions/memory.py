@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuload.types import U8, Array
+from gpuload.types import Array
 
 _ALIGNED = 64
 
 
 class Place(NamedTuple):
-    """Where an array of uint8 lies in the memory."""
+    """Where an array lies in the memory."""
 
     name: str
     shape: tuple[int, ...]
+    dtype: str
     at: int
 
 
@@ -41,24 +42,24 @@ class SharedMemory:
             os.ftruncate(self.fd, found)
         self._map, self.size = np.frombuffer(mmap.mmap(self.fd, found), np.uint8), found
 
-    def write(self, arrays: Mapping[str, U8], at: int = 0) -> tuple[list[Place], int]:
+    def write(self, arrays: Mapping[str, Array], at: int = 0) -> tuple[list[Place], int]:
         """Copies arrays, from here on; those that lie in this memory stay. Returns their places, and where they end."""
         places = []
         for name, array in arrays.items():
             if (here := self._place_of(array)) is not None:
-                places.append(Place(name, array.shape, here))
+                places.append(Place(name, array.shape, array.dtype.str, here))
                 continue
             self.reach(at + array.nbytes)
-            self.array(Place(name, array.shape, at))[...] = array
-            places.append(Place(name, array.shape, at))
+            places.append(Place(name, array.shape, array.dtype.str, at))
+            self.array(places[-1])[...] = array
             at += -(-array.nbytes // _ALIGNED) * _ALIGNED
         return places, at
 
     def array(self, place: Place) -> Array:
         """The array at a place, in this memory."""
-        size = int(np.prod(place.shape))
+        size = int(np.prod(place.shape)) * np.dtype(place.dtype).itemsize
         self.reach(place.at + size)
-        found: Array = self._map[place.at : place.at + size].reshape(place.shape)
+        found: Array = self._map[place.at : place.at + size].view(place.dtype).reshape(place.shape)
         return found
 
     def arrays(self, places: Sequence[Place]) -> dict[str, Array]:

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,6 +26,7 @@ from typing import Any
 
 from gpuload.errors import ArgumentError
 from gpuload.fork_server import end_with_server, ensure_server, exit_code, start_process
+from gpuload.functions.global_draws import seed_global
 from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, name_of
 from gpuload.functions.memory import SharedMemory
 from gpuload.functions.result import call
@@ -44,6 +46,7 @@ class InProcesses:
 
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, count: int) -> None:
         self.threads, self._owner, self._is_closed = count, os.getpid(), False
+        self.notices: deque[str] = deque()
         self._subject = f"function_processes={count}"
         self._check_process()
         try:
@@ -51,8 +54,8 @@ class InProcesses:
         except Exception as error:  # pickle raises many kinds
             names = ", ".join(map(name_of, functions))
             raise ArgumentError(
-                f"{self._subject}: {names} cannot be sent to a process ({type(error).__name__}: {error}). Define it at "
-                "the top level of a module, or use function_processes=0"
+                f"{self._subject}: {names} cannot be sent to a process ({type(error).__name__}: {error}). Give a "
+                "function at the top level of a module, or an object that can be pickled; or use function_processes=0"
             ) from None
         self._need_main = b"__main__" in self._payload
         modules = {getattr(one, "__module__", None) or type(one).__module__ for one in functions}
@@ -156,7 +159,7 @@ class _Worker:
         return self._pipe.poll()
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> dict[str, Array]:
-        pixels = {name: value for name, value in sample.items() if _is_pixels(value)}
+        pixels = _pixels_of(sample)
         others = {name: value for name, value in sample.items() if name not in pixels}
         try:
             places, end = self._memory.write(pixels)
@@ -187,8 +190,11 @@ class _RaisedThereError(Exception):
     """The cause of an exception from a process: its traceback as text."""
 
 
-def _is_pixels(value: Any) -> bool:
-    return getattr(value, "dtype", None) == "uint8"
+def _pixels_of(sample: Mapping[str, Any]) -> dict[str, Array]:
+    """Image and masks, which are copied once the call is over; other entries are kept."""
+    return {
+        name: value for name, value in sample.items() if name == "image" or getattr(value, "dtype", None) == "uint8"
+    }
 
 
 def _close(callers: "weakref.ref[InProcesses]") -> None:
@@ -227,8 +233,9 @@ def _serve(pipe: Connection, payload: bytes) -> None:
             return
         try:
             sample = {**others, **memory.arrays(places)}
+            seed_global(key)
             found = call(functions[number], sample, key, entries, keeps_size)
-            pixels = {name: value for name, value in found.items() if _is_pixels(value)}
+            pixels = _pixels_of(found)
             places, _ = memory.write(pixels, end)
             answer: Any = (places, {name: value for name, value in found.items() if name not in pixels}, None, None)
         except Exception as error:

@@ -23,26 +23,37 @@ def call(
     Raises:
         WrongResultError: it returned what cannot be used. Besides, whatever it raises.
     """
-    size = sample["image"].shape
-    return read_result(function(sample, generator_of(key)), sample, size, entries, keeps_size)
+    image = sample["image"]
+    size, dtype = image.shape, image.dtype
+    return read_result(function(sample, generator_of(key)), sample, size, dtype, entries, keeps_size)
 
 
 def read_result(
-    returned: Any, sample: Sample, size: tuple[int, ...], entries: Entries, keeps_size: bool
+    returned: Any,
+    sample: Sample,
+    size: tuple[int, ...],
+    dtype: np.dtype[Any],
+    entries: Entries,
+    keeps_size: bool,
 ) -> dict[str, Array]:
-    """As `call`, for what a function returned. size: of the image before."""
+    """As `call`, for what a function returned. size, dtype: of the image before."""
     if isinstance(returned, np.ndarray):
         returned = {"image": returned}
     if not isinstance(returned, Mapping):
         raise WrongResultError(
-            f"returned {shown(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
+            f"returned {_kind(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
         )
     names = ("image", *entries.names)
     for name in returned:
         if name not in names and name not in ("key", "index"):
             raise WrongResultError(f"returned an entry {shown(name)}: the entries are {', '.join(map(repr, names))}")
-    found = {name: returned.get(name, sample[name]) for name in names}
-    image = _check_image(found["image"], size, keeps_size)
+    for name in names:
+        if name not in returned and name not in sample:
+            raise WrongResultError(
+                f"removed {name!r} from the sample and did not return it: return it, without rows where none are left"
+            )
+    found = {name: returned[name] if name in returned else sample[name] for name in names}
+    found["image"] = image = _check_image(found["image"], size, dtype, keeps_size)
     if image.shape != size:
         for name in entries.places:
             if name not in returned:
@@ -61,21 +72,35 @@ def read_result(
     return found
 
 
-def _check_image(image: Any, size: tuple[int, ...], keeps_size: bool) -> Array:
+def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool) -> Array:
     if not isinstance(image, np.ndarray):
-        raise WrongResultError(f"returned {shown(image)} as 'image': expected a NumPy array")
-    if image.dtype != np.uint8:
+        raise WrongResultError(f"returned {_kind(image)} as 'image': expected a NumPy array")
+    if image.dtype != dtype:
+        levels = ", 0..255" if dtype == np.uint8 else ""
         raise WrongResultError(
-            f"returned an image of {image.dtype}: expected uint8, 0..255. Leave conversion and normalisation to Augment"
+            f"returned an image of {image.dtype}: expected {dtype}{levels}. Leave conversion and normalisation to "
+            "Augment"
         )
-    if image.ndim != 3 or image.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in image.shape[:2]):
-        raise WrongResultError(f"returned an image of shape {image.shape}: expected (height, width, {size[2]})")
-    if keeps_size and image.shape != size:
+    found: Array = image
+    if found.ndim == 2 and size[2] == 1:  # OpenCV and others leave the only channel out
+        found = np.expand_dims(found, 2)
+    if found.ndim != 3 or found.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in found.shape[:2]):
+        last = ", with the channels last" if found.ndim == 3 and found.shape[0] == size[2] else ""
+        raise WrongResultError(f"returned an image of shape {found.shape}: expected (height, width, {size[2]}){last}")
+    if keeps_size and found.shape != size:
         raise WrongResultError(
-            f"returned an image of {_sides(image.shape)} pixels (height×width): expected {_sides(size)}, since it is "
+            f"returned an image of {_sides(found.shape)} pixels (height×width): expected {_sides(size)}, since it is "
             "called after the crop. Use function_at='before_crop' for a function that changes the size"
         )
-    return image
+    return found
+
+
+def _kind(value: Any) -> str:
+    """What it is; of a large object only its type, which says how to make an array of it."""
+    if value is None or isinstance(value, str | int | float):
+        return shown(value)
+    kind = type(value)
+    return f"an object of type {'' if kind.__module__ == 'builtins' else kind.__module__ + '.'}{kind.__qualname__}"
 
 
 def _check_mask(name: str, mask: Any, size: HeightWidth) -> None:

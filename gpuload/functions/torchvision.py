@@ -13,13 +13,13 @@ from gpuload.functions.interface import Sample, class_entry
 class Torchvision:
     """A transform of `torchvision.transforms.v2`, for `Augment(function=…)`, which makes this of it.
 
-    It gets the image as a `tv_tensors.Image` (uint8, 3 × height × width), and where the loader's fields ask for them,
-    boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict, as such transforms
-    take them. `v2.SanitizeBoundingBoxes` at the end drops boxes of which nothing is left. Its random numbers, those
-    that torch's functions draw on the CPU, are those of the sample, whichever thread calls it.
+    It gets the image as a `tv_tensors.Image` (channels × height × width, of the set's type), and where the loader's
+    fields ask for them, boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict,
+    as such transforms take them. `v2.SanitizeBoundingBoxes` at the end drops boxes of which nothing is left. Its random
+    numbers, those that torch's functions draw on the CPU, are those of the sample, whichever thread calls it.
 
-    transform: must leave uint8: conversion and normalisation are `Augment`'s. boxes, mask: names of the fields that it
-    gets.
+    transform: must keep the image's type: conversion and normalisation are `Augment`'s. boxes, mask: names of the
+    fields that it gets.
 
     Raises:
         ArgumentError: something that cannot be called.
@@ -49,10 +49,10 @@ class Torchvision:
         with seeded(int(rng.integers(1 << 63))):
             found = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
         moved = found["image"]
-        if not isinstance(moved, torch.Tensor) or moved.dtype != torch.uint8:
+        if not isinstance(moved, torch.Tensor) or moved.dtype != given["image"].dtype:
             what = f"{moved.dtype}" if isinstance(moved, torch.Tensor) else type(moved).__name__
             raise ValueError(
-                f"the transform made {what} of the image, expected a uint8 tensor: leave ToDtype, ToTensor and "
+                f"the transform made {what} of the image, expected a {image.dtype} tensor: leave ToDtype, ToTensor and "
                 "Normalize to Augment"
             )
         result: dict[str, Any] = {"image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())}

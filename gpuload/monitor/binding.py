@@ -93,7 +93,8 @@ def advice(stage: Stage, setup: Setup) -> str:
     if stage == "function":
         return (
             "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's lock, use "
-            f"function_processes={setup.cores}; or use one of gpuload.transforms in its place"
+            f"function_processes={setup.cores} (`python -m gpuload tune {setup.folder} --function MODULE:NAME` "
+            "compares the two); or use one of gpuload.transforms in its place"
         )
     if stage == "decode":
         return _advice_on_decoding(setup)

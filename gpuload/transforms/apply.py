@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from gpuload.errors import ArgumentError
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur, warp
 from gpuload.transforms.noise import normal_noise, on_device
@@ -17,8 +18,9 @@ Tensor = torch.Tensor
 
 
 @torch.no_grad()
-def apply_steps(images: Tensor, steps: Steps) -> Tensor:
-    """The images after their steps: uint8 (n, 3, h, w), on the device of `images`, which stay as they are.
+def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
+    """The images after their steps: uint8 (n, c, h, w), on the device of `images`, which stay as they are. Of `pixels`
+    that are not uint8 their values as float32, for which warps alone are defined.
 
     Where there is nothing to do, `images` themselves are returned. On a CPU images are processed one by one, so that
     each stays in the cache; on a GPU all images with the same operation are processed at once, and nothing waits for
@@ -28,10 +30,11 @@ def apply_steps(images: Tensor, steps: Steps) -> Tensor:
     if not steps.ops.shape[1]:
         return images
     if images.device.type != "cpu":
-        return _apply_grouped(images, steps)
+        return _apply_grouped(images, steps, pixels)
     if len(images) == 1:
-        return _apply_one(images, steps)
-    return torch.cat([_apply_one(images[i : i + 1], steps.select(slice(i, i + 1))) for i in range(len(images))])
+        return _apply_one(images, steps, pixels)
+    each = (slice(i, i + 1) for i in range(len(images)))
+    return torch.cat([_apply_one(images[one], steps.select(one), pixels) for one in each])
 
 
 @torch.no_grad()
@@ -100,17 +103,17 @@ def _without_gaps(steps: Steps) -> Steps:
     return steps if used.all() else Steps(steps.ops[:, used], steps.args[:, used])
 
 
-def _apply_one(image: Tensor, steps: Steps) -> Tensor:
+def _apply_one(image: Tensor, steps: Steps, pixels: Pixels) -> Tensor:
     """One image (1, c, h, w) after its steps, of which at least one does something."""
     args = torch.from_numpy(steps.args)
     result = image.contiguous()
     for step, code in enumerate(steps.ops[0].tolist()):
         if code:
-            result = _execute(code, result, args[:, step], steps.args[:, step])
+            result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
     return result
 
 
-def _apply_grouped(images: Tensor, steps: Steps) -> Tensor:
+def _apply_grouped(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     """All images together, on any device: for each step, its operations one after another on the images that have them.
 
     The numbers, and which images have which operation, are copied to the device at once.
@@ -121,13 +124,14 @@ def _apply_grouped(images: Tensor, steps: Steps) -> Tensor:
     for step in range(steps.ops.shape[1]):
         for code, begin, end in _groups(steps.ops[order[:, step], step]):
             if end - begin == len(images):
-                result = _execute(code, result, args[:, step], steps.args[:, step])
+                result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
                 continue
             if result.data_ptr() == images.data_ptr():
                 result = images.clone(memory_format=torch.contiguous_format)
             chosen = rows[step, begin:end]
             numbers = steps.args[order[begin:end, step], step]
-            some = _execute(code, result.index_select(0, chosen), args[:, step].index_select(0, chosen), numbers)
+            chosen_args = args[:, step].index_select(0, chosen)
+            some = _execute(code, result.index_select(0, chosen), chosen_args, numbers, pixels)
             result.index_copy_(0, chosen, some)
     return result
 
@@ -139,14 +143,14 @@ def _groups(codes: I8) -> list[tuple[int, int, int]]:
     return [(code, b, e) for code, b, e in zip(found.tolist(), begins.tolist(), ends, strict=True) if code]
 
 
-def _execute(code: int, images: Tensor, args: Tensor, numbers: F32) -> Tensor:
+def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
-        return warp(images, args, numbers, code == Op.WARP_BILINEAR)
+        return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
     return KERNELS[Op(code)](images, args)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.transforms.steps import MAP_ARGS, Op
 from gpuload.types import F32
 
@@ -184,15 +185,18 @@ def _nearest(images: Tensor, x: Tensor, y: Tensor, fill: Tensor) -> Tensor:
     n, channels, height, width = images.shape
     # -1 and the size: the frame.
     x, y = (at.round_().clamp_(-1, size).int() for at, size in ((x, width), (y, height)))
-    framed = fill.to(torch.uint8).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
+    framed = fill.to(images.dtype).view(n, channels, 1, 1).repeat(1, 1, height + 2, width + 2)
     framed[:, :, 1:-1, 1:-1] = images
     source = y.add_(1).mul_(width + 2).add_(x).add_(1).view(n, 1, -1).long()
     return framed.view(n, channels, -1).gather(2, source.expand(-1, channels, -1)).view_as(images)
 
 
-def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool) -> Tensor:
+def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pixels = RGB) -> Tensor:
     """Each pixel takes those that it comes from, the nearest one or four weighted ones, or the fill; (n, c, h, w), of
     any number of channels c. `numbers` are `args` as a NumPy array.
+
+    images: uint8, or the values of other `pixels` as float32, whose fill is that share of their peak. Whole numbers are
+    rounded, floats are not, as in torchvision.
     """
     n, channels, height, width = images.shape
     x = torch.arange(width, device=images.device) - (width - 1) / 2
@@ -207,17 +211,22 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool) -> Tensor:
     x_at, y_at = rows
     # Three levels where there are three channels, else one for all.
     fill = args[:, MAP_ARGS : MAP_ARGS + (3 if channels == 3 else 1)].expand(n, channels)
+    if pixels.peak != RGB.peak:
+        fill = fill * (pixels.peak / RGB.peak)
+        fill = fill if pixels.dtype == "float32" else fill.round()
     if not bilinear:
         return _nearest(images, x_at.add_((width - 1) / 2), y_at.add_((height - 1) / 2), fill)
     grid = torch.stack([x_at.mul_(2 / width), y_at.mul_(2 / height)], dim=-1)
     fills = bool(numbers[:, MAP_ARGS:].any())
     # The last channel is the share of each pixel that is not the fill, where there is one.
-    pixels = functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0) if fills else images.float()
-    pixels = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    values = functional.pad(images.float(), (0, 0, 0, 0, 0, 1), value=1.0) if fills else images.float()
+    values = functional.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     if fills:
-        outside = pixels[:, channels:].neg().add_(1)
-        pixels = pixels[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
-    return _levels(pixels.round_())
+        outside = values[:, channels:].neg().add_(1)
+        values = values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
+    if images.dtype == torch.uint8:
+        return _levels(values.round_())
+    return values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
 
 
 KERNELS: dict[Op, Kernel] = {

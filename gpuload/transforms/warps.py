@@ -84,7 +84,8 @@ class RandomRotation:
     interpolation: "nearest" or "bilinear".
     expand: must be False: images that grow with their angle make no batch.
     center: of the rotation, (x, y) in pixels of the output from its upper left corner; None is its centre.
-    fill: level in 0..255, or three (R, G, B), where there is no pixel of the image; None is black.
+    fill: level in 0..255, or three (R, G, B), where there is no pixel of the image; of 16 bits and floats, that share
+        of 65,535 or 1. None is black.
 
     Raises:
         ArgumentError: a value out of its range; expand=True.

@@ -1,11 +1,13 @@
 """`gpuload tune`: the search finds the best of noisy candidates, and what it finds is kept and found again."""
 
 import argparse
+import dataclasses
 import errno
 import itertools
 import json
 import os
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import pytest
 import gpuload
 from gpuload.commands.beside import Beside
 from gpuload.commands.candidates import Measured, Setting, both_of, candidates, count_turns, plan, sweep
-from gpuload.commands.tune import add_command, advice, best_of_each, choose
+from gpuload.commands.tune import add_command, best_of_each, choose
+from gpuload.commands.tune_tables import advice, compare_threads
+from gpuload.commands.tuned_loader import TunedLoader, import_function
 from gpuload.ranks import Ranks
 from gpuload.tuning import Tuning, describe_device, load_tuning, save_tuning
 
@@ -257,6 +261,81 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
             assert loader.cpu_share == expected
 
 
+FUNCTIONS = """
+def darken(sample, rng):
+    return sample["image"] // 2
+
+def look(sample, rng):
+    assert "boxes" in sample
+    return sample["image"]
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a module, where the command runs."""
+    (tmp_path / "tuned_functions.py").write_text(FUNCTIONS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+
+
+@pytest.mark.usefixtures("cache", "functions")
+def test_a_function_is_measured_in_threads_and_in_processes(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    options = ["--device", "cpu", "--seconds", "1", "--size", "32", "--batch-size", "16", "--json", str(figures)]
+    assert run(str(packed), *options, "--function", "tuned_functions:darken") == 0
+    said = capsys.readouterr().out
+    assert "Nothing is saved, as this is for tuned_functions:darken alone" in said and "function in" in said
+    assert re.search(
+        r"function in \d+ process(es)?: [\d.]+ times the images/s of threads; (pass|leave) function_p", said
+    )
+    assert not (packed / "tuning.json").exists()
+    written = json.loads(figures.read_text())
+    assert (written["function"], written["saved"]) == ("tuned_functions:darken", None)
+    tried = {row["function_processes"]: row["failed"] for row in written["settings"]}
+    assert set(tried) == {0, len(os.sched_getaffinity(0))} and set(tried.values()) == {None}
+
+
+def test_what_is_said_of_threads_and_processes() -> None:
+    threads, processes = (dataclasses.replace(USUAL, function_processes=count) for count in (0, 2))
+    fast, slow = Measured(processes, [300.0]), Measured(threads, [100.0])
+    assert compare_threads([fast, slow]) == (
+        "function in 2 processes: 3.00 times the images/s of threads; pass function_processes=2"
+    )
+    slower = compare_threads([Measured(threads, [100.0]), Measured(processes, [50.0])])
+    assert slower.endswith("0.50 times the images/s of threads; leave function_processes out")
+    failed = Measured(processes, failed="function_processes=2: <lambda> cannot be sent")
+    assert compare_threads([slow, failed]).endswith(
+        "it was not measured: function_processes=2: <lambda> cannot be sent"
+    )
+    both = dataclasses.replace(processes, decoder="both", cpu_share=0.5, prefetch=4)
+    assert advice(both, threads) == "pass decoder='both', function_processes=2, prefetch=4, cpu_share=0.5"
+    assert advice(threads, threads) == "the defaults"
+    assert both_of([fast, Measured(dataclasses.replace(threads, decoder="dali"), [100.0])]) == dataclasses.replace(
+        processes, decoder="both", cpu_share=0.75
+    )
+
+
+@pytest.mark.usefixtures("functions")
+def test_functions_that_cannot_be_had(packed: Path) -> None:
+    assert import_function("tuned_functions:darken")({"image": np.array([4])}, None) == [2]
+    for name, message in (
+        ("tuned_functions", r"--function tuned_functions: expected MODULE:NAME, such as my_functions:darken"),
+        ("tuned_functions:nothing", r"tuned_functions has no 'nothing'. Give the name of a function in it"),
+        ("no_such_module:f", r"no_such_module cannot be imported \(ModuleNotFoundError: .*Run the command where"),
+        ("os:sep", r"Augment\(function='/'\): expected a function"),
+    ):
+        with pytest.raises(gpuload.ArgumentError, match=message):
+            run(str(packed), "--device", "cpu", "--function", name)
+    with pytest.raises(gpuload.ArgumentError, match="has no field 'boxes'"):
+        run(str(packed), "--device", "cpu", "--function", "tuned_functions:look", "--fields", "boxes")
+    for option in (["--fields", "boxes"], ["--function-at", "before_crop"]):
+        with pytest.raises(gpuload.ArgumentError, match=rf"{' '.join(option)}: is for a function. Give --function"):
+            run(str(packed), *option)
+
+
 class OnGpu:
     """What `choose` asks a loader."""
 
@@ -272,14 +351,14 @@ class OnGpu:
 
 def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.iterator.DaliIterator", OnGpu)
-    device, usual, choices = choose(packed, "cuda", None)
-    assert (device, usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("cuda:0", "dali", 97, 0.65)
+    tuned, usual, choices = choose(TunedLoader(packed, "cuda", 224), None)
+    assert (tuned.device, usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("cuda:0", "dali", 97, 0.65)
     assert choices["batch_size"] == [97, 64]  # of 64, 128, 256 and 408, those that 97 samples fill
     assert all(values[0] == getattr(usual, name) for name, values in choices.items())
     loads = {one.hw_decoder_load for one in candidates(usual, choices)}
     assert {0.0, 0.65, 1.0} <= loads
     assert {one.decoder for one in candidates(usual, choices) if one.hw_decoder_load is None} == {"native"}
-    assert choose(packed, "cuda", 32)[2]["batch_size"] == [32]
+    assert choose(TunedLoader(packed, "cuda", 224), 32)[2]["batch_size"] == [32]
 
 
 def test_arguments_that_cannot_be(packed: Path) -> None:

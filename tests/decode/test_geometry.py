@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from images import smooth_image
-from loaders import drain, load, world
+from loaders import check_epoch, drain, load, world
 from made_batches import make_batch
 from PIL import Image
 
@@ -136,7 +136,7 @@ AUGMENT = Augment(
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-def test_ranks_resumed_runs_subsets_and_mixtures_have_the_same_pixels(packed: Path, decoder: Backend) -> None:
+def test_ranks_and_resumed_runs_have_the_same_pixels(packed: Path, decoder: Backend) -> None:
     options: dict[str, Any] = {"augment": AUGMENT, "decoder": decoder, "drop_last": False}
     whole = dict(drain([load(packed, 8, **options)]))
     assert len(whole) == 97 and dict(drain([load(packed, 13, **options)])) == whole
@@ -151,11 +151,19 @@ def test_ranks_resumed_runs_subsets_and_mixtures_have_the_same_pixels(packed: Pa
     assert {sample for sample, _ in [*before, *rest]} == set(whole)
 
 
-def test_a_mixture_has_each_data_sets_own_draws(packed: Path) -> None:
-    options: dict[str, Any] = {"augment": AUGMENT, "steps_per_epoch": 6, "drop_last": True}
-    both = gpuload.mix([(str(packed), 0.5), (str(packed), 0.5)])
-    rows = drain([load(both, 8, **options)])
-    assert drain(world(both, 2, 4, **options)) == rows and len({pixels for _, pixels in rows}) > 40
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_a_subset_has_the_pixels_of_the_whole(packed: Path, decoder: Backend) -> None:
+    options: dict[str, Any] = {"augment": AUGMENT, "decoder": decoder, "drop_last": False}
+    whole = dict(drain([load(packed, 8, **options)]))
+    rows = check_epoch(gpuload.Dataset(packed).subset(range(0, 97, 3)), **options)
+    assert len(rows) == 33 and all(whole[sample] == pixels for sample, pixels in rows)
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_a_mixture_has_each_data_sets_own_draws(packed: Path, decoder: Backend) -> None:
+    options: dict[str, Any] = {"augment": AUGMENT, "decoder": decoder, "steps_per_epoch": 6, "drop_last": True}
+    rows = check_epoch(gpuload.mix([(str(packed), 0.5), (str(packed), 0.5)]), **options)
+    assert len({pixels for _, pixels in rows}) > 40
 
 
 def test_boxes_and_keypoints_with_mirrored_padding_are_refused(tmp_path: Path) -> None:

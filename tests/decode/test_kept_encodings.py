@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import webdataset.tariterators
 from images import encode, photo
-from loaders import load
+from loaders import check_epoch, load
 from PIL import Image, ImageOps
 
 import gpuload
@@ -107,6 +107,16 @@ def test_pixels_are_pillows(mixed: Path, decoder: str) -> None:
     assert found.keys() == expected.keys()
     for key, image in found.items():
         np.testing.assert_array_equal(image, expected[key])
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_ranks_resumed_runs_subsets_and_mixtures_have_the_same_pixels(mixed: Path, decoder: str) -> None:
+    options: dict[str, Any] = {"augment": Augment(16, dtype="uint8"), "decoder": decoder, "drop_last": False}
+    whole = dict(check_epoch(mixed, 4, **options))
+    part = gpuload.Dataset(mixed).subset(range(0, len(whole), 2))
+    assert dict(check_epoch(part, 4, **options)).items() <= whole.items()
+    both = gpuload.mix([(mixed, 1), (part, 1)])
+    assert len(check_epoch(both, 4, **{**options, "steps_per_epoch": 4})) == 16
 
 
 def test_epochs_follow_each_other_with_dali(mixed: Path) -> None:

@@ -1,16 +1,14 @@
 """Sets of other pixels than RGB, from the source to the batch: the same contract for both decoders."""
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from images import encode, photo
-from loaders import load, world
+from loaders import check_epoch, load, world
+from mode_sets import CASES, COUNT, HEIGHT, WIDTH, bands, constants, images_of, pack_sets, peak, pixels_of
 from PIL import Image
 
 import gpuload
@@ -29,93 +27,10 @@ from gpuload.transforms import (
     RandomSolarize,
 )
 
-COUNT, WIDTH, HEIGHT = 9, 24, 18
-
-
-@dataclass(frozen=True)
-class Case:
-    """give: what is packed, by number. pixels: what it is, (height, width, channels). settings: of the packer."""
-
-    give: Callable[[int], Any]
-    pixels: Callable[[int], np.ndarray]
-    settings: dict[str, Any]
-    kind: str = "image"
-
-
-def rgba(number: int) -> Image.Image:
-    image = photo(number, WIDTH, HEIGHT)
-    image.putalpha(photo(number + 50, WIDTH, HEIGHT).convert("L"))
-    return image
-
-
-def sixteen(number: int) -> np.ndarray:
-    smooth = np.asarray(photo(number, WIDTH, HEIGHT).convert("L")).astype(np.uint16)
-    return np.asarray(smooth * 250 + number)
-
-
-def bands(dtype: str) -> Callable[[int], np.ndarray]:
-    def make(number: int) -> np.ndarray:
-        random = np.random.default_rng(number)
-        channels = [Image.fromarray(random.random((4, 5)).astype(np.float32)).resize((WIDTH, HEIGHT)) for _ in range(5)]
-        values = np.stack([np.asarray(channel) for channel in channels], axis=2)
-        return np.asarray((values * (65_535 if dtype == "uint16" else 300)).astype(dtype))
-
-    return make
-
-
-def gray(number: int) -> Image.Image:
-    return photo(number, WIDTH, HEIGHT).convert("L")
-
-
-def as_pixels(make: Callable[[int], Any]) -> Callable[[int], np.ndarray]:
-    return lambda number: np.asarray(make(number)).reshape(HEIGHT, WIDTH, -1)
-
-
-CASES = {
-    "L": Case(lambda n: encode(gray(n), ("PNG", "TIFF")[n % 2]), as_pixels(gray), {"mode": "L", "keep": "tiff"}),
-    "RGBA": Case(
-        lambda n: encode(rgba(n), "PNG") if n % 2 else encode(rgba(n), "WEBP", lossless=True, exact=True),
-        as_pixels(rgba),
-        {"mode": "keep", "keep": "webp"},
-    ),
-    "I;16": Case(
-        lambda n: encode(Image.fromarray(sixteen(n)), ("PNG", "TIFF")[n % 2]),
-        as_pixels(sixteen),
-        {"mode": "keep", "keep": "tiff"},
-    ),
-    "uint16x5": Case(bands("uint16"), bands("uint16"), {"mode": "uint16x5", "encode": "raw"}, "raw"),
-    "float32x5": Case(bands("float32"), bands("float32"), {"mode": "keep", "encode": "raw"}, "raw"),
-}
-
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root, found = tmp_path_factory.mktemp("modes"), {}
-    for name, case in CASES.items():
-        samples = [{"image": case.give(n), "label": n % 2, "name": f"{n}."} for n in range(COUNT)]
-        gpuload.pack(samples, root / name, workers=1, maxcount=4, shuffle=False, progress=False, **case.settings)
-        found[name] = root / name / "train"
-    return found
-
-
-def constants(name: str) -> dict[str, Any]:
-    """Values of 0..1, or floats as they are."""
-    channels = CASES[name].pixels(0).shape[2]
-    return {"mean": (0.0,) * channels, "std": (1.0,) * channels}
-
-
-def peak(name: str) -> float:
-    return {"uint8": 255, "uint16": 65_535, "float32": 1}[CASES[name].pixels(0).dtype.name]
-
-
-def images_of(folder: Any, augment: Augment, decoder: str, **options: Any) -> np.ndarray:
-    """(N, C, height, width), float32, by the number of the sample."""
-    options = {"fields": ("image", "index"), "shuffle": False, "drop_last": False, **options}
-    rows = {}
-    with load(folder, 4, augment=augment, decoder=decoder, **options) as loader:
-        for images, index, *_ in loader:
-            rows.update(zip(index.tolist(), images.float().numpy(), strict=True))
-    return np.stack([rows[number] for number in sorted(rows)])
+    return pack_sets(tmp_path_factory.mktemp("modes"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,7 +49,7 @@ def test_the_manifest_tells_the_mode_and_verify_agrees(sets: dict[str, Path], na
 @pytest.mark.parametrize("decoder", ["native", "dali", "both"])
 @pytest.mark.parametrize("name", CASES)
 def test_pixels_come_out_as_they_were_packed(sets: dict[str, Path], name: str, decoder: str) -> None:
-    expected = np.stack([CASES[name].pixels(n) for n in range(COUNT)]).transpose(0, 3, 1, 2)
+    expected = pixels_of(name)
     augment = Augment((HEIGHT, WIDTH), crop="none", **constants(name))
     found = images_of(sets[name], augment, decoder)
     assert found.shape == expected.shape
@@ -207,13 +122,15 @@ def test_a_damaged_image_is_marked_whatever_its_mode(
     np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
 
 
-def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path]) -> None:
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_subsets_and_mixtures_keep_the_mode(sets: dict[str, Path], decoder: str) -> None:
     augment = Augment((HEIGHT, WIDTH), crop="none", **constants("float32x5"))
     part = gpuload.Dataset(sets["float32x5"]).subset([2, 7])
-    found = images_of(part, augment, "native")
+    found = images_of(part, augment, decoder)
     np.testing.assert_array_equal(found, np.stack([bands("float32")(n) for n in (2, 7)]).transpose(0, 3, 1, 2))
     both = gpuload.mix([(sets["float32x5"], 1), (sets["float32x5"], 1)])
-    assert next(iter(load(both, augment=augment, fields=("image",))))[0].shape == (8, 5, HEIGHT, WIDTH)
+    rows = check_epoch(both, 4, augment=augment, decoder=decoder, steps_per_epoch=4)
+    assert {len(pixels) for _, pixels in rows} == {4 * 5 * HEIGHT * WIDTH}
     with pytest.raises(gpuload.ArgumentError, match="mode"):
         load(gpuload.mix([(sets["float32x5"], 1), (sets["uint16x5"], 1)]), augment=augment)
 
@@ -230,21 +147,6 @@ def test_transforms_of_each_channel_and_erasing_work_on_gray_and_rgba(sets: dict
         np.testing.assert_allclose(found, images_of(sets[name], augment, "dali"), atol=0.03)
     levels = images_of(sets["I;16"], Augment(12, **constants("I;16"), transforms=[RandomErasing(p=1)]), "native")
     assert (levels == 0).any()
-
-
-@pytest.mark.parametrize("name", ["L", "RGBA"])
-def test_padding_and_warps_are_those_of_rgb_in_each_channel(sets: dict[str, Path], name: str) -> None:
-    """Turned by 180 degrees and padded: what comes out can be told from the pixels that were packed."""
-    options: dict[str, Any] = {"dtype": "uint8", "flip": 0, **constants(name)}
-    pixels = np.stack([CASES[name].pixels(number) for number in range(COUNT)]).transpose(0, 3, 1, 2)
-    half_turn = RandomRotation((180, 180), fill=9)
-    turned = Augment((HEIGHT, WIDTH), crop="none", transforms=[half_turn], **options)
-    padded = Augment((HEIGHT + 4, WIDTH), crop=gpuload.RandomCrop((0, 2), fill=7), **options)
-    for decoder in ("native", "dali", "both"):
-        np.testing.assert_array_equal(images_of(sets[name], turned, decoder), pixels[:, :, ::-1, ::-1])
-        found = images_of(sets[name], padded, decoder)
-        np.testing.assert_array_equal(found[:, :, 2:-2], pixels)
-        assert (found[:, :, :2] == 7).all() and (found[:, :, -2:] == 7).all()
 
 
 def test_mixing_images_of_a_batch_works_on_any_channels(sets: dict[str, Path]) -> None:
@@ -311,14 +213,7 @@ def test_rgb_becomes_gray_and_gray_rgb(packed: Path, sets: dict[str, Path], deco
             r"RandomErasing\(value='random'\)",
         ),
         ("L", {"transforms": [RandomRotation(9, fill=(1, 2, 3))], "dtype": "uint8"}, "RandomRotation.*is for RGB"),
-        (
-            "I;16",
-            {"transforms": [RandomRotation(9)], "mean": (0,), "std": (1,)},
-            "RandomRotation: .*channels of 8 bits",
-        ),
-        ("L", {"crop": gpuload.RandomCrop(2, padding_mode="edge")}, r"RandomCrop\(padding_mode='edge'\): is for RGB"),
         ("L", {"crop": gpuload.RandomCrop(2, fill=(1, 2, 3))}, r"RandomCrop\(fill=\(1, 2, 3\)\): is for RGB"),
-        ("L", {"function": lambda sample, rng: sample["image"]}, r"Augment\(function\): functions get RGB, and the im"),
         (
             "RGBA",
             {"mode": "RGB"},

@@ -5,13 +5,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import bench
+import numpy as np
 import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
-from benchmark.features import FEATURES, names_of, open_dataloader, open_gpuload, ratios
+from benchmark.examine import describe
+from benchmark.feature_data import prepare
+from benchmark.feature_figures import ratios
+from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
 from benchmark.process import First, Round
 from benchmark.work import Work
 
@@ -70,42 +75,73 @@ def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """gpuload with a feature against gpuload without it, in turns; and a DataLoader."""
+    """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""
     figures = tmp_path / "figures.json"
-    options = ["--with", "function", "--rounds", "2", "--images", "512", "--batch-size", "32", "--size", "32"]
-    assert bench.main([str(packed / "train"), *options, "--threads", "1", "--json", str(figures)]) == 0
+    options = ["--rounds", "2", "--images", "256", "--batch-size", "16", "--size", "32", "--threads", "1"]
+    options += ["--json", str(figures), "--cache", str(tmp_path / "cache")]
+    assert bench.main([str(packed / "train"), "--with", "captions", *options]) == 0
     said = capsys.readouterr().out
     record = json.loads(figures.read_text())
-    assert [(row["feature"], row["loader"]) for row in record["features"]] == [
-        ("function", "gpuload"),
-        ("function", "torch"),
-    ]
+    assert record["complete"] and record["left_out"] == {}
+    names = [(row["feature"], row["loader"]) for row in record["features"]]
+    assert names == [("captions", "gpuload"), ("captions", "torch")]
     for row in record["features"]:
-        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["loader"] in said
-    assert [row["name"] for row in record["loaders"]] == ["gpuload", "gpuload+function", "torch", "torch+function"]
+        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["feature"] in said
+        assert len(row["rounds"]) == 2 and row["cpu_us"] > 0
+    assert (tmp_path / "cache" / "texts" / "set" / "train" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_every_feature_loads(packed: Path, name: str) -> None:
-    work = Work(packed / "train", 16, 32, 1, 64)
-    for opens, there in ((open_gpuload, True), (open_dataloader, FEATURES[name].dataloader is not None)):
-        if there:
-            with opens(work, name) as loader:
-                images, labels = next(iter(loader))
-                assert images.shape == (16, 3, 32, 32) and len(labels) == 16
+def test_every_feature_loads(packed: Path, prepared: Work, name: str, transforms: ModuleType) -> None:
+    """With its counterpart, and with what both are compared with."""
+    for without, own in names_of(name):
+        for contender in (without, own):
+            loader_name, plus, variant = contender.partition("+")
+            if not plus:
+                continue
+            opens = {"gpuload": open_gpuload, "torch": open_dataloader}[loader_name]
+            with opens(prepared, variant) as loader:
+                batch = next(iter(loader))
+                assert describe(batch, CONTENDERS[contender], prepared)["dtype"] == "float32"
                 del loader
 
 
+@pytest.fixture(scope="module")
+def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
+    work = Work(packed / "val", 16, 32, 1, 64, cache=tmp_path_factory.mktemp("cache"))
+    for data in {variant.data for variant in VARIANTS.values()} - {""}:
+        (work.cache / data).mkdir()
+        prepare(work, work.cache / data, data)
+    return work
+
+
 def test_ratios_are_taken_round_by_round() -> None:
-    rates = {"gpuload": [100.0, 50.0, 80.0], "gpuload+balance": [90.0, 49.0, 40.0], "torch": [10.0, 10.0, 10.0]}
-    (row,) = ratios(["balance"], rates)
-    assert (row["loader"], row["ratio"], row["ratio_min"], row["ratio_max"]) == ("gpuload", 0.9, 0.5, 0.98)
-    assert names_of(["balance", "function-processes"])[:4] == [
-        "gpuload",
-        "gpuload+balance",
-        "gpuload+function-processes",
-        "torch",
-    ]
+    def rounds(*rates: float) -> list[Round]:
+        return [Round(100, 100 / rate, 0.01 * rate, 10**6) for rate in rates]
+
+    turns = {"gpuload": rounds(100, 50, 80), "gpuload+balance": rounds(90, 49, 40), "torch": rounds(10, 10, 10)}
+    (row,) = ratios("balance", turns)
+    assert (row["loader"], row["ratio"], row["ratio_min"]) == ("gpuload", pytest.approx(0.9), pytest.approx(0.5))
+    assert row["more_cpu_us"] == pytest.approx(1e6 / 100 * 0.01 * -10)
+    assert names_of("balance") == [("gpuload", "gpuload+balance"), ("torch", "torch+balance")]
+    assert names_of("function-processes") == [("gpuload", "gpuload+function-processes")]
+    assert names_of("buckets")[0] == ("gpuload+stretched", "gpuload+buckets")
+
+
+def test_raw_images_of_a_feature(tmp_path: Path, capsys: pytest.CaptureFixture[str], transforms: ModuleType) -> None:
+    """Padding is measured on small raw images; features whose DataLoader needs JPEGs leave that out."""
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 20, 20, 3), dtype=np.uint8)
+    gpuload.pack(
+        [{"image": one, "label": n % 3} for n, one in enumerate(pixels)], tmp_path, workers=1, encode="raw", maxcount=64
+    )
+    work = Work(tmp_path / "train", 16, 16, 1, 64, raw=True)
+    for name in ("unscaled", "padding-symmetric"):
+        for opens in (open_gpuload, open_dataloader):
+            with opens(work, name) as loader:
+                assert next(iter(loader))[0].shape == (16, 3, 16, 16)
+                del loader
+    assert why_not(CONTENDERS["torch+padding-symmetric"], raw=True) is None
+    assert why_not(CONTENDERS["torch+function"], raw=True) == "it does not load sets of raw pixels"
 
 
 def test_with_and_other_modes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:

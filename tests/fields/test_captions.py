@@ -107,8 +107,20 @@ def test_ranks_batches_resume_and_decoder_change_nothing(packed: Path) -> None:
 
 def test_in_a_mixture_and_where_a_sample_comes_again(packed: Path) -> None:
     spec = Captions("captions")
-    mixed = load(gpuload.mix([(packed, 0.5), (packed, 0.5)]), spec, steps_per_epoch=20)
-    assert all(text in texts_of(index) for index, text in drawn(mixed))
+    both = gpuload.mix([(packed, 0.5), (packed, 0.5)])
+    expected = drawn(load(both, spec, steps_per_epoch=20))
+    assert all(text in texts_of(index) for index, text in expected)
+    for decoder in ("native", "dali", "both"):
+        first = load(both, spec, steps_per_epoch=20, decoder=decoder)
+        for _ in zip(range(3), first, strict=False):
+            state = first.state_dict()
+        resumed = [
+            load(both, spec, batch_size=4, steps_per_epoch=20, decoder=decoder, rank=rank, world_size=2)
+            for rank in range(2)
+        ]
+        for loader in resumed:
+            loader.load_state_dict(state)
+        assert Counter(pair for loader in resumed for pair in drawn(loader)) == Counter(expected[24:])
     often = drawn(load(packed, spec, weights=np.arange(COUNT) == 3))
     assert {text for _, text in often} == set(texts_of(3))  # not the same one forty times
 

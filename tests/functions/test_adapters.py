@@ -103,6 +103,27 @@ def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
         of_one(painted, augment, 1, ("image", "keypoints"))
 
 
+def test_albumentations_boxes_and_points_need_their_params(painted: Path) -> None:
+    """Without them, or with others, Albumentations returns other units, and no error."""
+    right, names = (A.BboxParams("pascal_voc", label_fields=[name]) for name in ("classes", "names"))
+    cases: list[tuple[Any, Any, str]] = [
+        (A.HorizontalFlip(p=1), FIELDS[2], r"its bbox_params are missing: expected A.Compose\(\[...\], bbox_params"),
+        (A.Compose([A.HorizontalFlip(p=1)]), FIELDS[2], "its bbox_params are missing"),
+        (
+            A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco", label_fields=["classes"])),
+            FIELDS[2],
+            r"its bbox_params are format='coco', label_fields=\['classes'\]: expected .*'pascal_voc'",
+        ),
+        (A.Compose([A.HorizontalFlip()], bbox_params=names), FIELDS[2], r"label_fields=\['names'\]: expected"),
+        (A.Compose([A.HorizontalFlip()], bbox_params=right), "keypoints", "its keypoint_params are missing: expected"),
+        (A.Compose([A.HorizontalFlip()], keypoint_params=A.KeypointParams("yx")), "keypoints", "are format='yx'"),
+    ]
+    for transform, field, message in cases:
+        with pytest.raises(FunctionError, match=message):
+            of_one(painted, Augment(24, function=transform), 1, ("image", field))
+    assert of_one(painted, Augment(24, function=A.Compose([A.HorizontalFlip(p=1)], bbox_params=right)), 1)
+
+
 def test_arguments_and_pickles(transforms: ModuleType) -> None:
     with pytest.raises(ArgumentError, match=r"Albumentations\(int\): expected a transform of Albumentations 2"):
         Albumentations(3)

@@ -1,6 +1,8 @@
 """A function of the user's for each sample: where it is called, with what, and that nothing but the sample decides."""
 
+import dataclasses
 import math
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
-from loaders import drain, load, world
+from loaders import check_epoch, drain, load, world
 from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from sample_functions import refuse_seven, speckle, swap_sides, turn
 
@@ -158,10 +160,11 @@ def test_a_subset_a_mixture_and_repeats(packed: Path, decoder: str) -> None:
     with load(whole.subset(range(0, 97, 3)), **options) as loader:
         some = drain([loader])
     assert len(some) == 33 and all(len(pixels) == 3 * 12 * 12 for _, pixels in some)
-    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), **options) as loader:  # type: ignore[arg-type]
-        mixed = [drain([loader]) for _ in range(2)]
-    with load(gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)]), 3, **options) as loader:  # type: ignore[arg-type]
-        assert [drain([loader]) for _ in range(2)] == mixed
+    assert dict(some).items() <= expected.items()
+    mixed: Any = gpuload.mix([(whole, 1), (whole.subset(range(10)), 1)])
+    check_epoch(mixed, **{**options, "steps_per_epoch": 5})
+    with load(mixed, **options) as one, load(mixed, 3, **options) as other:
+        assert [drain([one]) for _ in range(2)] == [drain([other]) for _ in range(2)]
     weights = np.ones(97)
     weights[5] = 200
     with load(packed, weights=weights, **options) as loader:
@@ -248,10 +251,11 @@ def failing(message: str, at: str = "after_crop", **returned: Any) -> Any:
     ("returned", "at", "message"),
     [
         failing(r"returned None: expected the image as a NumPy array, or a dict", it=None),
+        failing(r"returned an object of type torch.Tensor: expected the image as a NumPy", it=torch.zeros(12, 12, 3)),
         failing(r"an image of float64: expected uint8, 0..255. Leave conversion", it=np.zeros((12, 12, 3))),
-        failing(r"an image of shape \(3, 12, 12\): expected \(height, width, 3\)", it=np.zeros((3, 12, 12), np.uint8)),
+        failing(r"an image of shape \(3, 12, 12\): expected \(height, width, 3\), with the channels last", it=np.zeros((3, 12, 12), np.uint8)),
         failing(r"an image of 11×12 pixels .*: expected 12×12, .*before_crop", it=np.zeros((11, 12, 3), np.uint8)),
-        failing(r"returned \[1\] as 'image': expected a NumPy array", image=[1]),
+        failing(r"returned an object of type list as 'image': expected a NumPy array", image=[1]),
         failing(r"returned an entry 'bboxes': the entries are 'image', 'boxes', 'mask', 'keypoints'", bboxes=1),
         failing(r"returned 2 'boxes' and 1 'boxes_class': expected one for each", boxes=np.eye(2, 4).cumsum(1), boxes_class=[1]),
         failing(r"'boxes' of shape \(1, 5\): expected \(M, 4\)", boxes=np.ones((1, 5)), boxes_class=[1]),
@@ -276,6 +280,54 @@ def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, m
         ),
     ):
         list(loader)
+
+
+def test_what_is_done_to_the_sample_itself(painted: Path) -> None:
+    """Its arrays may be changed, and entries replaced; an entry that is removed has to be returned."""
+
+    def change(sample: Any, rng: np.random.Generator) -> Any:
+        sample["image"] //= 2
+        sample["boxes"], sample["boxes_class"] = sample["boxes"][:1], sample["boxes_class"][:1]
+        return sample["image"]
+
+    def remove(sample: Any, rng: np.random.Generator) -> Any:
+        del sample["boxes"]
+        return sample["image"]
+
+    options: dict[str, Any] = {"fields": ("image", FIELDS[2]), "shuffle": False}
+    plainly = Augment(40, dtype="uint8", crop="none")
+    with load(painted, 3, augment=plainly, **options) as loader:
+        expected = [(images // 2, boxes.boxes[:, :1]) for images, boxes in loader]
+    with load(painted, 3, augment=dataclasses.replace(plainly, function=change), **options) as loader:
+        for (images, boxes), (half, first) in zip(loader, expected, strict=True):
+            assert torch.equal(images, half) and torch.equal(boxes.boxes, first)
+    with (
+        load(painted, 3, augment=dataclasses.replace(plainly, function=remove), **options) as loader,
+        pytest.raises(FunctionError, match=r"remove removed 'boxes' from the sample and did not return it: return it"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("name", ["np.random", "random", "torch"])
+def test_global_generators_are_told_of(packed: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads, once a process. Functions that draw from rng are not blamed, as all other tests here show."""
+    draws: dict[str, Callable[[], float]] = {
+        "np.random": lambda: float(np.random.rand()),  # noqa: NPY002 - the one that such functions use
+        "random": random.random,
+        "torch": lambda: float(torch.rand(1)),
+    }
+
+    def fade(sample: Any, rng: np.random.Generator) -> Any:
+        return (sample["image"] * draws[name]()).astype(np.uint8)
+
+    monkeypatch.setattr("gpuload.functions.callers._TOLD", set())
+    with load(packed, augment=Augment(12, function=fade)) as loader:
+        message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use func"
+        with pytest.warns(UserWarning, match=message) as told:
+            list(loader)
+    assert len(told) == 1
+    with load(packed, augment=Augment(12, function=fade)) as loader:
+        list(loader)  # warnings are errors here
 
 
 def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from loaders import drain, load
-from sample_functions import NotThere, end_at_seven, raise_own, refuse_seven, speckle, swap_sides, turn
+from sample_functions import (
+    NotThere,
+    end_at_seven,
+    raise_own,
+    refuse_seven,
+    speckle,
+    speckle_by_global_draws,
+    swap_sides,
+    turn,
+)
 
 from gpuload import ArgumentError, Augment, FunctionError
+from gpuload.functions.global_draws import seed_global
 from gpuload.functions.memory import SharedMemory
 
 STOPPED = Path(__file__).parent / "stopped.py"
@@ -32,6 +44,22 @@ def test_results_are_those_of_threads(packed: Path, augments: Any) -> None:
             epochs.append([image for (images,) in loader for image in images])
             assert loader.metrics().function_s > 0
     assert all(str(one) == str(other) for one, other in zip(*epochs, strict=True))
+
+
+def test_global_generators_are_seeded_for_each_sample_there(packed: Path) -> None:
+    augment = Augment(12, dtype="uint8", function=speckle_by_global_draws)
+    with load(packed, 8, augment=augment, function_processes=2) as loader:
+        epochs = [dict(drain([loader])) for _ in range(2)]
+    with load(packed, 5, augment=augment, function_processes=1, drop_last=False) as loader:
+        again = dict(drain([loader]))
+    assert all(again[sample] == pixels for sample, pixels in epochs[0].items())
+    assert all(epochs[1][sample] != pixels for sample, pixels in epochs[0].items() if sample in epochs[1])
+    before, drawn = torch.get_rng_state(), []
+    for key in ((1, 2), (3, 4), (1, 2)):
+        seed_global(key)
+        drawn.append((float(torch.rand(1)), random.random()))
+    torch.set_rng_state(before)
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_what_is_raised_there(packed: Path) -> None:

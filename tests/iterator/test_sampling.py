@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import drain, load, world
+from loaders import check_epoch, drain, load, world
 
 import gpuload
 from gpuload import transforms
@@ -142,6 +142,27 @@ def test_a_stratified_mixture_holds_the_shares_in_every_batch(packed: Path) -> N
     rows = drain([load(mixture, 8, steps_per_epoch=30)])
     assert drain(world(mixture, 2, 4, steps_per_epoch=30)) == rows
     assert sorted(sample for sample, _ in rows[:160] if sample < 40)[::3] == sorted(range(40))
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_a_stratified_mixture_depends_on_neither_ranks_nor_a_resume(packed: Path, decoder: str) -> None:
+    whole = gpuload.Dataset(packed)
+    parts = [(whole.subset(range(40)), 3), (whole.subset(range(40, 97)), 1)]
+    rows = check_epoch(gpuload.mix(parts, batches="stratified"), decoder=decoder, steps_per_epoch=5)
+    firsts = [sample < 40 for sample, _ in rows]
+    assert [sum(firsts[begin : begin + 8]) for begin in range(0, 40, 8)] == [6] * 5
+
+
+@pytest.mark.parametrize("way", [{"balance": "label"}, {"weights": WEIGHTS}])
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_subsets_and_mixtures_with_weights_depend_on_neither(packed: Path, way: dict[str, Any], decoder: str) -> None:
+    whole = gpuload.Dataset(packed)
+    options: dict[str, Any] = {"decoder": decoder, "steps_per_epoch": 4}
+    part = whole.subset(range(0, 97, 2))
+    own = {"weights": WEIGHTS[::2]} if "weights" in way else way
+    assert {sample % 2 for sample, _ in check_epoch(part, **own, **options)} == {0}
+    halves = gpuload.mix([(whole.subset(range(40)), 1), (whole.subset(range(40, 97)), 1)])
+    assert len(check_epoch(halves, **way, **options)) == 32
 
 
 def test_a_state_belongs_to_its_weights(packed: Path) -> None:

@@ -152,12 +152,10 @@ def _import(contender: Contender) -> None:
     """Imports what any user of the loader imports, before the first batch is timed."""
     import torch  # noqa: F401
 
-    if contender.distribution == "mosaicml-streaming":
+    if contender.distribution == "mosaicml-streaming" or contender.package == "torchvision":
         try:
             import torchvision  # noqa: F401
-        except (
-            RuntimeError
-        ):  # PyPI's CUDA build beside a CPU build of torch; streaming imports it, but uses none of its operators
+        except RuntimeError:  # PyPI's CUDA build beside a CPU build of torch; none of its operators is used
             import torchvision_anywhere  # noqa: F401
     if contender.package:
         importlib.import_module(contender.package)

@@ -2,10 +2,11 @@
 
 import importlib.util
 from functools import partial
+from pathlib import Path
 
 from benchmark import features, reading
 from benchmark.peers import dali, dataloader, ffcv, litdata, mosaic, own, spdl, webdataset
-from benchmark.work import Contender
+from benchmark.work import Contender, Work
 
 _ALL = [
     Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, package="torch"),
@@ -75,15 +76,25 @@ _READING = [
 ]
 
 
+def _prepare(work: Work, folder: Path, data: str) -> None:
+    from benchmark.feature_data import prepare
+
+    prepare(work, folder, data)
+
+
 _FEATURES = [
     Contender(
         name,
         what,
         opens,
-        package="simplejpeg" if name.startswith("gpuload") else "torch",
-        raw=name.startswith("gpuload"),
+        package="simplejpeg" if name.startswith("gpuload") else variant.package,
+        raw=name.startswith("gpuload") or variant.raw,
+        prepare=partial(_prepare, data=variant.data) if variant.data else None,
+        data=variant.data or None,
+        channels=variant.channels,
+        one_size=variant.one_size,
     )
-    for name, (what, opens) in features.opened().items()
+    for name, what, opens, variant in features.opened()
 ]
 
 

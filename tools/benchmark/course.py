@@ -80,6 +80,18 @@ class Course:
         for name in names:
             self.results[name] = Result({})
 
+    def prepare(self) -> None:
+        """Makes the data of those that were accepted, where it does not exist."""
+        for name in list(self.results):
+            if CONTENDERS[name].prepare is None or CONTENDERS[name].folder(self._work).exists():
+                continue
+            show(f"preparing {name}")
+            try:
+                with self._start(name) as process:
+                    process.prepare()
+            except ContenderError as error:
+                self.leave_out(name, str(error).removeprefix(f"{name}: "))
+
     def run_warm(self, rounds: int, ceiling: Ceiling | None) -> None:
         """Rounds in turn, with everything in the page cache and one open loader per contender."""
         for name in self.results:

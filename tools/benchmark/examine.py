@@ -36,7 +36,8 @@ def describe(batch: tuple[Any, Any], contender: Contender, work: Work) -> dict[s
         if any(bytes(sample[:2]) != b"\xff\xd8" for sample in samples):
             raise ValueError("a sample of its first batch is not a JPEG")
         return {"shape": (len(images),), "dtype": "encoded"}
-    expected, dtype = (work.batch_size, 3, work.size, work.size), f"torch.{work.dtype}"
+    sides = (work.size, work.size) if contender.one_size else tuple(images.shape[2:])
+    expected, dtype = (work.batch_size, contender.channels, *sides), f"torch.{work.dtype}"
     if tuple(images.shape) != expected or str(images.dtype) != dtype or images.device.type != contender.device:
         raise ValueError(
             f"its batches are {tuple(images.shape)}, {images.dtype} on {images.device}; "

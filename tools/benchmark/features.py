@@ -1,33 +1,48 @@
 """The features that `tools/bench.py --with` can switch on. A new one is an entry in `FEATURES`.
 
-Each is measured as two loaders that take turns, gpuload with it and without it; where a DataLoader has a counterpart,
-as two more.
+Each is measured as two loaders that take turns, gpuload with it and the same loader without it; where a DataLoader has
+a counterpart, as two more. Nothing here imports torch or gpuload at its top: a peer's process, which may lack them, has
+this list, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmark.work import Batches, Work
 
+_HALF = {"mean": (0.5,), "std": (0.5,)}
+
 
 @dataclass(frozen=True)
-class Feature:
-    """What is switched on.
+class Variant:
+    """A loader with a feature, or one that it is compared with.
 
-    what: in words. loader, augment: arguments of `DaliIterator` and of `Augment` beside the usual ones. dataloader:
-    gives a DataLoader over Pillow that does the same; None: there is none that is simple.
+    what: in words. arguments: of `DaliIterator`; those under "augment" are of `Augment`, both beside the usual ones,
+    and "data" is in place of the folder. dataloader: gives a DataLoader that does the same; None: there is none that is
+    simple. without: the variant that it is compared with; "": the usual loader. data: the set that is made for it, in
+    `benchmark.feature_data`; "": the one that is measured. raw: whether the DataLoader loads raw pixels. package: that
+    the DataLoader needs. channels, one_size: of its batches, as of a `Contender`.
     """
 
     what: str
-    loader: Mapping[str, Any] = field(default_factory=dict)
-    augment: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Callable[[Work], Mapping[str, Any]] = lambda work: {}
     dataloader: Callable[[Work], Batches] | None = None
+    without: str = ""
+    data: str = ""
+    raw: bool = False
+    package: str = "torch"
+    channels: int = 3
+    one_size: bool = True
+
+    def folder(self, work: Work) -> Path:
+        """Of its set."""
+        return work.cache / self.data / "set" / "train" if self.data else work.folder
 
 
 def fade(sample: Any, rng: np.random.Generator) -> Any:
@@ -36,138 +51,217 @@ def fade(sample: Any, rng: np.random.Generator) -> Any:
     return np.clip(np.arange(256) * factor, 0, 255).astype(np.uint8)[sample["image"]]
 
 
-def _fade_pillow(work: Work) -> Batches:
-    from PIL import Image
-
-    loader = _pillow(work)
-    dataset: Any = loader.dataset
-    crop, rng = dataset._transform, np.random.default_rng()
-    dataset._transform = lambda image: Image.fromarray(fade({"image": np.asarray(crop(image))}, rng))
-    return loader  # type: ignore[no-any-return]
+def _augment(**arguments: Any) -> Callable[[Work], Mapping[str, Any]]:
+    return lambda work: {"augment": arguments}
 
 
-def _balance_pillow(work: Work) -> Batches:
-    import torch
+def _torchs(name: str, *arguments: Any) -> Callable[[Work], Batches]:
+    """A DataLoader of `benchmark.feature_dataloaders`."""
 
-    loader = _pillow(work)
-    labels = loader.dataset._labels
-    weights = (1 / np.bincount(labels).clip(1))[labels]
-    return torch.utils.data.DataLoader(
-        loader.dataset,
-        work.batch_size,
-        sampler=torch.utils.data.WeightedRandomSampler(weights.tolist(), len(labels)),
-        drop_last=True,
-        num_workers=work.threads,
-        persistent_workers=True,
-    )
+    def make(work: Work) -> Batches:
+        from benchmark import feature_dataloaders
+
+        found: Batches = getattr(feature_dataloaders, name)(work, *arguments)
+        return found
+
+    return make
 
 
-def _pillow(work: Work) -> Any:
-    import pillow_loader
+def _warped(name: str, *arguments: Any) -> Callable[[Work], Mapping[str, Any]]:
+    def make(work: Work) -> Mapping[str, Any]:
+        from gpuload import transforms
 
-    return pillow_loader.train_loader(work.folder, work.batch_size, size=work.size, workers=work.threads)
+        return {"augment": {"transforms": [getattr(transforms, name)(*arguments)]}}
+
+    return make
 
 
-FEATURES = {
-    "function": Feature(
-        "a NumPy function of each sample, in threads", augment={"function": fade}, dataloader=_fade_pillow
+def _padded(mode: str) -> Callable[[Work], Mapping[str, Any]]:
+    def make(work: Work) -> Mapping[str, Any]:
+        from gpuload import RandomCrop
+
+        return {"augment": {"crop": RandomCrop(4, pad_if_needed=True, padding_mode=mode), "flip": 0.5}}  # type: ignore[arg-type]
+
+    return make
+
+
+def _chain(work: Work) -> Mapping[str, Any]:
+    from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
+
+    affine = RandomAffine(0, (0.1, 0.1), (0.9, 1.1), interpolation="bilinear")
+    return {"augment": {"transforms": [RandomRotation(15, "bilinear"), affine, RandomPerspective(p=1.0)]}}
+
+
+def bucket_sizes(work: Work) -> Any:
+    """Of about as many pixels as the usual size."""
+    from gpuload import Buckets
+
+    return Buckets(area=work.size**2, step=max(8, work.size // 16))
+
+
+def _bucketed(work: Work) -> Mapping[str, Any]:
+    return {"augment": {"size": None, "crop": "cover"}, "buckets": bucket_sizes(work)}
+
+
+def _captioned(tokens: bool) -> Callable[[Work], Mapping[str, Any]]:
+    def make(work: Work) -> Mapping[str, Any]:
+        from benchmark.feature_data import tokenizer
+        from gpuload import Captions
+
+        more: dict[str, Any] = {"tokenizer": tokenizer(VARIANTS["captions"].folder(work))} if tokens else {}
+        return {"fields": ("image", Captions("captions", dropout=0.1, **more))}
+
+    return make
+
+
+def _mixed(batches: str) -> Callable[[Work], Mapping[str, Any]]:
+    def make(work: Work) -> Mapping[str, Any]:
+        import gpuload
+
+        dataset = gpuload.Dataset(work.folder)
+        third = len(dataset) // 3
+        parts = [(dataset.subset(range(third)), 3.0), (dataset.subset(range(third, len(dataset))), 1.0)]
+        steps = max(1, len(dataset) // work.batch_size)
+        return {"data": gpuload.mix(parts, batches=batches), "steps_per_epoch": steps}  # type: ignore[arg-type]
+
+    return make
+
+
+# What some features are compared with.
+BASES = {
+    "unscaled": Variant(
+        "crops that are not scaled", _augment(crop="pad_or_crop", flip=0.5), _torchs("unscaled"), raw=True
     ),
-    "function-processes": Feature(
-        "the same in two processes", loader={"function_processes": 2}, augment={"function": fade}
+    "stretched": Variant("whole images, stretched", _augment(crop="none"), _torchs("stretched")),
+    "texts": Variant(
+        "with all captions", lambda work: {"fields": ("image", "captions")}, _torchs("texts"), data="texts"
     ),
-    "function-before": Feature(
-        "the same on the whole image, before the crop", augment={"function": fade, "function_at": "before_crop"}
-    ),
-    "balance": Feature(
-        "balance='label'; a WeightedRandomSampler", loader={"balance": "label"}, dataloader=_balance_pillow
+    "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
+    "gray-png": Variant(
+        "gray PNGs of 8 bits", _augment(**_HALF), _torchs("of_mode", "L", "gray-png"), data="gray-png", channels=1
     ),
 }
+FEATURES = {
+    "function": Variant(
+        "a NumPy function of each sample, in threads", _augment(function=fade), _torchs("with_function")
+    ),
+    "function-processes": Variant(
+        "the same in two processes", lambda work: {"augment": {"function": fade}, "function_processes": 2}
+    ),
+    "function-before": Variant(
+        "the same on the whole image, before the crop", _augment(function=fade, function_at="before_crop")
+    ),
+    "balance": Variant(
+        "balance='label'; a WeightedRandomSampler", lambda work: {"balance": "label"}, _torchs("balanced")
+    ),
+    **{
+        f"padding-{mode}": Variant(
+            f"RandomCrop(padding=4, padding_mode={mode!r})",
+            _padded(mode),
+            _torchs("padded", mode),
+            "unscaled",
+            raw=True,
+            package="torchvision",
+        )
+        for mode in ("constant", "edge", "reflect", "symmetric")
+    },
+    "rotation-nearest": Variant(
+        "RandomRotation(15)",
+        _warped("RandomRotation", 15),
+        _torchs("warped", ("RandomRotation", 15)),
+        package="torchvision",
+    ),
+    "rotation": Variant(
+        "RandomRotation(15, 'bilinear')",
+        _warped("RandomRotation", 15, "bilinear"),
+        _torchs("warped", ("RandomRotation", 15, "bilinear")),
+        package="torchvision",
+    ),
+    "affine": Variant(
+        "RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5, 'bilinear')",
+        _warped("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear"),
+        _torchs("warped", ("RandomAffine", 10, (0.1, 0.1), (0.9, 1.1), 5, "bilinear")),
+        package="torchvision",
+    ),
+    "perspective": Variant(
+        "RandomPerspective(p=1)",
+        _warped("RandomPerspective", 0.5, 1.0),
+        _torchs("warped", ("RandomPerspective", 0.5, 1.0)),
+        package="torchvision",
+    ),
+    "warps": Variant(
+        "rotation, affine and perspective, bilinear",
+        _chain,
+        _torchs(
+            "warped",
+            ("RandomRotation", 15, "bilinear"),
+            ("RandomAffine", 0, (0.1, 0.1), (0.9, 1.1), None, "bilinear"),
+            ("RandomPerspective", 0.5, 1.0),
+        ),
+        package="torchvision",
+    ),
+    "buckets": Variant("batches of one of several sizes", _bucketed, _torchs("bucketed"), "stretched", one_size=False),
+    "captions": Variant(
+        "one of five captions, and dropout", _captioned(False), _torchs("captioned", False), "texts", "texts"
+    ),
+    "tokens": Variant(
+        "the same, tokenized (WordPiece, 77 tokens)",
+        _captioned(True),
+        _torchs("captioned", True),
+        "texts",
+        "texts",
+        package="tokenizers",
+    ),
+    "gray": Variant("mode='L' out of RGB", _augment(mode="L", **_HALF), _torchs("of_mode", "L"), channels=1),
+    "16-bit": Variant(
+        "gray PNGs of 16 bits",
+        _augment(**_HALF),
+        _torchs("of_mode", "I;16", "16-bit-png"),
+        "gray-png",
+        "16-bit-png",
+        channels=1,
+    ),
+    "stratified": Variant(
+        "the shares of two sets in each batch", _mixed("stratified"), _torchs("stratified"), "mixture"
+    ),
+}
+VARIANTS = {**BASES, **FEATURES}
 
 
 @contextmanager
-def open_gpuload(work: Work, feature: str) -> Iterator[Batches]:
+def open_gpuload(work: Work, name: str) -> Iterator[Batches]:
     """gpuload with a feature."""
     import gpuload
 
-    found = FEATURES[feature]
-    augment = gpuload.Augment(work.size, dtype=work.dtype, **found.augment)
-    with gpuload.DaliIterator(
-        work.folder, work.batch_size, augment=augment, device="cpu", num_threads=work.threads, **found.loader
-    ) as loader:
+    variant = VARIANTS[name]
+    arguments = dict(variant.arguments(work))
+    augment = gpuload.Augment(**{"size": work.size, "dtype": work.dtype, **arguments.pop("augment", {})})
+    data, usual = arguments.pop("data", variant.folder(work)), {"device": "cpu", "num_threads": work.threads}
+    with gpuload.DaliIterator(data, work.batch_size, augment=augment, **{**usual, **arguments}) as loader:
         yield loader
 
 
 @contextmanager
-def open_dataloader(work: Work, feature: str) -> Iterator[Batches]:
+def open_dataloader(work: Work, name: str) -> Iterator[Batches]:
     """A DataLoader that does the same."""
-    make = FEATURES[feature].dataloader
+    make = VARIANTS[name].dataloader
     assert make is not None
     loader = make(work)
     yield loader
     del loader
 
 
-def opened() -> dict[str, tuple[str, Any]]:
-    """For each contender's name, what it is and how it is opened."""
-    found: dict[str, tuple[str, Any]] = {}
-    for name, feature in FEATURES.items():
-        found[f"gpuload+{name}"] = f"gpuload, {feature.what}", partial(open_gpuload, feature=name)
-        if feature.dataloader is not None:
-            found[f"torch+{name}"] = f"DataLoader + Pillow, {feature.what}", partial(open_dataloader, feature=name)
-    return found
+def opened() -> Iterator[tuple[str, str, Any, Variant]]:
+    """Each contender's name, what it is, how it is opened, and what it is a variant of."""
+    for name, variant in VARIANTS.items():
+        yield f"gpuload+{name}", f"gpuload, {variant.what}", partial(open_gpuload, name=name), variant
+        if variant.dataloader is not None:
+            yield f"torch+{name}", f"DataLoader, {variant.what}", partial(open_dataloader, name=name), variant
 
 
-def names_of(features: list[str]) -> list[str]:
-    """The contenders: both loaders without a feature, where they are needed, then with each."""
-    found = ["gpuload", *(f"gpuload+{name}" for name in features)]
-    if with_torch := [name for name in features if FEATURES[name].dataloader is not None]:
-        found += ["torch", *(f"torch+{name}" for name in with_torch)]
-    return found
-
-
-def ratios(features: list[str], rates: Mapping[str, list[float]]) -> list[dict[str, Any]]:
-    """A row for each feature and loader: images/s with it, and over those without it, round by round.
-
-    rates: images/s of each contender in each round; those that could not run are missing.
-    """
-    rows = []
-    for name in features:
-        for loader in ("gpuload", "torch"):
-            if loader in rates and f"{loader}+{name}" in rates:
-                own = rates[f"{loader}+{name}"]
-                found = [one / other for one, other in zip(own, rates[loader], strict=True)]
-                rows.append(
-                    {
-                        "feature": name,
-                        "loader": loader,
-                        "images_per_s": median(own),
-                        "without": median(rates[loader]),
-                        "ratio": median(found),
-                        "ratio_min": min(found),
-                        "ratio_max": max(found),
-                    }
-                )
-    return rows
-
-
-def print_ratios(rows: list[dict[str, Any]], title: str, lines: list[str]) -> None:
-    """The table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(soft_wrap=True)
-    for line in lines:
-        console.print(line, highlight=False)
-    table = Table(title=title, title_justify="left", box=None)
-    for head in ("with", "loader", "images/s", "without", "ratio", "min–max"):
-        table.add_column(head, justify="left" if head in ("with", "loader") else "right")
-    for row in rows:
-        table.add_row(
-            row["feature"],
-            row["loader"],
-            f"{row['images_per_s']:,.0f}",
-            f"{row['without']:,.0f}",
-            f"{row['ratio']:.2f}",
-            f"{row['ratio_min']:.2f}–{row['ratio_max']:.2f}",
-        )
-    console.print(table)
+def names_of(feature: str) -> list[tuple[str, str]]:
+    """The contenders for a feature, of each loader that has it: without and with."""
+    found, loaders = FEATURES[feature], ["gpuload"]
+    if found.dataloader is not None:
+        loaders.append("torch")
+    return [(f"{one}+{found.without}" if found.without else one, f"{one}+{feature}") for one in loaders]

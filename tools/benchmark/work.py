@@ -50,7 +50,9 @@ class Contender:
     package: the package to import, named in the message if it is missing. distribution: its name for pip.
     prepare: writes the set in the peer's format into an empty folder.
     jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
-    with_state: further arguments of `open` when a state will be taken, if that has a cost.
+    with_state: further arguments of `open` when a state will be taken, if that has a cost. data: name of its folder in
+        the cache, which contenders may share; by default its own. channels: of its images. one_size: whether all of its
+        batches have the work's size.
     """
 
     name: str
@@ -64,7 +66,10 @@ class Contender:
     jpeg: bool = True
     raw: bool = False
     with_state: Mapping[str, Any] = field(default_factory=dict)
+    data: str | None = None
+    channels: int = 3
+    one_size: bool = True
 
     def folder(self, work: Work) -> Path:
         """The folder of its data: its own format in the cache, or the shards."""
-        return work.cache / self.name.removesuffix("-gpu") if self.prepare else work.folder
+        return work.cache / (self.data or self.name.removesuffix("-gpu")) if self.prepare else work.folder

@@ -1,21 +1,25 @@
-"""Writes the measured figures of README and docs/performance.md, from the records in tools/results.
+"""Writes the measured figures of README and of pages in docs, from the records in tools/results.
 
     python tools/documentation/figures.py           # prints what would change
     python tools/documentation/figures.py --write
 
-A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `tests/docs/test_figures.py` compares both files
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. `tests/docs/test_figures.py` compares the files
 with the records.
 """
 
 import argparse
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tools" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "own-functions", "geometry", "buckets", "captions")),
+)
 _TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 NAMES = {
@@ -126,7 +130,42 @@ def packing() -> str:
     return table(["packing 16,384 JPEGs of 112 kB", "images/s"], rows)
 
 
-TABLES = {"loaders": short, "all-loaders": long, "other-images": other_images, "packing": packing}
+# The features of `tools/bench.py --with` in each table, and the record that holds them.
+_FUNCTIONS = ("function", "function-processes", "function-before")
+_WARPS = ("rotation-nearest", "rotation", "affine", "perspective", "warps")
+_TEXTS = ("captions", "tokens")
+_OTHERS = ("gray", "16-bit", "balance", "stratified")
+_PADDING = tuple(f"padding-{mode}" for mode in ("constant", "edge", "reflect", "symmetric"))
+FEATURES = "features-2-cores"
+PADDING = "features-2-cores-32-px-raw"
+
+
+def features(name: str, *wanted: str) -> str:
+    """What each of these takes, beside the same loader without it: gpuload, then a DataLoader."""
+    found = {(row["feature"], row["loader"]): row for row in record(name)["features"]}
+    head = ["with", "gpuload: images/s", "CPU µs an image", "DataLoader: images/s", "CPU µs an image"]
+    rows = []
+    for feature in wanted:
+        cells = [found[feature, "gpuload"]["what"].replace("|", "\\|")]
+        for loader in ("gpuload", "torch"):
+            row = found.get((feature, loader))
+            cells += ["", ""] if row is None else [f"× {row['ratio']:.2f}", f"{row['more_cpu_us']:+,.0f}"]
+        rows.append(cells)
+    return table(head, rows)
+
+
+TABLES = {
+    "loaders": short,
+    "all-loaders": long,
+    "other-images": other_images,
+    "packing": packing,
+    "features": partial(features, FEATURES, *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
+    "functions": partial(features, FEATURES, *_FUNCTIONS),
+    "warps": partial(features, FEATURES, *_WARPS),
+    "padding": partial(features, PADDING, *_PADDING),
+    "buckets": partial(features, FEATURES, "buckets"),
+    "captions": partial(features, FEATURES, *_TEXTS),
+}
 
 
 def rewritten(text: str) -> str:

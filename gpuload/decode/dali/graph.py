@@ -159,7 +159,7 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels, grap
     if form.flips_vertically:
         image = fn.flip(image, horizontal=0, vertical=view["mirror_y"])
     plain = form.is_plain
-    as_is = form.dtype == "uint8" or not plain
+    as_is = form.dtype == "uint8" or form.normalize == "levels" or not plain
     return fn.crop_mirror_normalize(
         image,
         mirror=view["mirror"],

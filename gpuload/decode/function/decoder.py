@@ -1,6 +1,6 @@
 """Calls functions of the user's for the batches of a decoder.
 
-    after the crop    decoder ─► uint8, cropped, not flipped ─► function ─► flips ─► transforms, normalisation
+    after the crop    decoder ─► levels, cropped, not flipped ─► function ─► flips ─► transforms, normalisation
     before the crop   stored bytes ─► whole image ─► function ─► crop, resize, flips ─► transforms, normalisation
 
 Both go on in threads of their own, some batches ahead of the training; a sample is done by one of them from beginning
@@ -9,6 +9,7 @@ to end, so that its pixels stay in the cache. What a function makes of boxes and
 """
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from gpuload.decode.function.stop import Stop
 from gpuload.decode.function.views import AfterCrop, BeforeCrop, FunctionView, Setting, unflipped
 from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Decoder, Fault
 from gpuload.decode.native.buffers import Allocate, Buffers
-from gpuload.decode.postprocess import as_tensor
+from gpuload.decode.postprocess import as_tensor, level_dtype
 from gpuload.errors import FunctionError
 from gpuload.functions.callers import Caller
 from gpuload.functions.interface import CallFailedError, Sample, WrongResultError, name_of
@@ -39,7 +40,7 @@ class FunctionDecoder:
     """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
 
     decoder: makes the views whose function does not come before the crop, in their order: of those with a function
-        uint8 (N, height, width, 3).
+        levels (N, height, width, channels).
     settings: of the views with a function, by their numbers. views: how many views there are.
     whole: decodes whole images, `WholeImages`; None where no function needs them.
     functions: those that may be asked for, of which `caller` knows the numbers. name_of_sample: its shard and key, for
@@ -66,8 +67,7 @@ class FunctionDecoder:
         self._functions, self._caller, self._name_of_sample = functions, caller, name_of_sample
         kept = prefetch + _SPARE
         self._buffers = {
-            number: Buffers(batch_size, "uint8" if one.values is None else NUMPY_DTYPES[one.form.dtype], kept, allocate)
-            for number, one in settings.items()
+            number: Buffers(batch_size, _dtype_of(one), kept, allocate) for number, one in settings.items()
         }
         self._given: deque[tuple[Batch, Batch]] = deque()  # as asked for, and as the decoder got them
         self._flights: Flights[_Flight] = Flights(prefetch, caller.threads, "function")
@@ -81,6 +81,8 @@ class FunctionDecoder:
             flight, read_wait_s, ready = taken
             if flight.failed:
                 raise self._explain(flight)
+            while self._caller.notices:
+                warnings.warn(self._caller.notices.popleft(), stacklevel=2)
             decoded = flight.finish(min(read_wait_s, flight.decoded.read_wait_s), ready)
             batch = flight.batch
             del flight, taken  # whoever waits must not keep a batch alive
@@ -138,8 +140,9 @@ class FunctionDecoder:
 
     def _room(self, number: int, batch: Batch) -> npt.NDArray[Any]:
         setting, (height, width) = self._settings[number], batch.views[number].size
-        is_plain = setting.values is None or setting.form.layout == "NCHW"
-        return self._buffers[number].take(len(batch), (3, height, width) if is_plain else (height, width, 3))
+        is_plain, channels = setting.values is None or setting.form.layout == "NCHW", setting.pixels.channels
+        shape = (channels, height, width) if is_plain else (height, width, channels)
+        return self._buffers[number].take(len(batch), shape)
 
     def _work(self, flight: "_Flight") -> None:
         """One thread's share of a batch: the next row that no other thread has taken, until none is left."""
@@ -189,6 +192,11 @@ class FunctionDecoder:
         found = FunctionError(f"{self._name_of_sample(flight.batch, row)}: the function {name_of(function)} {what}")
         found.__cause__ = None if is_ours else error
         return found
+
+
+def _dtype_of(setting: Setting) -> str:
+    """Of a view's batches: of levels, or of the values that the user gets."""
+    return level_dtype(setting.pixels) if setting.values is None else NUMPY_DTYPES[setting.form.dtype]
 
 
 @dataclass

@@ -116,7 +116,8 @@ def open_functions(
             functions.masks,
             stored.mask_fills,
             functions.moving,
-            None if on_gpu(device_id) else Postprocess(form, "cpu"),
+            None if on_gpu(device_id) else Postprocess(form, "cpu", stored.pixels),
+            stored.pixels,
         )
         for number, form in enumerate(forms)
         if form.function

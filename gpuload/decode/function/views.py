@@ -14,6 +14,7 @@ from gpuload.decode.interface import Changed
 from gpuload.decode.masks import crop_and_resize_mask
 from gpuload.decode.postprocess import Postprocess
 from gpuload.fields.moving import MovingField
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.functions.interface import Sample
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
@@ -28,7 +29,7 @@ class Setting(NamedTuple):
 
     number: of the view. form: of what the user gets. masks: names of the mask fields; fills: the class outside of each.
     moving: fields that move with the image. values: makes the batch's values; None where somebody else does, so that
-    levels are delivered, uint8 (N, 3, height, width).
+    levels are delivered, (N, C, height, width). pixels: of the images.
     """
 
     number: int
@@ -37,12 +38,13 @@ class Setting(NamedTuple):
     fills: Sequence[int]
     moving: Sequence[MovingField]
     values: Postprocess | None
+    pixels: Pixels = RGB
 
 
 class Whole(Protocol):
-    """A decoded image, whole and upright, uint8 (height, width, 3), and its masks."""
+    """A decoded image, whole and upright, (height, width, channels) of the set's type, and its masks."""
 
-    image: U8
+    image: Array
     masks: Sequence[U8]
 
 
@@ -79,7 +81,7 @@ class FunctionView:
                 entries.update(some)
         return found
 
-    def _call(self, call: Call, row: int, image: U8, masks: Sequence[U8]) -> tuple[U8, list[U8]]:
+    def _call(self, call: Call, row: int, image: Array, masks: Sequence[U8]) -> tuple[Array, list[U8]]:
         """The image and masks after the function, if there is one; takes note of the fields that move."""
         planned = self.view.function
         if planned is None:
@@ -91,17 +93,16 @@ class FunctionView:
         self._entries[row] = {name: found[name] for name in self._entries[row]}
         return found["image"], [found[name] for name in self.setting.masks]
 
-    def _store(self, row: int, levels: U8, masks: Sequence[U8]) -> None:
-        """levels: uint8 (3, height, width). masks: both as the view flips them."""
+    def _store(self, row: int, levels: Array, masks: Sequence[U8]) -> None:
+        """levels: (channels, height, width), of any type that holds them. masks: both as the view flips them."""
         form, rows = self.setting.form, slice(row, row + 1)
         if self.setting.values is None:
             self.images[row] = levels
         else:
             out = self.images[rows] if form.layout == "NCHW" else self.images[rows].transpose(0, 3, 1, 2)
             with torch.no_grad():
-                self.setting.values(
-                    torch.from_numpy(np.ascontiguousarray(levels)[None]), torch.from_numpy(out), self.view.select(rows)
-                )
+                whole = np.ascontiguousarray(levels, self.setting.values.level_dtype)[None]
+                self.setting.values(torch.from_numpy(whole), torch.from_numpy(out), self.view.select(rows))
         for number, mask in enumerate(masks):
             self.masks[number][row] = mask
             if self.setting.values is not None and self.view.steps is not None:
@@ -112,12 +113,12 @@ class FunctionView:
 class AfterCrop(FunctionView):
     """The function gets the cropped and resized image.
 
-    levels: uint8 (N, height, width, 3), before flips; overwritten. cropped: for each mask field uint8 (N, height,
-    width), so, too.
+    levels: (N, height, width, channels), uint8 or as float32, before flips; may be overwritten. cropped: for each mask
+    field uint8 (N, height, width), so, too.
     """
 
     def __init__(
-        self, setting: Setting, batch: Batch, images: npt.NDArray[Any], levels: U8, cropped: Sequence[U8]
+        self, setting: Setting, batch: Batch, images: npt.NDArray[Any], levels: Array, cropped: Sequence[U8]
     ) -> None:
         super().__init__(setting, batch, images)
         self._levels, self._cropped = levels, cropped
@@ -125,7 +126,8 @@ class AfterCrop(FunctionView):
 
     def make(self, row: int, call: Call) -> None:
         """Fills a row."""
-        image, masks = self._call(call, row, self._levels[row], [masks[row] for masks in self._cropped])
+        levels = self._levels[row].astype(self.setting.pixels.dtype, copy=False)
+        image, masks = self._call(call, row, levels, [masks[row] for masks in self._cropped])
         across, down = (-1 if flips[row] else 1 for flips in (self.view.crops.mirror, self.view.crops.mirror_y))
         self._store(row, image[::down, ::across].transpose(2, 0, 1), [mask[::down, ::across] for mask in masks])
 
@@ -143,8 +145,8 @@ class BeforeCrop(FunctionView):
         self._entries = self._split(None)
         self._moved = Crops(*(part.copy() for part in self.view.crops))
 
-    def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, U8], U8]) -> None:
-        """Fills a row. cut: crops, resizes and flips an image, to uint8 (3, height, width)."""
+    def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, Array], Array]) -> None:
+        """Fills a row. cut: crops, resizes and flips an image, to (channels, height, width)."""
         encoded = self.batch.encoded
         masks = [mask.copy() for mask in whole.masks]
         image, masks = self._call(call, row, whole.image.copy(), masks)

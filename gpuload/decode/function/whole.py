@@ -9,36 +9,43 @@ from gpuload.augment import Form, View
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.masks import decode_mask, reason_of
 from gpuload.decode.native.cuts import Cuts, load_compiled
-from gpuload.decode.native.images import DecodePlan, ImageDecoder
-from gpuload.fields.pixels import RGB
+from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
+from gpuload.decode.postprocess import level_dtype
 from gpuload.read.batch import Batch
-from gpuload.types import U8
-
-_ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
+from gpuload.types import I64, U8, Array
 
 
 @dataclass
 class WholeImage:
-    """uint8 (height, width, 3), valid until the thread decodes another; its masks, uint8 (height, width)."""
+    """(height, width, channels) of the batch's pixels, valid until the thread decodes another; its masks, uint8
+    (height, width)."""
 
-    image: U8
+    image: Array
     masks: list[U8]
 
 
 class WholeImages:
-    """Decodes whole images, and crops. forms: of the views that are cropped."""
+    """Decodes whole images, and crops. forms: of the views that are cropped, as levels."""
 
     def __init__(self, forms: list[Form], stored: Stored) -> None:
         for form in forms:
-            load_compiled(form)
-        self._images = ImageDecoder(stored)
+            load_compiled(form, stored.pixels)
+        self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
+        self._decoded, self._own = picture_kind(stored), None
+        if self._decoded is not None:
+            from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
+
+            self._own = bands_of(stored.pixels)
+            load_compiled(forms[0]._replace(pads=True), stored.pixels)
+        self._dtype = level_dtype(stored.pixels)
+        self._constants = np.zeros(stored.pixels.channels, np.float32), np.ones(stored.pixels.channels, np.float32)
 
     def plan(self, batch: Batch) -> DecodePlan:
         """How the images of a batch are decoded."""
         heights, widths = batch.encoded.heights, batch.encoded.widths
         windows = np.zeros((len(batch), 4), np.int64)
         windows[:, 2], windows[:, 3] = heights, widths
-        return DecodePlan(batch.encoded, windows, np.ones(len(batch), np.int64))
+        return DecodePlan(batch.encoded, windows, np.ones(len(batch), np.int64), self._source)
 
     def decode(self, plan: DecodePlan, batch: Batch, row: int) -> tuple[WholeImage | None, Fault | None]:
         """The image and masks of a row, or why they do not decode."""
@@ -46,11 +53,14 @@ class WholeImages:
         if row in broken:
             return None, broken[row]
         address, height, width, stride = plan.pictures[row, :4].tolist()
-        assert stride == 3 * width
-        memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
-        pixels = np.frombuffer(memory, np.uint8).reshape(height, width, 3)
-        if owners:  # memory that goes with its owner
-            pixels = pixels.copy()
+        if self._decoded is None:
+            assert stride == 3 * width
+            memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
+            pixels: Array = np.frombuffer(memory, np.uint8).reshape(height, width, 3)
+            if owners:  # memory that goes with its owner
+                pixels = pixels.copy()
+        else:
+            pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
         masks = []
         for number, field in enumerate(batch.masks):
             try:
@@ -59,12 +69,22 @@ class WholeImages:
                 return None, Fault(reason_of(error), number)
         return WholeImage(pixels, masks), None
 
-    def cut(self, form: Form, view: View, image: U8) -> U8:
-        """uint8 (3, height, width): the view, of one image, of uint8 (height, width, 3), C order."""
+    def cut(self, form: Form, view: View, image: Array) -> Array:
+        """(channels, height, width), uint8 or float32: the view, of one image (height, width, channels), C order."""
         height, width, _ = image.shape
-        pictures = np.array([(image.ctypes.data, height, width, 3 * width, 0, 0, 1)], np.int64)
-        out = np.empty((1, 3, *view.size), np.uint8)
-        cuts = Cuts(form.levels(RGB), view, np.array([height]), np.array([width]))
-        cuts.crop_and_resize(pictures, slice(0, 1), out, _ZEROS, _ONES)
-        levels: U8 = out[0]
+        pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
+        cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
+        out = np.empty((1, self._pixels.channels, *view.size), self._dtype)
+        cuts.crop_and_resize(pictures, slice(0, 1), out, *self._constants, self._own)
+        levels: Array = out[0]
         return levels
+
+    def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
+        """What was decoded, in the pixels of the batch: gray out of three channels, for instance."""
+        from gpuload.decode.native.bands import crop_or_pad_bands
+
+        out = np.empty((1, height, width, self._pixels.channels), self._dtype)
+        rows, columns = np.arange(height)[None], np.arange(width)[None]
+        crop_or_pad_bands(pictures, rows, columns, 0.0, self._decoded, *self._constants, out.transpose(0, 3, 1, 2))
+        pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
+        return pixels

@@ -219,31 +219,38 @@ def _resample_bands(
 
 
 def crop_or_pad_bands(
-    pictures: I64, windows: I64, flips: Bools, fill: float, bands: Bands, mean: F32, factor: F32, out: Any
+    pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, mean: F32, factor: F32, out: Any
 ) -> None:
-    """As `resample_bands`, without scaling: a window of each image, as large as the output; `fill` outside of it."""
-    _crop_or_pad_bands(pictures, windows, flips, fill, bands, mean, factor, _target(out))
+    """As `resample_bands`, without scaling.
+
+    rows: int64 (N, height), which row of its picture each row of the output shows. columns: int64 (N, width), the same
+    of the columns. Both are -1 where `fill` is shown.
+    """
+    _crop_or_pad_bands(pictures, rows, columns, fill, bands, mean, factor, _target(out))
 
 
 @cached
 def _crop_or_pad_bands(
-    pictures: I64, windows: I64, flips: Bools, fill: float, bands: Bands, mean: F32, factor: F32, to: Target
+    pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, mean: F32, factor: F32, to: Target
 ) -> None:
-    values, line = np.empty(to.width, np.float32), np.empty(to.width, np.float32)
+    most_columns = 1
     for image in range(len(pictures)):
-        stored, rows, columns, stride, y, x, _ = pictures[image]
+        most_columns = max(most_columns, pictures[image, 2])
+    values, line = np.empty(to.width, np.float32), np.empty(most_columns, np.float32)
+    for image in range(len(pictures)):
+        stored, stride = pictures[image, 0], pictures[image, 3]
         if stored == 0:
             continue
+        low, high = most_columns, 0  # what is shown of each row
+        for column in range(to.width):
+            if columns[image, column] >= 0:
+                low, high = min(low, columns[image, column]), max(high, columns[image, column] + 1)
         for row in range(to.height):
-            at_y = windows[image, 0] - y + (to.height - 1 - row if flips[image, 0] else row)
-            begin_x = windows[image, 1] - x
-            low, high = min(max(-begin_x, 0), to.width), min(max(columns - begin_x, 0), to.width)
+            shown = rows[image, row]
             for channel in range(bands.channels):
-                values[:] = fill
-                if 0 <= at_y < rows and low < high:
-                    begin = (begin_x + low) * bands.step + channel
-                    _load(stored + at_y * stride, bands, begin, high - low, line)
-                    values[low:high] = line[: high - low]
-                if flips[image, 1]:
-                    values[:] = values[::-1].copy()
+                if shown >= 0 and low < high:
+                    _load(stored + shown * stride, bands, low * bands.step + channel, high - low, line)
+                for column in range(to.width):
+                    at = columns[image, column]
+                    values[column] = line[at - low] if shown >= 0 and at >= 0 else fill
                 _store(values, mean[channel], factor[channel], bands.channels, to, image * to.height + row, channel)

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form, View
-from gpuload.augment.padding import PADDING_MODES, source_range
-from gpuload.decode.native.resample import FACTOR, crop_or_pad, resample
+from gpuload.augment.padding import PADDING_MODES, source_of, source_range
+from gpuload.decode.native.resample import FACTOR, HEIGHT, TOP, crop_or_pad, resample
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
@@ -29,7 +29,8 @@ def load_compiled(form: Form, pixels: Pixels = RGB) -> None:
 
         kind = bands.bands_of(pixels)
         if form.pads:
-            bands.crop_or_pad_bands(pictures, sides, flips, 0.0, kind, constants, constants, out)
+            none = np.zeros((1, 2), np.int64)
+            bands.crop_or_pad_bands(pictures, none, none, 0.0, kind, constants, constants, out)
         else:
             regions = sides.astype(np.float64)
             bands.resample_bands(pictures, sides, regions, flips, False, kind, constants, constants, out)
@@ -96,10 +97,24 @@ class Cuts:
     ) -> None:
         from gpuload.decode.native.bands import crop_or_pad_bands, resample_bands
 
-        flips = self._flips[rows]
         if self._form.pads:
             fill = self._form.fills(1)[0] / 255 * bands.peak
-            crop_or_pad_bands(pictures, self._unclipped[rows], flips, fill, bands, mean, factor, out)
+            lines, columns = (self._places(pictures, rows, axis, out.shape[2 + axis]) for axis in (0, 1))
+            crop_or_pad_bands(pictures, lines, columns, fill, bands, mean, factor, out)
         else:
-            cubic = self._form.interpolation == "bicubic"
+            flips, cubic = self._flips[rows], self._form.interpolation == "bicubic"
             resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, mean, factor, out)
+
+    def _places(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
+        """int64 (n, length): which line of its picture each line of a padded crop shows, -1 where that is the fill.
+
+        axis: 0 for rows, 1 for columns.
+        """
+        at = self._unclipped[rows, axis, None] + np.arange(length)
+        at = np.where(self._flips[rows, axis, None], at[:, ::-1], at)
+        first, held = pictures[:, TOP + axis, None], pictures[:, HEIGHT + axis, None]
+        if self._form.padding_mode == "constant":
+            return np.where((at >= first) & (at < first + held), at - first, -1)
+        shown = source_of(at, self._sizes[rows, axis, None], self._form.padding_mode) - first
+        within: I64 = np.clip(shown, 0, held - 1)  # none outside, whatever the index says
+        return within

@@ -24,9 +24,9 @@ from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
 from gpuload.decode.native.buffers import Allocate, Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.first_warps import FirstWarps, first_warps
-from gpuload.decode.native.images import DecodePlan, ImageDecoder
+from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.postprocess import Postprocess
-from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.monitor.ranges import annotate, is_listening
 from gpuload.read.batch import Batch
 from gpuload.transforms.apply import warp_masks
@@ -65,13 +65,7 @@ class NativeDecoder:
         with paused_collector():
             for form in forms:
                 load_compiled(form, stored.pixels)
-        self._bands = None
-        if not stored.pixels.is_rgb:
-            from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
-
-            is_rgb = stored.source == RGB
-            step = 3 if is_rgb or (stored.source == GRAY and not stored.raw) else None
-            self._bands = bands_of(stored.pixels, step, is_rgb)
+        self._bands = picture_kind(stored)
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
         kept = prefetch + spare

@@ -23,6 +23,17 @@ Picture = tuple[int, int, int, int, int, int, int]  # a row of DecodePlan.pictur
 _JPEG_START = b"\xff\xd8"
 
 
+def picture_kind(stored: Stored) -> Any:
+    """The `Bands` of what is decoded, of which those of the batch are made; None where both are RGB."""
+    if stored.pixels.is_rgb:
+        return None
+    from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
+
+    is_rgb = stored.source == RGB
+    step = 3 if is_rgb or (stored.source == GRAY and not stored.raw) else None
+    return bands_of(stored.pixels, step, is_rgb)
+
+
 class DecodePlan:
     """How the images of a batch are decoded, and where their pixels are.
 

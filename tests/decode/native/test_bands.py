@@ -123,6 +123,12 @@ def test_gray_is_made_of_rgb_as_pillow_does() -> None:
     np.testing.assert_array_equal(out[0, 0], np.asarray(Image.fromarray(pixels).convert("L")))
 
 
+def places(start: int, length: int, size: int, flipped: bool) -> np.ndarray:
+    """(1, length): what each place shows of a line, -1 outside of it."""
+    at = np.arange(start, start + length)[:: -1 if flipped else 1]
+    return np.where((at >= 0) & (at < size), at, -1)[None]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     height=sides,
@@ -144,8 +150,8 @@ def test_a_window_is_cut_and_padded(
     out = np.empty((1, 2, rows, columns), np.float32)
     crop_or_pad_bands(
         np.array([[pixels.ctypes.data, height, width, pixels.strides[0], 0, 0, 1]]),
-        np.array([[top, left, top + rows, left + columns]]),
-        np.array([flips]),
+        places(top, rows, height, flips[0]),
+        places(left, columns, width, flips[1]),
         float(fill),
         bands_of(Pixels(2, dtype)),
         np.zeros(2, np.float32),

@@ -1,12 +1,10 @@
-"""Measures what padding and warps cost, and whether a crop's resize should be part of a warp.
+"""Measures whether a crop's resize should be part of a warp, which would interpolate the pixels once.
 
-    python tools/geometry_cost.py shards/train --option rotation --json figures.json
-    python tools/geometry_cost.py small/train --option padding --size 32
-    python tools/geometry_cost.py shards/train --option resampling
+    python tools/resampling_order.py shards/train
 
-padding, rotation: the loaders with and without take turns; medians over the rounds. resampling: random crops of the
-set's images, rotated, made in two ways: resized with antialiasing, then warped (which is what gpuload does); or by one
-warp straight from the decoded image. Both are compared with the rotation at full resolution, resized afterwards.
+Random crops of the set's images, and whole ones, rotated, are made in two ways: resized with antialiasing, then warped
+(which is what gpuload does); or by one warp straight from the decoded image. Both are compared with the rotation at
+full resolution, resized afterwards. What padding and warps cost, `tools/bench.py --with` measures.
 """
 
 import argparse
@@ -19,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmark.geometry import augments, measure
 
 import gpuload
 from gpuload.augment.augment import Augment
@@ -135,24 +132,13 @@ def _time(work: Callable[[], None]) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train; for padding, of small images")
-    parser.add_argument("--option", choices=["padding", "rotation", "resampling"], default="rotation")
+    parser.add_argument("folder", type=Path, help="a packed split, such as shards/train")
     parser.add_argument("--size", type=int, default=224, help="side of the output in pixels (%(default)s)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--batches", type=int, default=8, help="of each loader in a round (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--decoder", choices=["native", "dali"], default="native")
-    parser.add_argument("--images", type=int, default=200, help="for resampling (%(default)s)")
+    parser.add_argument("--images", type=int, default=200, help="of the set (%(default)s)")
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args(argv)
     try:
-        if args.option == "resampling":
-            found = resampling(args.folder, args.size, args.images)
-        else:
-            sizes = {"batch_size": args.batch_size, "batches": args.batches, "rounds": args.rounds}
-            options = {"decoder": args.decoder, "num_threads": args.threads}
-            found = measure(args.folder, augments(args.option, args.size), **sizes, **options)
+        found = resampling(args.folder, args.size, args.images)
     except gpuload.GpuloadError as error:
         print(error, file=sys.stderr)
         return 2
@@ -160,8 +146,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name:45}", *(f"{key} {value:,}" for key, value in row.items()), sep="  ")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        setting = {name: str(value) for name, value in vars(args).items() if name not in ("folder", "json")}
-        args.json.write_text(json.dumps({"setting": setting, "figures": found}, indent=1) + "\n")
+        record = {"size": args.size, "images": args.images, "figures": found}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -1,0 +1,221 @@
+"""Padding, warps and functions of the user's for other pixels than RGB, with every decoder."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, photo
+from loaders import load, world
+from mode_sets import CASES, COUNT, HEIGHT, WIDTH, constants, images_of, pack_sets, peak, pixels_of
+from PIL import Image
+
+import gpuload
+from gpuload import Augment, RandomCrop
+from gpuload.augment.padding import PADDING_MODES
+from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
+
+OTHERS = ["I;16", "uint16x5", "float32x5"]
+WHOLE: dict[str, Any] = {"size": (HEIGHT, WIDTH), "crop": "none"}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return pack_sets(tmp_path_factory.mktemp("modes"))
+
+
+def levels_of(name: str, found: np.ndarray) -> np.ndarray:
+    """What was normalised to 0..1, as it was packed."""
+    return np.rint(found * peak(name)) if peak(name) > 1 else found
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+@pytest.mark.parametrize("name", CASES)
+def test_padding_is_numpys_in_each_channel(sets: dict[str, Path], name: str, decoder: str) -> None:
+    pixels, share = pixels_of(name), 51
+    for mode in PADDING_MODES:
+        fill = {"fill": share} if mode == "constant" else {}
+        crop = RandomCrop((5, 40), padding_mode=mode, **fill)
+        augment = Augment((HEIGHT + 80, WIDTH + 10), crop=crop, flip=1, **constants(name))
+        value = {"constant_values": share / 255 * peak(name)} if mode == "constant" else {}
+        expected = np.pad(pixels.astype(np.float64), [(0, 0), (0, 0), (40, 40), (5, 5)], mode=mode, **value)
+        found = levels_of(name, images_of(sets[name], augment, decoder))
+        np.testing.assert_allclose(found[..., ::-1], expected, rtol=1e-6)
+
+
+def test_mirrored_padding_of_a_part_of_a_gray_jpeg(tmp_path: Path) -> None:
+    """Of which the native decoder decodes no more than what is shown."""
+    samples = [{"image": encode(photo(number, 180, 150).convert("L"), "JPEG")} for number in range(6)]
+    gpuload.pack(samples, tmp_path, workers=1, mode="L", progress=False)
+    for mode in ("edge", "reflect", "symmetric"):
+        augment = Augment(40, crop=RandomCrop(30, padding_mode=mode), mean=(0,), std=(1,))
+        native, dali = (images_of(tmp_path / "train", augment, decoder) for decoder in ("native", "dali"))
+        np.testing.assert_allclose(native, dali, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_warps_are_torchvisions(sets: dict[str, Path], name: str, decoder: str, transforms: ModuleType) -> None:
+    functional = transforms.functional
+    pixels = torch.from_numpy(pixels_of(name).astype(np.float32))
+    whole = name != "float32x5"
+    for mode in ("nearest", "bilinear"):
+        rotation = RandomRotation((30, 30), interpolation=mode)  # type: ignore[arg-type]
+        augment = Augment(**WHOLE, transforms=[rotation], **constants(name))
+        values = images_of(sets[name], augment, decoder)
+        found = torch.from_numpy(levels_of(name, values))
+        assert not whole or np.abs(values * peak(name) - found.numpy()).max() < 0.01  # rounded
+        interpolation = transforms.InterpolationMode(mode)
+        expected = functional.rotate(pixels, 30.0, interpolation)
+        expected = expected.round() if whole else expected
+        apart = (found - expected).abs() / (peak(name) if whole else 300)
+        # Ties between two nearest pixels; bilinear, of 16 bits a level.
+        assert float((apart > 1e-4).float().mean()) < (0.005 if mode == "nearest" else 1e-9)
+        filled = Augment(**WHOLE, transforms=[RandomRotation((30, 30), mode, fill=51)], **constants(name))  # type: ignore[arg-type]
+        corners = levels_of(name, images_of(sets[name], filled, decoder))[:, :, [0, -1], [0, -1]]
+        np.testing.assert_allclose(corners, 0.2 * peak(name), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["L", "RGBA"])
+def test_half_a_turn_of_8_bits(sets: dict[str, Path], name: str) -> None:
+    """What comes out can be told from the pixels that were packed."""
+    turned = Augment(**WHOLE, transforms=[RandomRotation((180, 180), fill=9)], dtype="uint8", **constants(name))
+    for decoder in ("native", "dali", "both"):
+        np.testing.assert_array_equal(images_of(sets[name], turned, decoder), pixels_of(name)[:, :, ::-1, ::-1])
+
+
+def test_warps_of_several_kinds_move_other_pixels_as_they_move_rgb(sets: dict[str, Path], tmp_path: Path) -> None:
+    """Of 16 bits that are 257 times 8 bits, and of the same 8 bits as RGB."""
+    samples = [np.asarray(photo(number, WIDTH, HEIGHT).convert("L")) for number in range(COUNT)]
+    for name, images, mode in (
+        ("gray", [encode(Image.fromarray(one.astype(np.uint16) * 257), "PNG") for one in samples], "I;16"),
+        ("rgb", [np.stack([one] * 3, axis=2) for one in samples], "RGB"),
+    ):
+        pack: dict[str, Any] = {"mode": mode, "lossless": True, "workers": 1, "shuffle": False, "progress": False}
+        gpuload.pack([{"image": one, "name": str(n)} for n, one in enumerate(images)], tmp_path / name, **pack)
+    chain = (RandomAffine(20, (0.1, 0.1), (0.7, 1.3), 10, "bilinear", fill=80), RandomPerspective(fill=80))
+    options: dict[str, Any] = {"crop": "pad_or_crop", "flip": 0.5, "transforms": chain}
+    rgb = images_of(tmp_path / "rgb" / "train", Augment(30, mean=(0,) * 3, std=(1,) * 3, **options), "dali")
+    for decoder in ("native", "dali"):
+        gray = images_of(tmp_path / "gray" / "train", Augment(30, mean=(0,), std=(1,), **options), decoder)
+        np.testing.assert_allclose(gray[:, 0], rgb[:, 1], atol=1.01 / 255)
+
+
+FUNCTIONS = [(decoder, at) for decoder in ("native", "dali", "both") for at in ("after_crop", "before_crop")]
+
+
+@pytest.mark.parametrize(("decoder", "at"), FUNCTIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_gets_the_pixels_of_the_set(
+    sets: dict[str, Path], name: str, decoder: str, at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their own type, with their channels last; it turns them upside down. With `on_gpu` as on a GPU, too."""
+    pixels = pixels_of(name)
+    seen: dict[int, tuple[Any, Any]] = {}
+
+    def look(sample: Any, rng: np.random.Generator) -> Any:
+        seen[sample["index"]] = sample["image"].copy(), sample["image"].dtype
+        return sample["image"][::-1]
+
+    augment = Augment(**WHOLE, function=look, function_at=at, flip=1, **constants(name))
+    for there in (False, True):
+        monkeypatch.setattr("gpuload.decode.function.open.on_gpu", lambda device_id, there=there: there)
+        found = levels_of(name, images_of(sets[name], augment, decoder))
+        np.testing.assert_array_equal(found, pixels[:, :, ::-1, ::-1])
+        assert len(seen) == COUNT
+        for number, (image, dtype) in seen.items():
+            assert dtype == pixels.dtype
+            np.testing.assert_array_equal(image, CASES[name].pixels(number))
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali"])
+@pytest.mark.parametrize("at", ["after_crop", "before_crop"])
+def test_a_function_gets_gray_that_is_made_of_rgb(packed: Path, decoder: str, at: Any) -> None:
+    def half(sample: Any, rng: np.random.Generator) -> Any:
+        assert sample["image"].shape[2] == 1 and sample["image"].dtype == np.uint8
+        return sample["image"][:, :, 0] // 2  # OpenCV and others leave the only channel out
+
+    gray: dict[str, Any] = {"size": 24, "crop": "pad_or_crop", "dtype": "uint8", "mode": "L"}
+    plain = images_of(packed, Augment(**gray), decoder)
+    found = images_of(packed, Augment(**gray, function=half, function_at=at), decoder)
+    np.testing.assert_allclose(found, plain // 2, atol=0 if decoder == "native" else 1)
+
+
+@pytest.mark.parametrize(("name", "at"), [("uint16x5", "after_crop"), ("L", "before_crop")])
+def test_nothing_but_the_sample_decides(sets: dict[str, Path], name: str, at: Any) -> None:
+    """Neither threads, ranks, processes, a subset nor a resume; speckle takes the image's own type."""
+    function = speckle if name == "L" else swap_channels
+    augment = Augment(8, function=function, function_at=at, transforms=[RandomRotation(30)], **constants(name))
+    options: dict[str, Any] = {"augment": augment, "fields": ("index", "image", "label"), "drop_last": False}
+
+    def epoch(loaders: list[gpuload.DaliIterator], steps: int = -1) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for step, batches in enumerate(zip(*loaders, strict=True), start=1):
+            for index, images, _ in batches:
+                found |= {int(i): image.numpy().tobytes() for i, image in zip(index, images, strict=True)}
+            if step == steps:
+                break
+        return found
+
+    alone = epoch(world(sets[name], 1, 4, **options))
+    assert len(set(alone.values())) == COUNT
+    assert epoch(world(sets[name], 2, 2, num_threads=3, **options)) == alone
+    processes = world(sets[name], 1, 3, function_processes=1, **options)
+    begun = epoch(processes, steps=1)
+    rest = world(sets[name], 2, 1, **options)
+    for loader in rest:
+        loader.load_state_dict(processes[0].state_dict())
+    assert {**begun, **epoch(rest)} == alone
+    part = gpuload.Dataset(sets[name]).subset([2, 7])
+    assert epoch(world(part, 1, 2, **options)).keys() == {2, 7}
+    for loader in processes:
+        loader.close()
+
+
+def speckle(sample: Any, rng: np.random.Generator) -> Any:
+    return sample["image"] ^ rng.integers(0, 256, sample["image"].shape, np.uint8)
+
+
+def swap_channels(sample: Any, rng: np.random.Generator) -> Any:
+    return sample["image"][:, :, rng.permutation(sample["image"].shape[2])]
+
+
+def test_what_a_function_may_not_return(sets: dict[str, Path]) -> None:
+    wrong: list[tuple[str, Callable[[Any], Any], str]] = [
+        ("I;16", lambda image: image.astype(np.uint8), "returned an image of uint8: expected uint16. Leave conversion"),
+        ("float32x5", lambda image: image * np.float64(2), "an image of float64: expected float32. Leave conversion"),
+        ("float32x5", lambda image: image[:, :, :3], r"of shape \(8, 8, 3\): expected \(height, width, 5\)"),
+        ("uint16x5", lambda image: image[:, :, 0], r"of shape \(8, 8\): expected \(height, width, 5\)"),
+    ]
+    for name, change, message in wrong:
+        augment = Augment(8, function=lambda sample, rng, change=change: change(sample["image"]), **constants(name))
+        with (
+            load(sets[name], 4, augment=augment, fields=("image",)) as loader,
+            pytest.raises(gpuload.FunctionError, match=message),
+        ):
+            list(loader)
+
+
+def test_libraries_get_other_pixels(sets: dict[str, Path], transforms: ModuleType) -> None:
+    albumentations = importlib.import_module("albumentations")
+    for name in ("L", "RGBA", "float32x5"):
+        for function in (
+            transforms.RandomVerticalFlip(1.0),
+            albumentations.Compose([albumentations.VerticalFlip(p=1)]),
+        ):
+            augment = Augment(**WHOLE, function=function, **constants(name))
+            found = levels_of(name, images_of(sets[name], augment, "native"))
+            np.testing.assert_array_equal(found, pixels_of(name)[:, :, ::-1])
+
+
+def test_encoded_and_raw_gray_sets_are_not_mixed_before_the_crop(sets: dict[str, Path], tmp_path: Path) -> None:
+    gray = [{"image": CASES["L"].pixels(number)} for number in range(4)]
+    gpuload.pack(gray, tmp_path, workers=1, mode="L", encode="raw", progress=False)
+    augment = Augment(8, function=lambda sample, rng: sample, function_at="before_crop", **constants("L"))
+    message = r"function_at='before_crop'\): one of the data sets holds encoded gray images and another raw ones"
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(gpuload.mix([(sets["L"], 1), (tmp_path / "train", 1)]), augment=augment, fields=("image",), decoder="dali")

@@ -1,0 +1,80 @@
+"""The sets that some features are measured on, made out of the images of the set that is measured."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import gpuload
+from benchmark.work import Work
+
+_MOST = 1024  # images of a set whose images are encoded anew
+_CAPTIONS, _WORDS = 5, 12
+
+
+def prepare(work: Work, folder: Path, name: str) -> None:
+    """Packs a set into an empty folder."""
+    settings = {"texts": {}, "gray-png": {"mode": "L", "lossless": True}, "16-bit-png": {"mode": "I;16"}}[name]
+    samples = _with_captions(work.folder) if name == "texts" else _as_png(work.folder, name == "16-bit-png")
+    gpuload.pack(samples, folder / "set", workers=1, progress=False, **settings)  # type: ignore[arg-type]
+
+
+def tokenizer(folder: Path) -> Callable[[list[str]], Any]:
+    """WordPiece, learned from a set's captions: int64 (N, 77)."""
+    found = learned(folder)
+
+    def ids(texts: list[str]) -> Any:
+        return np.array([encoding.ids for encoding in found.encode_batch(texts)])
+
+    return ids
+
+
+def learned(folder: Path) -> Any:
+    """The tokenizer itself."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=4000, special_tokens=["[UNK]", "[PAD]"], show_progress=False)
+    made.train_from_iterator(texts_of(folder), trainer)
+    made.enable_padding(length=77, pad_id=1)
+    made.enable_truncation(77)
+    return made
+
+
+def texts_of(folder: Path) -> list[str]:
+    """The captions of each sample, as they are stored: a JSON list."""
+    dataset = gpuload.Dataset(folder)
+    shards = range(len(dataset.shard_paths))
+    return [text for shard in shards for text in dataset.rows(shard).column("captions").to_pylist()]
+
+
+def _stored(folder: Path) -> Iterator[tuple[bytes, int]]:
+    """Each encoded image, and its number."""
+    import pillow_loader
+
+    images = pillow_loader.PackedImages(folder, lambda image: image)
+    for number in range(len(images)):
+        yield images.read(number), number
+
+
+def _with_captions(folder: Path) -> Iterator[dict[str, Any]]:
+    words = np.array([a + b for a in "bcdfghklmnprst" for b in ("ar", "en", "ilo", "ut", "ane", "or")])
+    for data, number in _stored(folder):
+        drawn = np.random.default_rng(number).choice(words, (_CAPTIONS, _WORDS))
+        yield {"image": data, "captions": [" ".join(one) for one in drawn], "label": number % 10}
+
+
+def _as_png(folder: Path, is_sixteen: bool) -> Iterator[dict[str, Any]]:
+    for data, number in _stored(folder):
+        if number == _MOST:
+            return
+        gray = Image.open(io.BytesIO(data)).convert("L")
+        image = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257) if is_sixteen else gray
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        yield {"image": file.getvalue(), "label": number % 10}
