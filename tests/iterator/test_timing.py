@@ -154,7 +154,7 @@ def settings_of(loader: gpuload.DaliIterator) -> tuple[int, int]:
     """Threads and batches ahead that the decoder works with."""
     inner: Any = loader._decoder._decoder
     if loader.decoder == "native":
-        return inner._num_threads, inner._prefetch
+        return inner._num_threads, inner._flights._prefetch
     return inner._settings["num_threads"], inner._settings["prefetch_queue_depth"]
 
 
