@@ -115,6 +115,32 @@ def other_images() -> str:
     return table(["images", "gpuload", "FFCV", "DALI", "DataLoader, OpenCV", "DataLoader, Pillow"], rows)
 
 
+def remote_peers() -> str:
+    """From one S3 server, the fastest first."""
+    rows = sorted(record("remote-2-cores")["peers"]["loaders"].values(), key=lambda row: -row["cold_images_per_s"])
+    return table(
+        [
+            "from one S3 server",
+            "images/s, empty cache",
+            "from the cache",
+            "an epoch's download",
+            "resumes, empty cache",
+            "over 150 MB/s",
+            "from the cache",
+        ],
+        [
+            [
+                f"**{row['what']}**" if row["what"] == "gpuload" else row["what"],
+                f"{row['cold_images_per_s']:,.0f}",
+                f"{row['warm_images_per_s']:,.0f}",
+                f"{row['bytes'] / 1e6:,.0f} MB",
+                *(f"{row[name]:.2f} s" for name in ("resume_cold_s", "resume_network_s", "resume_warm_s")),
+            ]
+            for row in rows
+        ],
+    )
+
+
 def packing() -> str:
     rates = record("pack-2-cores")["folders"][0]["rates"]
     what = {
@@ -159,6 +185,7 @@ TABLES = {
     "all-loaders": long,
     "other-images": other_images,
     "packing": packing,
+    "remote-peers": remote_peers,
     "features": partial(features, FEATURES, *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
     "functions": partial(features, FEATURES, *_FUNCTIONS),
     "warps": partial(features, FEATURES, *_WARPS),
