@@ -9,13 +9,13 @@ WORKDIR /opt/gpuload
 COPY pyproject.toml README.md LICENSE ./
 COPY tools/hatch_build.py tools/constraints.txt tools/
 COPY gpuload gpuload
-RUN mkdir -p "$NUMBA_CACHE_DIR" && useradd --create-home user
+RUN mkdir -p "$NUMBA_CACHE_DIR" && useradd --uid 1000 --create-home user
 
 FROM base AS cpu
 RUN pip install --constraint tools/constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[cpu,sources,remote,report]'
 # The CPU decoder is compiled here, for the kind of processor that builds the image.
 RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
-USER user
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["python", "-m", "gpuload"]
 
@@ -24,6 +24,6 @@ FROM base AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
 RUN pip install --constraint tools/constraints.txt '.[cuda13,sources,remote,report]'
 RUN python -m gpuload warm-up && chmod -R a+rX "$NUMBA_CACHE_DIR"
-USER user
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["python", "-m", "gpuload"]
