@@ -4,6 +4,7 @@ A sample's partner is the one before it in its batch, and the last one for the f
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +21,15 @@ from gpuload.types import F64
 _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
 
-class _Mixer:
+class _Mixer(ABC):
     """A batch transform that mixes each sample with the one before it, in images and labels."""
 
     softens: tuple[str, ...] = ("label",)
     num_classes: int | None
 
+    @abstractmethod
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
         """How the samples of a batch are mixed. draws: see `FieldBatch`. height, width: of the images in pixels."""
-        raise NotImplementedError
 
     def check(self, form: BatchForm) -> None:
         """Raises ArgumentError where a batch of this form cannot be mixed."""

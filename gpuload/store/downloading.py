@@ -6,7 +6,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from gpuload.store.interface import Lease
 from gpuload.store.objects import Objects
 from gpuload.store.transfer import download
 from gpuload.store.url import URL
+from gpuload.store.waiter import Waiter
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,9 +79,7 @@ class DownloadingStore(ABC):
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
-        self._waiting: Future[Lease] | None = None
-        self._interrupted = False
-        self.waited_s = 0.0
+        self._waiter = Waiter()
         weakref.finalize(self, _cancel, self._running)
 
     @abstractmethod
@@ -111,13 +110,16 @@ class DownloadingStore(ABC):
     def _unwritable(self, error: OSError) -> GpuloadError:
         """What to tell where a shard cannot be written."""
 
+    @property
+    def waited_s(self) -> float:
+        return self._waiter.waited_s
+
     def begin(self) -> None:
-        self._interrupted, self._begun, self._is_cold = False, time.monotonic(), True
+        self._waiter.begin()
+        self._begun, self._is_cold = time.monotonic(), True
 
     def interrupt(self) -> None:
-        self._interrupted = True
-        if (waiting := self._waiting) is not None:
-            waiting.cancel()
+        self._waiter.interrupt()
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
@@ -135,18 +137,7 @@ class DownloadingStore(ABC):
     def open(self, number: int) -> Lease:
         if self.ready(number):
             return self._ahead.pop(number)
-        self._waiting, begun = background().start(self._get(number)), time.perf_counter()
-        waiting = self._waiting
-        try:
-            if self._interrupted:
-                waiting.cancel()
-            return waiting.result()
-        except CancelledError:
-            raise RemoteError(f"{self._objects.url / self._names[number]}: is not waited for any more") from None
-        finally:
-            waiting.cancel()  # after Ctrl-C
-            self._waiting = None
-            self.waited_s += time.perf_counter() - begun
+        return self._waiter.wait(self._get(number), f"{self._objects.url / self._names[number]}")
 
     def close(self) -> None:
         if self._prefetch is not None:

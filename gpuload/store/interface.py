@@ -20,12 +20,11 @@ class Lease:
 
 
 class Store(Protocol):
-    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`.
+    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`."""
 
-    waited_s: seconds that `open` has waited so far.
-    """
-
-    waited_s: float
+    @property
+    def waited_s(self) -> float:
+        """Seconds that `open` has waited so far."""
 
     def begin(self) -> None:
         """A loop begins: `open` waits again."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loaders import drain, load
 
 from gpuload.cli import main
 
@@ -31,6 +32,13 @@ def served(packed: Path) -> Iterator[Any]:
 
     with running(file_server(packed.parent)) as server, running(Proxy(server.url)) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def epochs(packed: Path) -> list[list[tuple[int, bytes]]]:
+    """Two epochs from the folder."""
+    with load(packed, window=2, drop_last=False) as loader:
+        return [drain([loader]) for _ in range(2)]
 
 
 @pytest.fixture(scope="session")

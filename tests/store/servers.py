@@ -162,3 +162,8 @@ def running(server: _Server) -> Iterator[Any]:
 
 def file_server(folder: Path, ranges: bool = True) -> _Server:
     return _Server(("127.0.0.1", 0), partial(_Files, folder, ranges))
+
+
+def shards_asked(proxy: Any) -> dict[str, int]:
+    """How often each shard was asked for."""
+    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}

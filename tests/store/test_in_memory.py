@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from loaders import drain, load, world
-from store.servers import file_server, running
+from store.servers import file_server, running, shards_asked
 
 import gpuload
 from gpuload import ArgumentError, RemoteError, ShardError
@@ -29,19 +29,9 @@ from gpuload.store.sets_only import SetsOnly
 Rows = list[tuple[int, bytes]]
 
 
-@pytest.fixture(scope="module")
-def epochs(packed: Path) -> list[Rows]:
-    with load(packed, window=2, drop_last=False) as loader:
-        return [drain([loader]) for _ in range(2)]
-
-
 def in_ram(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
     url: Any = f"{proxy.url}/train"
     return load(url, **{"window": 2, "drop_last": False, "cache": cache, "cache_size": 0, **options})
-
-
-def shards_asked(proxy: Any) -> dict[str, int]:
-    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
 
 
 def memory_files() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from loaders import drain, load, world
-from store.servers import Proxy, file_server, running
+from store.servers import Proxy, file_server, running, shards_asked
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
@@ -22,18 +22,8 @@ from gpuload.store.objects import Objects, Patience
 Rows = list[tuple[int, bytes]]
 
 
-@pytest.fixture(scope="module")
-def epochs(packed: Path) -> list[Rows]:
-    with load(packed, window=2, drop_last=False) as loader:
-        return [drain([loader]) for _ in range(2)]
-
-
 def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
     return load(f"{proxy.url}/train", window=2, drop_last=False, cache=cache, **options)  # type: ignore[arg-type]
-
-
-def shards_asked(proxy: Any) -> dict[str, int]:
-    return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
 
 
 def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(

@@ -1,5 +1,6 @@
 """What becomes of a view's images around a function of the user's: before it, and after it until the batch's values."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -48,7 +49,7 @@ class Whole(Protocol):
     masks: Sequence[U8]
 
 
-class FunctionView:
+class FunctionView(ABC):
     """A view of a batch, filled row by row, in several threads.
 
     images: of the batch's values, or levels. masks: for each mask field uint8 (N, height, width).
@@ -67,8 +68,9 @@ class FunctionView:
             columns |= field.join(self._entries)
         return Changed(columns, self._crops())
 
+    @abstractmethod
     def _crops(self) -> Crops:
-        raise NotImplementedError
+        """Of the images that the function gave."""
 
     def _split(self, view: View | None) -> list[dict[str, Any]]:
         """The entries of each sample that move, before the function."""
