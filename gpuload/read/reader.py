@@ -124,7 +124,7 @@ class Reader:
                 self._look(self._window)
             self.ahead.check(self._window.shards, self._needed)
         except ShardError:
-            self._has_failed = True
+            self._explain()
             raise
 
     def _is_ready(self, number: int) -> bool:
@@ -161,7 +161,7 @@ class Reader:
                 self.ahead.check_once(window.shards[number])
                 self._copy(window, stored, np.flatnonzero(shards == number), copies)
         except ShardError:
-            self._has_failed = True
+            self._explain()
             raise
         return [copies[row] for row in range(len(samples))]
 
@@ -201,6 +201,16 @@ class Reader:
                 self._has_failed = True
                 raise
 
+    def _explain(self) -> None:
+        """To be called where something is wrong with a shard.
+
+        Raises:
+            FormatError: a file could not be read, so that zeros in place of its bytes may be what is wrong.
+        """
+        self._has_failed = True
+        self.check()
+        self._rows.check()
+
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
         self.ahead.stop()
@@ -222,8 +232,9 @@ class Reader:
         self._window = window
 
     def _look(self, window: Window) -> None:
-        """Checks whether shards were changed since they were mapped."""
+        """Checks whether shards, or the rows of a set at a URL, were changed since they were mapped."""
         self._looked = time.monotonic()
+        self._rows.check()
         for shard in window.shards.values():
             if shard.owner is self._owner:
                 shard.check_unchanged()

@@ -42,6 +42,13 @@ class RowsAhead:
         """Whether the rows of a shard are here."""
         return self._parts is None or self._parts.has(number)
 
+    def check(self) -> None:
+        """Raises:
+        FormatError: the file that holds the rows was truncated.
+        """
+        if self._parts is not None:
+            self._parts.file.check()
+
     def need(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
         """Waits for the rows of these shards, and begins to fetch those that come after them.
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuload.errors import FormatError
 from gpuload.store.locks import fcntl
 from gpuload.store.transfer import write_at
 from gpuload.types import I64, U8
@@ -90,18 +91,44 @@ class PartialFile:
         """Whether all parts are here, and were compared with the object's SHA-256."""
         return self.has(self.parts)
 
+    def check(self) -> None:
+        """To be called before what lies in the file is used, or written: 0.4 µs.
+
+        Raises:
+            FormatError: it was truncated since it was opened.
+        """
+        if (size := os.fstat(self.handle).st_size) != len(self.memory):
+            raise FormatError(f"{self.path}: was truncated to {size:,} bytes while it was in use. Open the set anew")
+
+    def write(self, at: int, data: bytes | memoryview) -> None:
+        """Writes bytes of the object.
+
+        Raises:
+            OSError: they cannot be written. FormatError: as `check`: to write would make a truncated file longer, whose
+                memory maps would then show zeros in place of what was lost, and no fault.
+        """
+        self.check()
+        write_at(self.handle, at, memoryview(data))
+
     def mark(self, numbers: Iterable[int]) -> None:
-        """These parts are written: syncs them to the disk, and says that they are here."""
+        """These parts are written: syncs them to the disk, and says that they are here.
+
+        Raises:
+            OSError, FormatError: as `write`.
+        """
         os.fdatasync(self.handle)
+        self.check()
         for number in numbers:
             os.pwrite(self.handle, b"\1", self.size + number)
 
     def mark_checked(self) -> None:
+        self.check()
         os.pwrite(self.handle, b"\1", self.size + self.parts)
 
     def forget(self) -> None:
         """What lies in the file is wrong: no part is here, and whoever opens the set next makes another file."""
-        os.pwrite(self.handle, bytes(self.parts + 1), self.size)
+        if os.fstat(self.handle).st_size == len(self.memory):
+            os.pwrite(self.handle, bytes(self.parts + 1), self.size)
         self.path.unlink(missing_ok=True)
 
     def _marks(self) -> U8:

@@ -21,7 +21,7 @@ from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
 from gpuload.store.objects import NoRanges, Objects, Replaced
 from gpuload.store.partial_file import PartialFile
-from gpuload.store.transfer import RANGE_BYTES, hash_at, in_thread, together, write_at
+from gpuload.store.transfer import RANGE_BYTES, hash_at, in_thread, together
 from gpuload.types import I64
 
 _CHUNK_BYTES = 4 * RANGE_BYTES  # synced to the disk and marked at a time
@@ -206,7 +206,7 @@ class Parts:
             )
         for number, at, piece in zip(range(first, stop), bounds, pieces, strict=False):
             if not self.has(number):
-                await in_thread(write_at, self.file.handle, at, piece)
+                await in_thread(self.file.write, at, piece)
 
     async def _read(self, start: int, stop: int) -> memoryview:
         """Bytes start..stop-1. Where SHA-256s tell whether they are the right ones, of an object with any ETag: one

@@ -249,7 +249,7 @@ def test_a_disk_that_is_full(serving: Any, many: Path, tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gpuload.store.parts.write_at", full)
+        patch.setattr("gpuload.store.partial_file.write_at", full)
         for ask in (lambda: dataset.rows(3), lambda: dataset.labels):
             with pytest.raises(RemoteError, match=f"^{tmp_path}/.*: cannot be written .No space left.*Free some"):
                 ask()
@@ -463,6 +463,22 @@ def test_a_file_of_parts_that_is_truncated(serving: Any, many: Path, tmp_path: P
         gpuload.Dataset(serving.url, tmp_path)
     dataset = gpuload.Dataset(serving.url, tmp_path)
     assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
+
+
+def test_a_truncated_file_of_parts_is_not_made_longer(tmp_path: Path) -> None:
+    """Where zeros would take the place of what was lost, and nobody would see it."""
+    path = tmp_path / "index.partial"
+    assert PartialFile.create(path, 10_000, 3, None, [])
+    file = PartialFile(path)
+    file.write(5000, b"abc")
+    assert file.memory[5000:5003] == b"abc"
+    os.truncate(path, 1000)
+    for change in (lambda: file.write(5000, b"abc"), lambda: file.mark([1]), file.mark_checked, file.check):
+        with pytest.raises(FormatError, match=r"index.partial: was truncated to 1,000 bytes while it was in use. Open"):
+            change()
+        assert path.stat().st_size == 1000
+    file.forget()
+    assert os.fstat(file.handle).st_size == 1000 and not path.exists()
 
 
 @pytest.mark.parametrize("end", [b"", b'{"size": 5, "parts": 49, "tag": 3}'])
