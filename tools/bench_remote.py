@@ -12,7 +12,7 @@ of its own, and prints a table:
   process that resumes in the middle of an epoch. Those that are not installed are left out; --python names the
   interpreter of those that have their own. The plot is written beside the record (.png).
 - download: shards through the loader's store, checked by SHA-256, against obstore alone fetching the same ranges,
-  writing them to the same disk and syncing them; as fast as the loopback goes, and over a network of --network MB/s.
+  writing them to the same disk and syncing them; as fast as the loopback goes, and over networks of --network MB/s.
 - warm: an epoch from a warm cache against one from the local folder.
 - limited: an epoch over a network of 1.2 times what training consumes, with shards of which a window takes 2 s of that
   network: how many batches training waited for after the first 5 s, and when.
@@ -32,7 +32,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,11 @@ _FIRST_WINDOW_S, _STARTED_S = 2.0, 5.0  # of the network; after which a batch th
 
 
 class Bench:
-    """folder: for the sets, which are kept. network: bytes a second of the slower download. pythons: see `Peers`."""
+    """folder: for the sets, which are kept. networks: of what bytes a second; the first is also that of the peers.
+    pythons: see `Peers`."""
 
-    def __init__(self, folder: Path, runs: int, network: float, pythons: Mapping[str, str]) -> None:
-        self.folder, self.runs, self.network, self.pythons = folder, runs, network, pythons
+    def __init__(self, folder: Path, runs: int, networks: Sequence[float], pythons: Mapping[str, str]) -> None:
+        self.folder, self.runs, self.networks, self.pythons = folder, runs, networks, pythons
         self.scratch = folder / "scratch"
 
     def new(self) -> str:
@@ -67,15 +68,15 @@ class Bench:
         return make_images(self.folder / "images", IMAGES, PER_SHARD)
 
     def peers(self) -> dict[str, Any]:
-        return Peers(self.folder, self.scratch, self.pythons, self.network).run(self.runs)
+        return Peers(self.folder, self.scratch, self.pythons, self.networks[0]).run(self.runs)
 
     def download(self) -> dict[str, Any]:
         shards = make_shards(self.folder)
         files = sorted(shards.iterdir())
         names, sizes = [file.name for file in files], [file.stat().st_size for file in files]
         digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-        found: dict[str, Any] = {"bytes": sum(sizes)}
-        for title, rate in (("loopback", 0.0), ("network", self.network)):
+        found = []
+        for rate in (0.0, *self.networks):
             kinds: dict[str, list[dict[str, float]]] = {"discards": [], "alone": [], "store": []}
             with served(shards, rate) as url:
 
@@ -95,7 +96,7 @@ class Bench:
                 if runs
             }
             seconds = {kind: one["seconds"] for kind, one in medians.items()}
-            found[title] = {
+            at = {
                 "limit_bytes_per_s": rate or None,
                 "obstore_bytes_per_s": sum(sizes) / seconds["alone"],
                 "store_bytes_per_s": sum(sizes) / seconds["store"],
@@ -105,8 +106,9 @@ class Bench:
                 "runs": {kind: [round(r["seconds"], 3) for r in runs] for kind, runs in kinds.items()},
             }
             if "discards" in seconds:
-                found[title]["ratio_to_discarding"] = seconds["discards"] / seconds["store"]
-        return {**found, "target": 0.9}
+                at["ratio_to_discarding"] = seconds["discards"] / seconds["store"]
+            found.append(at)
+        return {"bytes": sum(sizes), "networks": found, "target": 0.9}
 
     def warm(self) -> dict[str, Any]:
         images, cache = self.images(), self.new()
@@ -178,7 +180,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="for the sets and caches, on the disk that is to be measured")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--network", type=float, default=150, help="MB/s of the slower network (%(default)s)")
+    parser.add_argument(
+        "--network", type=float, nargs="+", default=[150, 800], metavar="MB/S",
+        help="of the networks beside the loopback (%(default)s); the first is that of the peers",
+    )  # fmt: skip
     parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a peer with this Python")
     parser.add_argument("--json", type=Path, help="file for the figures; parts that are not measured now stay in it")
     args = parser.parse_args()
@@ -187,7 +192,9 @@ def main() -> int:
         parser.error(f"--only {min(unknown)}: expected some of {','.join(PARTS)}")
     if args.runs < 1:
         parser.error(f"--runs {args.runs}: expected at least 1")
-    bench = Bench(args.folder.absolute(), args.runs, args.network * 1e6, _interpreters(parser, args.python))
+    bench = Bench(
+        args.folder.absolute(), args.runs, [one * 1e6 for one in args.network], _interpreters(parser, args.python)
+    )
     made = {"date": time.strftime("%Y-%m"), "cores": os.cpu_count(), "machine": platform.machine(), "runs": args.runs}
     found: dict[str, Any] = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     try:

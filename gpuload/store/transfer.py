@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from gpuload.errors import ShardError
 from gpuload.store.objects import NoRanges, Objects, Range, Replaced
+from gpuload.store.writeback import start_writeback
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ class _File:
         self._begin(size)
 
     async def write(self, at: int, data: Any) -> None:
-        await in_thread(write_at, self._handle, at, memoryview(data))
+        await in_thread(_write_out, self._handle, at, memoryview(data))
         self._written[at] = len(data)
         if self._hashes and at == self._whole and (self._hashing is None or self._hashing.done()):
             self._hashing = asyncio.create_task(self._hash(self._digest))
@@ -163,6 +164,11 @@ async def in_thread(function: Callable[..., None], *args: Any) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
+
+
+def _write_out(handle: int, at: int, data: memoryview) -> None:
+    write_at(handle, at, data)
+    start_writeback(handle, at, len(data))
 
 
 def write_at(handle: int, at: int, data: memoryview) -> None:

@@ -54,20 +54,31 @@ def test_no_connection_is_lost_by_cancelling() -> None:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_the_first_window_has_the_network_for_itself(proxy: Any, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("in_turn", [24, 2])
+def test_the_first_windows_have_the_network_one_after_the_other(
+    proxy: Any, tmp_path: Path, kind: str, in_turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuload.store.downloading._IN_TURN", in_turn)
     url: Any = f"{proxy.url}/train"
-    asked: list[set[str]] = []
+    beside: dict[str, set[str]] = {}  # what was asked for until a shard was sent
 
     def fault(path: str, number: int) -> None:
         if path.endswith(".tar"):
-            time.sleep(0.4)  # in which others would be asked for
-            asked.append({one for one in proxy.asked if one.endswith(".tar")})
+            time.sleep(0.3)
+            beside[path] = {one for one in proxy.asked if one.endswith(".tar")}
 
     proxy.fault = fault
     with load(url, 2, window=2, cache=tmp_path, cache_size=SIZES[kind]) as loader:
-        next(iter(loader))
-        first = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2).window_shards(0)
-    assert asked[0] == asked[1] == {f"/train/shard-{number:06d}.tar" for number in first}
+        order = EpochOrder(loader.dataset.shard_sizes, seed=0, epoch=0, window=2)
+        windows = [{f"/train/shard-{number:06d}.tar" for number in order.window_shards(at)} for at in range(5)]
+        for _ in loader:
+            pass
+    known, early = set[str](), []
+    for window in windows:
+        known |= window
+        early.append(set().union(*(beside[path] for path in window)) - known)
+    assert not early[0]
+    assert any(early) == (in_turn == 2), early
 
 
 @pytest.mark.parametrize("kind", SIZES)

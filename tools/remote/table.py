@@ -14,8 +14,8 @@ def table_of(found: dict[str, Any]) -> Table:
         for name, why in one["left_out"].items():
             table.add_row(f"left out: {name}", why, "")
     if one := found.get("download"):
-        for title in ("loopback", "network"):
-            at = one[title]
+        for at in one["networks"]:
+            title = f"network of {limit / 1e6:,.0f} MB/s" if (limit := at["limit_bytes_per_s"]) else "loopback"
             rates = f"{at['store_bytes_per_s'] / 1e6:,.0f} MB/s, obstore alone {at['obstore_bytes_per_s'] / 1e6:,.0f}"
             table.add_row(f"download, {title}", f"{at['ratio']:.2f} ({rates})", "0.90")
     if one := found.get("warm"):
