@@ -23,8 +23,8 @@ from gpuload.store.waiter import Waiter
 _LOG = logging.getLogger(__name__)
 
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
-# Shards of a loop that are downloaded window by window. Four at a time can delay one by the time of three. On a network of
-# 1.2 times what training takes, so much is ahead after 18 shards, whatever the window.
+# Shards of a loop that are downloaded window by window. Four at a time can delay one by the time of three. On a network
+# of 1.2 times what training takes, so much is ahead after 18 shards, whatever the window.
 _IN_TURN = 24
 _POLL_S = 0.05  # while something else keeps a shard from being downloaded
 _FRESH_S = 30  # a failure is raised that is no older; after that, it is tried again
