@@ -30,4 +30,4 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
         return None
     found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
     found.restype = ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    return found
