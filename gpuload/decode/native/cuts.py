@@ -48,12 +48,16 @@ class Cuts:
     """
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
-        # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these.
+        # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these. And for
+        # more than 500 numbers NumPy gives up Python's lock, which other threads then have: of a batch of 256, that is
+        # two columns.
         self._form, crops, number = form, view.crops, len(heights)
-        self._unclipped = np.empty((number, 4), np.int64)
-        self._unclipped[:, :2], self._unclipped[:, 2:] = crops.start, crops.start + crops.shape
-        self._regions = np.empty((number, 4), np.float64)
-        self._regions[:, :2], self._regions[:, 2:] = crops.start + crops.roi_start, crops.start + crops.roi_end
+        self._unclipped, self._regions = np.empty((number, 4), np.int64), np.empty((number, 4), np.float64)
+        for axis in (0, 1):
+            start = self._unclipped[:, axis] = crops.start[:, axis]
+            np.add(start, crops.shape[:, axis], out=self._unclipped[:, 2 + axis])
+            np.add(start, crops.roi_start[:, axis], out=self._regions[:, axis])
+            np.add(start, crops.roi_end[:, axis], out=self._regions[:, 2 + axis])
         self._flips = np.empty((number, 2), np.bool_)
         self._flips[:, 0], self._flips[:, 1] = crops.mirror_y, crops.mirror
         self.windows: I64 = self._unclipped
@@ -64,7 +68,8 @@ class Cuts:
             low, high = source_range(self._unclipped[:, :2], self._unclipped[:, 2:], self._sizes, form.padding_mode)
             self.windows = np.concatenate([low, high], axis=1)
             return
-        gap = ((crops.roi_end - crops.roi_start) / view.size).min(axis=1) / REDUCING_GAP
+        tall, wide = (crops.roi_end[:, axis] - crops.roi_start[:, axis] for axis in (0, 1))
+        gap = np.minimum(tall / view.size[0], wide / view.size[1]) / REDUCING_GAP
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
