@@ -138,7 +138,7 @@ class Objects:
             except failures.PreconditionError:
                 raise Replaced from None
             except (failures.BaseError, FileNotFoundError, _TooShortError) as error:
-                problem = _problem(error)
+                problem = _problem(error, self.url.scheme)
                 if problem.what == _NO_RANGES:
                     raise NoRanges from None
                 passed = time.monotonic() - started
@@ -163,7 +163,8 @@ class Objects:
     def _open(self) -> Any:
         from obstore.store import from_url
 
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        given = (os.environ.get(name) for name in _ENDPOINTS.get(self.url.scheme, ()))
+        endpoint = next(filter(None, given), "")
         more: dict[str, Any] = {}
         address, headers = self.url.text, {}
         if self.url.scheme == "hf":
@@ -186,6 +187,13 @@ class Objects:
         )
 
 
+# What names another server than the service's own, by scheme; obstore reads only some of them.
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+
+
 class _TooShortError(Exception):
     def __init__(self, found: int, expected: int) -> None:
         super().__init__(f"{found:,} of {counted(expected, 'byte')} came")
@@ -199,19 +207,26 @@ class _Problem(NamedTuple):
 
 _MISSING, _EMPTY, _NO_RANGES = "does not exist", "has no such bytes", "the server knows no ranges"
 _ERRORS = {_MISSING: NoSuchObjectError, _EMPTY: EmptyObjectError}
-_CREDENTIALS = (
-    "Set the credentials by the environment variables or files of the service (for s3:// AWS_ACCESS_KEY_ID, "
-    "AWS_SECRET_ACCESS_KEY, AWS_REGION or AWS_PROFILE; AWS_SKIP_SIGNATURE=true for a public bucket)"
-)
+# How to be let in, by scheme.
+_CREDENTIALS = {
+    "s3": "Set the credentials by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, by AWS_PROFILE, or by the "
+    "files of the AWS command line; AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "Set the credentials by GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, the paths of their JSON "
+    "files, or by `gcloud auth application-default login`",
+    "az": "Set the credentials by AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY",
+    "hf": "Set the credentials by HF_TOKEN, or by `hf auth login`",
+}
+_NO_CREDENTIALS = "No credentials are sent to web servers: check that everybody may read the URL, or copy the set"
 _AGAIN = ""  # `Objects.again`
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
 
-def _problem(error: Exception) -> _Problem:
+def _problem(error: Exception, scheme: str) -> _Problem:
     """What an error of obstore says, without anything that could be a secret."""
     if isinstance(error, _TooShortError):
         return _Problem(f"only {error}", _AGAIN, final=False)
     failures, text = _obstore().exceptions, str(error)
+    credentials = _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
     if isinstance(error, failures.NotSupportedError) and "Range" in text:
         return _Problem(_NO_RANGES, "", final=True)
     if isinstance(error, FileNotFoundError | failures.NotFoundError):
@@ -219,11 +234,11 @@ def _problem(error: Exception) -> _Problem:
     found = re.search(r"status code: (\d{3})", text)
     status = int(found.group(1)) if found else 0
     if "169.254.169.254" in text or "metadata.google.internal" in text:
-        return _Problem("no credentials were found", _CREDENTIALS, final=True)
+        return _Problem("no credentials were found", credentials, final=True)
     if status in (401, 403) or isinstance(error, failures.PermissionDeniedError | failures.UnauthenticatedError):
-        return _Problem(f"access was denied ({status or 403})", _CREDENTIALS, final=True)
+        return _Problem(f"access was denied ({status or 403})", credentials, final=True)
     if "ExpiredToken" in text:
-        return _Problem("the credentials have expired", _CREDENTIALS, final=True)
+        return _Problem("the credentials have expired", credentials, final=True)
     if status in (301, 307):
         return _Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", final=True)
     if status == 416:

@@ -123,7 +123,7 @@ def test_what_goes_wrong_once_is_tried_again(
             RemoteError,
             r".tar: timed out after \d attempts in \d s. Check the network and the server, then run it",
         ),
-        ("403", RemoteError, r".tar: access was denied \(403\). Set the credentials"),
+        ("403", RemoteError, r".tar: access was denied \(403\). No credentials are sent"),
         ("404", RemoteError, r"/train/shard-\d+.tar: does not exist. Check the URL"),
         (
             "truncate",

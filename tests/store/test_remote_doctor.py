@@ -78,7 +78,7 @@ def test_what_cannot_be_opened(
     assert cli.main(["doctor", f"{proxy.url}/train"]) == cli.FAULTY
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith(f"broken URL {proxy.url}/train/manifest.json: {said}")
-    assert ("→ Set the credentials" if fault == "403" else "→ Check the network") in told
+    assert ("→ No credentials are sent" if fault == "403" else "→ Check the network") in told
     assert "The set at the URL cannot be opened, so that nothing was measured. 1 thing broken" in told
 
 
