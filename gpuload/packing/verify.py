@@ -148,14 +148,14 @@ def _verify_split(
 ) -> list[str]:
     try:
         manifest = Manifest.read(folder)
-        _check_count(Index(folder / index_file.FILE_NAME, manifest.fields), manifest)
+        faults = _index_faults(folder / index_file.FILE_NAME, manifest)
     except FormatError as error:
         return [str(error)]
     if (root := shards_root(manifest, folder)) is not None:
-        return _verify_index(root, folder, manifest, workers, watch, decode, bad)
+        return faults + _verify_index(root, folder, manifest, workers, watch, decode, bad)
     listed = {shard.name for shard in manifest.shards}
     found = {path.name for path in folder.glob("*.tar")}
-    faults = [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
+    faults += [f"{folder / name}: is not in {manifest_file.FILE_NAME}" for name in sorted(found - listed)]
     faults += [f"{path}: was left by an interrupted run" for path in sorted(folder.glob("*.tmp"))]
     results: dict[int, ShardFaults] = {}
 
@@ -196,10 +196,11 @@ def _verify_url(
         try:
             manifest = parse_manifest(data, pieces.folder, url)
             pieces.get(index_file.FILE_NAME)
-            _check_count(Index(pieces.folder / index_file.FILE_NAME, manifest.fields), manifest)
+            faults = _index_faults(pieces.folder / index_file.FILE_NAME, manifest)
         except FormatError as error:
             return [str(error).replace(scratch, str(url))]
-        return _verify_pieces(pieces, manifest, workers, watch, decode, bad)
+        faults = [fault.replace(str(pieces.folder), str(url)) for fault in faults]
+        return faults + _verify_pieces(pieces, manifest, workers, watch, decode, bad)
 
 
 def _splits_at(url: URL) -> list[URL]:
@@ -271,12 +272,27 @@ def _verify_pieces(
     return faults
 
 
-def _check_count(index: Index, manifest: Manifest) -> None:
+def _index_faults(path: Path, manifest: Manifest) -> list[str]:
+    """What of an index differs from what its manifest tells, one line each.
+
+    Raises:
+        FormatError: it cannot be read, or is one of other shards.
+    """
+    index = Index(path, manifest.fields)
     if len(index) != len(manifest.shards):
         raise FormatError(
-            f"{index.path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists "
-            f"{len(manifest.shards)}"
+            f"{path}: indexes {counted(len(index), 'shard')}, {manifest_file.FILE_NAME} lists {len(manifest.shards)}"
         )
+    if manifest.index_sha256 is None:
+        return []
+    found, parts, said = index_file.index_digests(path), manifest.index_parts, manifest_file.FILE_NAME
+    if found.index_sha256 != manifest.index_sha256:
+        fault = f"its SHA-256 is {found.index_sha256}, {said} says {manifest.index_sha256}"
+    elif parts is not None and found.index_parts != parts:
+        fault = f"the SHA-256s of its parts are not those that {said} tells"
+    else:
+        return []
+    return [f"{path}: {fault}"]
 
 
 def _after_death(job: VerifyJob, code: int) -> VerifyJob:
