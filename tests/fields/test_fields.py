@@ -221,3 +221,13 @@ def test_captions_of_other_names_have_their_own_members() -> None:
         SourceError, match=r"^here: every sample needs a title; 2 have none \(numbers 1, 2\). Fill them in"
     ):
         caption.parse("here", "title", ["a", None, None])
+
+
+def test_one_class_is_enough() -> None:
+    class Unnamed:
+        classes, fields, folder = None, {"label": Field("label", "class", "cls")}, "out"
+        require_field = fields.__getitem__
+
+    rows = Rows({"label": np.zeros(2, np.int64), "index": np.arange(2)}, {}, [], [], [])
+    field: Any = bind_field(OneHot(num_classes=1), [Unnamed()])  # type: ignore[list-item]
+    assert field.values(rows).tolist() == [[1], [1]]

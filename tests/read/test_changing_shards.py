@@ -14,6 +14,7 @@ import pytest
 from loaders import drain, load
 
 import gpuload
+from gpuload.order.epoch import EpochOrder
 from gpuload.read import batches as batches_module
 from gpuload.read import reader
 from gpuload.sources.folder import FolderSource
@@ -255,3 +256,14 @@ def test_a_fault_in_a_protected_file_is_noted_and_any_other_one_ends_the_process
     assert done.stdout == "fine\n", done.stderr
     assert done.returncode == (-7 if end else 0)
     assert bool(re.search("Fatal Python error: Bus error", done.stderr)) == bool(end and options)
+
+
+def test_a_shard_that_is_overwritten_just_before_it_is_released(copy: Path) -> None:
+    dataset = gpuload.Dataset(copy)
+    order, read_from = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2), reader.Reader(dataset)
+    first = order.window_shards(0)
+    read_from.read(order, 0, 4)
+    overwrite(shards(copy)[int(first[0])])
+    with pytest.raises(gpuload.ShardError, match=r"was changed while it was being read: its SHA-256 is"):
+        read_from.read(order, int(dataset.shard_sizes[first].sum()), int(dataset.shard_sizes[first].sum()) + 4)
+    read_from.close()

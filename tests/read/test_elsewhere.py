@@ -1,9 +1,13 @@
 """The loading half without the calls that only Linux, or only POSIX, has: the same batches."""
 
+import ctypes
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import elsewhere
@@ -69,3 +73,16 @@ def test_room_on_a_system_without_posix_fallocate(tmp_path: Path, monkeypatch: p
     with (tmp_path / "file").open("wb") as file:
         cache._allocate(file.fileno(), 1000)
     assert (tmp_path / "file").stat().st_size == 1000
+
+
+def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mmap(*_: object) -> int | None:
+        ctypes.set_errno(errno.ENOMEM)
+        return mapped_file._FAILED
+
+    (tmp_path / "file").write_bytes(b"abc")
+    monkeypatch.setattr(mapped_file, "_libc", SimpleNamespace(mmap=mmap))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Cannot allocate memory") as raised:
+        mapped_file.MappedFile(tmp_path / "file", None)
+    assert raised.value.errno == errno.ENOMEM and len(os.listdir("/proc/self/fd")) == before

@@ -1,5 +1,6 @@
 """Reading ahead: in a process that forks, with checksums, and what becomes of errors in its thread."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from loaders import drain, load
 
 import gpuload
+from gpuload.order.epoch import EpochOrder
 from gpuload.read import batches, read_ahead
 from gpuload.read import reader as reader_module
 
@@ -122,3 +124,15 @@ def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
                     list(loader)
         loader.set_epoch(0)
         assert drain([loader]) == expected
+
+
+def test_the_thread_ends_with_a_reader_that_nobody_closed(packed: Path) -> None:
+    dataset = gpuload.Dataset(packed)
+    reader = reader_module.Reader(dataset)
+    reader.read(EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2), 0, 4)
+    thread = reader.ahead._thread
+    assert thread is not None and thread.is_alive()
+    del reader
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -25,7 +25,16 @@ STAGES = {
     ),
     "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py")),
     "crops": Stage(("augment/crops.py",), ("augment/test_crops.py", "augment/test_augment.py")),
-    "fields": Stage(("fields/*.py",), ("fields", "packing/run/test_names_and_boxes.py")),
+    "fields": Stage(
+        ("fields/*.py",),
+        (
+            "fields",
+            "packing/run/test_names_and_boxes.py",
+            "sources/test_labels_that_do_not_fit.py",
+            "augment/test_cover.py",
+            "iterator/test_bucket_loaders.py",
+        ),
+    ),
     "plan": Stage(
         ("packing/run/plan.py", "packing/run/state.py"),
         ("packing/run/test_plan.py", "packing/run/test_packer.py", "packing/run/test_golden_shard.py"),
@@ -35,7 +44,13 @@ STAGES = {
             f"read/{name}.py"
             for name in ("reader", "batches", "batch", "shards", "mapped_file", "index_check", "members")
         ),
-        ("read",),
+        (
+            "read",
+            "iterator/test_bucket_loaders.py",
+            "store/test_urgent_shards.py",
+            "store/test_in_memory.py",
+            "store/test_partial_index.py",
+        ),
     ),
     "iterator": Stage(
         ("iterator.py",),
