@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from loaders import load
 
+import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.store.connections import NEEDED, Connections
 
@@ -101,3 +102,41 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: 
             if batches == 16:  # of 20 that are here, some of which are decoded ahead
                 goes_on.set()
         assert batches == 48 and not late
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("ends", ["close", "another loop"])
+def test_who_waits_for_a_download_is_not_waited_for(proxy: Any, tmp_path: Path, kind: str, ends: str) -> None:
+    """Neither by `close` nor by the next loop, whatever the server does."""
+    url: Any = f"{proxy.url}/train"
+    hangs, waiting, found = threading.Event(), threading.Event(), list[BaseException]()
+
+    def fault(path: str, number: int) -> None:
+        if path.endswith(".tar") and not hangs.is_set():
+            waiting.set()
+            hangs.wait(60)
+
+    proxy.fault = fault
+    with load(url, 2, window=1, cache=tmp_path, cache_size=SIZES[kind]) as loader:
+
+        def train() -> None:
+            try:
+                next(iter(loader))
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        assert waiting.wait(10)
+        begun = time.monotonic()
+        if ends == "close":
+            loader.close()
+        else:
+            after = iter(loader)
+            threading.Timer(1.0, hangs.set).start()
+            assert len(next(after)[0]) == 2
+        thread.join(10)
+        took, is_alive = time.monotonic() - begun, thread.is_alive()
+        hangs.set()
+        thread.join()
+    assert not is_alive and took < 10 and len(found) == 1 and isinstance(found[0], gpuload.GpuloadError), found
