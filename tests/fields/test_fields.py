@@ -231,3 +231,15 @@ def test_one_class_is_enough() -> None:
     rows = Rows({"label": np.zeros(2, np.int64), "index": np.arange(2)}, {}, [], [], [])
     field: Any = bind_field(OneHot(num_classes=1), [Unnamed()])  # type: ignore[list-item]
     assert field.values(rows).tolist() == [[1], [1]]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_as_many_classes_as_have_names_or_more(dataset: gpuload.Dataset, more: int) -> None:
+    plain = values_of(MultiHot(), dataset, SOME)
+    found = values_of(MultiHot(num_classes=4 + more), dataset, SOME)
+    assert found.shape == (4, 4 + more) and found[:, :4].tolist() == plain.tolist() and not found[:, 4:].any()
+
+
+def test_most_kinds_take_one_column_of_a_table() -> None:
+    with pytest.raises(ValueError, match="a field of kind 'class' takes one column, 2 are given"):
+        KINDS["class"].parse_cells(["1", "2"])

@@ -149,3 +149,26 @@ def test_stored_and_loaded_again_they_are_the_same(size: int, count: int, data: 
     assert KIND.load(field, member.content) == member.values
     again = KIND.store(field, member.values, whole)
     assert again.content == member.content
+
+
+def test_batches_have_the_number_of_instances_that_was_asked_for(tmp_path: Path) -> None:
+    """The first ones of an image with more, and zeros after those of one with fewer."""
+    counts, image = (0, 1, 3), encode(photo(0, 16, 16), "PNG")
+    of = [[[4 * row + n, 2, 2, 3, 4, 1] for n in range(count)] for row, count in enumerate(counts)]
+    samples = [{"image": image, "keypoints": instances} for instances in of]
+    gpuload.pack(samples, tmp_path / "out", workers=1, shuffle=False)
+    shown: list[list[Any]] = [[[[0.0] * 3] * 2] * 2 for _ in counts]
+    for row, instances in enumerate(of):
+        for n, (x, y, v, *other) in enumerate(instances[:2]):
+            shown[row] = [*shown[row][:n], [[x, y, v], other], *shown[row][n + 1 :]]
+    for most in (None, 2):
+        spec = gpuload.Keypoints(flip_pairs=(), max_instances=most)
+        with gpuload.DaliIterator(
+            tmp_path / "out" / "train", 3, augment=gpuload.Augment(16, crop="none"),
+            fields=("index", spec), shuffle=False, device="cpu", output="numpy",
+        ) as loader:  # fmt: skip
+            _, found = next(iter(loader))
+        assert found.keypoints.shape == (3, most or 3, 2, 3)
+        assert found.counts.tolist() == [min(count, most or 3) for count in counts]
+        assert found.keypoints[:, :2].tolist() == shown
+        assert not any(found.keypoints[row, count:].any() for row, count in enumerate(counts))
