@@ -59,7 +59,10 @@ def test_specs_that_do_not_fit_the_data_set_are_refused(dataset: gpuload.Dataset
         (lambda: Tokens(pad=-(2**63) - 1), r"Tokens\(pad=-9223372036854775809\): expected a whole number of 64 bits"),
         (lambda: Tokens(pad=2**63), r"Tokens\(pad=9223372036854775808\): expected a whole number of 64 bits"),
         (lambda: Boxes(name=3), r"Boxes\(name=3\): expected"),
-        (lambda: MultiHot(name=3), r"MultiHot\(name=3\): expected"),
+        *[
+            (lambda kind=kind: kind(name=3), rf"{kind.__name__}\(name=3\): expected the name of a packed field")
+            for kind in (MultiHot, OneHot, Tokens, Target, Mask, gpuload.Keypoints, gpuload.Captions)
+        ],
         (lambda: Target("angle", (True, 1)), r"Target\(negate_on_flip=\(True, 1\)\): expected True, False or a tuple"),
         (lambda: Target("angle", [True, "no"]), r"negate_on_flip=\[True, 'no'\]\): expected True, False or a tuple"),
         (lambda: Mask(fill=256), r"Mask\(fill=256\): expected a class number, in 0..255"),

@@ -1,0 +1,43 @@
+"""Masks that a program gives as arrays."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpuload.errors import DecodeError
+from gpuload.fields.field import Field
+from gpuload.fields.masks import MaskKind
+from gpuload.packing.image.placement import place
+
+FIELD = Field("mask", "mask", "mask.png")
+NUMBERS = np.arange(12).reshape(3, 4) * 23
+
+
+def stored(value: Any) -> Any:
+    member = MaskKind().store(FIELD, value, place((4, 3), None, "shortest", False))
+    return np.asarray(Image.open(io.BytesIO(member.content)))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16])
+def test_with_a_channel_or_without(dtype: Any) -> None:
+    for value in (NUMBERS.astype(dtype), NUMBERS.astype(dtype)[..., None]):
+        assert stored(value).tolist() == NUMBERS.tolist()
+    assert stored(NUMBERS > 100).tolist() == (NUMBERS > 100).astype(int).tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (NUMBERS - 1, "class numbers must be in 0..255; found -1..252"),
+        (NUMBERS + 3, "class numbers must be in 0..255; found 3..256"),
+        (NUMBERS.T, "the mask has 3 x 4 pixels, its image 4 x 3"),
+        (np.stack([NUMBERS] * 3, axis=2), "the mask has"),
+        (NUMBERS[:, None], "the mask has"),
+    ],
+)
+def test_what_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        stored(value)
