@@ -1,4 +1,4 @@
-"""Masks that a program gives as arrays."""
+"""Masks that a program gives as arrays, and files that are no masks."""
 
 import io
 from typing import Any
@@ -41,3 +41,31 @@ def test_with_a_channel_or_without(dtype: Any) -> None:
 def test_what_is_refused(value: Any, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         stored(value)
+
+
+def png(value: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(value).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"garbage", "the mask cannot be decoded"),
+        (png(NUMBERS.astype(np.uint8))[:50], "the mask cannot be decoded"),
+        (
+            png(np.stack([NUMBERS.astype(np.uint8)] * 3, axis=2)),
+            r"one class number per pixel; found colours \(mode RGB\)",
+        ),
+        (png(NUMBERS.T.astype(np.uint8)), "the mask has 3 x 4 pixels, its image 4 x 3"),
+    ],
+)
+def test_files_that_are_no_masks(content: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        stored(content)
+
+
+def test_a_plain_file_is_kept() -> None:
+    content = png(NUMBERS.astype(np.uint8))
+    assert MaskKind().store(FIELD, content, place((4, 3), None, "shortest", False)).content == content
