@@ -76,9 +76,9 @@ def test_room_on_a_system_without_posix_fallocate(tmp_path: Path, monkeypatch: p
 
 
 def test_a_file_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mmap(*_: object) -> int | None:
+    def mmap(*_: object) -> int:
         ctypes.set_errno(errno.ENOMEM)
-        return mapped_file._FAILED
+        return 2**64 - 1  # MAP_FAILED, -1
 
     (tmp_path / "file").write_bytes(b"abc")
     monkeypatch.setattr(mapped_file, "_libc", SimpleNamespace(mmap=mmap))

@@ -1,0 +1,76 @@
+"""Cells of tables, and classes of any source."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from packed_fields import flips
+
+from gpuload.errors import SourceError
+from gpuload.fields import Field
+from gpuload.fields.keypoints import BoundKeypoints, Keypoints
+from gpuload.fields.moving import moving_fields
+from gpuload.fields.parsing import number_classes, parse_list
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (None, []),
+        ([1, "a"], [1, "a"]),
+        (" [1, [2.5, null]] ", [1, [2.5, None]]),
+        ("a; b,c;", ["a", "b,c"]),
+        ("a|b, c", ["a", "b, c"]),
+        ("1,2 ,3", ["1", "2", "3"]),
+        ("1 2\t3", ["1", "2", "3"]),
+        ("", []),
+    ],
+)
+def test_lists_in_cells(cell: Any, expected: list[Any]) -> None:
+    assert parse_list(cell) == expected
+
+
+@pytest.mark.parametrize("cell", ["[oops", "[1", "[" * 3000])
+def test_what_begins_as_json_and_is_none(cell: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a JSON list$"):
+        parse_list(cell)
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "numbers", "names"),
+    [
+        ([[], []], None, [[], []], None),
+        ([[2], [0, 2]], None, [[2], [0, 2]], None),
+        ([[1], []], ("a", "b"), [[1], []], ("a", "b")),
+        ([["b"], ["a", "b"]], None, [[1], [0, 1]], ("a", "b")),
+        ([["b"]], ("z", "b"), [[1]], ("z", "b")),
+    ],
+)
+def test_classes(rows: Any, classes: Any, numbers: Any, names: Any) -> None:
+    assert number_classes("source", "labels", rows, classes) == (numbers, names)
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "message"),
+    [
+        ([[3, -1]], None, "class numbers of 'labels' must be 0 or more; found -1. Renumber"),
+        ([[3, -1]], ("a",) * 9, "class numbers of 'labels' must be in 0..8; found -1. Renumber"),
+        ([[0, 2]], ("a", "b"), "class numbers of 'labels' must be in 0..1; found 2. Renumber"),
+        ([["a", "c"]], ("a", "b"), "the classes of 'labels' must be in the source's list of classes; it lacks 'c'"),
+        ([[["a"]]], None, "classes of 'labels' are numbers or names; found"),
+    ],
+)
+def test_classes_that_are_refused(rows: Any, classes: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=f"^source: {message}"):
+        number_classes("source", "labels", rows, classes)
+
+
+def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
+    """What a function gets, where only their visibility was 0."""
+    field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
+    (moving,) = moving_fields([BoundKeypoints(Keypoints(flip_pairs=()), field)])
+    stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
+    first, second = moving.split({"keypoints": stored}, flips([0, 0]), (20, 20))  # type: ignore[arg-type]
+    assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]
+    assert np.asarray(second["keypoints"]).shape == (0, 3, 3)
