@@ -1,4 +1,4 @@
-"""Cells of tables, and classes of any source."""
+"""What sources hold, as the kinds of fields take it, and what they refuse."""
 
 from typing import Any
 
@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 from packed_fields import flips
 
-from gpuload.errors import SourceError
-from gpuload.fields import Field
+from gpuload.errors import FormatError, SourceError
+from gpuload.fields import KINDS, Field
 from gpuload.fields.keypoints import BoundKeypoints, Keypoints
 from gpuload.fields.moving import moving_fields
 from gpuload.fields.parsing import number_classes, parse_list
+from gpuload.fields.pixels import Pixels
+from gpuload.fields.registry import kind_of
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,31 @@ def test_classes(rows: Any, classes: Any, numbers: Any, names: Any) -> None:
 def test_classes_that_are_refused(rows: Any, classes: Any, message: str) -> None:
     with pytest.raises(SourceError, match=f"^source: {message}"):
         number_classes("source", "labels", rows, classes)
+
+
+def test_targets_that_are_no_numbers() -> None:
+    """The first of them is named."""
+    kind, nan = KINDS["target"], float("nan")
+    for values, message in (
+        ([1.0, nan, nan], "sample 1 has nan"),
+        ([[1.0, 2.0], [3.0, 4.0], [5.0, float("inf")]], r"sample 2 has \[5.0, inf\]"),
+        ([[[1.0]], [[nan]]], "sample 1 has"),
+        ([[[1.0]], [[2.0]]], "sample 0 has"),
+        ([[1.0], [2.0, 3.0]], "found"),
+        ([1.0, "x"], "found 'x'"),
+    ):
+        with pytest.raises(SourceError, match=f"^source: 'angle' must hold .*{message}"):
+            kind.parse("source", "angle", values)
+
+
+def test_a_kind_that_is_not_known() -> None:
+    with pytest.raises(FormatError, match="field 'clip' has kind 'video'; this gpuload knows image, .*newer gpuload"):
+        kind_of(Field("clip", "video", "mp4"))
+
+
+@pytest.mark.parametrize(("dtype", "peak"), [("uint8", 255), ("uint16", 65_535), ("float32", 1)])
+def test_the_level_of_white(dtype: str, peak: int) -> None:
+    assert Pixels(1, dtype).peak == peak
 
 
 def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:

@@ -65,6 +65,7 @@ def read_all(folder: Path) -> None:
             2**63 - 1,
             r"its 'image' as [\d,]+ bytes at byte 9,223,372,036,854,775,807, and the shard has",
         ),
+        ("image_bytes", -1, r"its 'image' as -1 bytes at byte"),
         ("image_bytes", -7, r"its 'image' as -7 bytes at byte"),
         ("image_bytes", 2**62, r"its 'image' as 4,611,686,018,427,387,904 bytes at byte"),
         ("mask_offset", -(2**63), r"its 'mask' as [\d,]+ bytes at byte -9,223,372,036,854,775,808"),
