@@ -23,7 +23,10 @@ STAGES = {
     "draws": Stage(
         ("draws.py",), ("test_draws.py", "order/test_epoch.py", "order/test_drawn.py", "augment/test_crops.py")
     ),
-    "order": Stage(("order/*.py",), ("order", "iterator/test_sampling.py")),
+    "order": Stage(
+        ("order/*.py",),
+        ("order", "iterator/test_sampling.py", "iterator/test_bucket_loaders.py", "iterator/test_laned_epochs.py"),
+    ),
     "crops": Stage(("augment/crops.py",), ("augment/test_crops.py", "augment/test_augment.py")),
     "fields": Stage(
         ("fields/*.py",),
