@@ -36,6 +36,19 @@ def test_any_slice_is_the_slice_of_the_whole(sizes: np.ndarray, seed: int, windo
     assert make(sizes, seed, 0, window)[start:stop].tolist() == whole[start:stop]
 
 
+@given(shard_sizes, seeds, st.integers(0, 9), st.integers(1, 15), st.booleans())
+def test_after_the_shards_of_a_pass_come_those_of_the_next(
+    sizes: np.ndarray, seed: int, epoch: int, window: int, shuffle: bool
+) -> None:
+    """Where downloads look ahead."""
+    order, after = (make(sizes, seed, number, window, shuffle) for number in (epoch, epoch + 1))
+    windows = range(-(-len(sizes) // window))
+    shards, following = ([one.window_shards(number).tolist() for number in windows] for one in (order, after))
+    for number in windows:
+        assert order.upcoming(number).tolist() == sum(shards[number:] + following, [])
+        assert order.following(number).tolist() == sum(shards[number + 1 : number + 2], [])
+
+
 @given(shard_sizes, seeds, st.integers(0, 50), st.integers(0, 50))
 def test_seed_and_epoch_each_change_the_order(sizes: np.ndarray, seed: int, first: int, second: int) -> None:
     assume(first != second and sizes.sum() >= 16)  # 16! orders: a chance meeting is out of the question
