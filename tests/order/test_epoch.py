@@ -3,6 +3,7 @@
 import json
 import runpy
 import weakref
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +46,8 @@ def test_after_the_shards_of_a_pass_come_those_of_the_next(
     windows = range(-(-len(sizes) // window))
     shards, following = ([one.window_shards(number).tolist() for number in windows] for one in (order, after))
     for number in windows:
-        assert order.upcoming(number).tolist() == sum(shards[number:] + following, [])
-        assert order.following(number).tolist() == sum(shards[number + 1 : number + 2], [])
+        assert order.upcoming(number).tolist() == [*chain(*shards[number:], *following)]
+        assert order.following(number).tolist() == [*chain(*shards[number + 1 : number + 2])]
 
 
 @given(shard_sizes, seeds, st.integers(0, 50), st.integers(0, 50))
