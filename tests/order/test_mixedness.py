@@ -153,6 +153,8 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
     ) as warned:
         gpuload.DaliIterator(sorted_set, window=2, **options)
     assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"sorted by class, so that 2 of them, which are mixed at a time"):
+        gpuload.DaliIterator(sorted_set, window=1, lanes=2, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpuload.DaliIterator(sorted_set, window=12, **options)
