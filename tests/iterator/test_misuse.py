@@ -178,3 +178,11 @@ def test_a_damaged_state_changes_nothing(packed: Path, change: dict[str, Any], m
         assert loader.state_dict() == state
         as_arrays = {name: np.array(value) for name, value in state.items() if isinstance(value, int)}
         loader.load_state_dict({**state, **as_arrays})
+
+
+def test_epochs_have_numbers_up_to_a_billion(packed: Path) -> None:
+    with load(packed) as loader:
+        loader.set_epoch(10**9)
+        assert loader.state_dict()["epoch"] == 10**9
+        with pytest.raises(gpuload.ArgumentError, match=r"epoch=1000000001.: expected a whole number in 0..1000000000"):
+            loader.set_epoch(10**9 + 1)
