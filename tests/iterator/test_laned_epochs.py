@@ -102,3 +102,8 @@ def test_info_tells_how_lanes_mix(packed: Path, capsys: pytest.CaptureFixture[st
     assert main(["info", str(packed), "--lanes", "11"]) == 2
     assert "--lanes 11: expected a whole number in 1..10" in capsys.readouterr().err.replace("\n", " ")
     assert np.isfinite(distances).all()
+
+
+def test_a_lone_data_set_is_number_0(packed: Path) -> None:
+    for loader in world(packed, 2, 8, lanes=4, window=1, fields=("dataset",)):
+        assert all(not numbers.any() for (numbers,) in loader)
