@@ -101,3 +101,8 @@ def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
     first, second = moving.split({"keypoints": stored}, flips([0, 0]), (20, 20))  # type: ignore[arg-type]
     assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]
     assert np.asarray(second["keypoints"]).shape == (0, 3, 3)
+    stored = pa.array([[[4, 8, 2, 4, 24, 2, 24, 4, 2]]], stored.type)  # into half the height
+    (only,) = moving.split({"keypoints": stored}, flips([0]), (10, 20))  # type: ignore[arg-type]
+    assert np.asarray(only["keypoints"]).tolist() == [[[4, 4, 2], [0, 0, 0], [0, 0, 0]]]
+    joined = moving.join([only, first])["keypoints"]
+    assert joined.to_pylist() == [[[4, 4, 2, 0, 0, 0, 0, 0, 0]], [[1, 2, 2, 0, 0, 0, 0, 0, 0]]]
