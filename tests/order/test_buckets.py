@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuload.errors import ArgumentError
+from gpuload.errors import ArgumentError, ShardError
 from gpuload.order import bucketed
 from gpuload.order.bucketed import BucketBatch, BucketedStream, WholeBucketedEpochs, by_rest
-from gpuload.order.buckets import Buckets
+from gpuload.order.buckets import Buckets, number_samples
 from gpuload.order.global_batches import Part
 from gpuload.order.interleaving import ShuffledBlocks
 from gpuload.order.position import Position
@@ -225,3 +226,35 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = plain(batch_list(make(), 0, 1600))
     monkeypatch.setattr(bucketed, "_PLANNED", 7)
     assert plain(batch_list(make(), 0, 1600)) == expected
+
+
+class _Sizes:
+    """A data set of one shard, of which only the index is there."""
+
+    def __init__(self, widths: list[int], heights: list[int]) -> None:
+        self.folder, self.shard_paths = "out", [0]
+        self._rows = pa.RecordBatch.from_pydict({"width": widths, "height": heights})
+
+    def __len__(self) -> int:
+        return self._rows.num_rows
+
+    def stored_samples(self, numbers: Any) -> Any:
+        return numbers
+
+    def fetch_rows(self) -> None:
+        """They are here."""
+
+    def rows(self, shard: int) -> pa.RecordBatch:
+        return self._rows
+
+    def keys(self, numbers: list[int]) -> list[str]:
+        return [f"key {number}" for number in numbers]
+
+
+def test_images_without_a_size() -> None:
+    """One of a single pixel has one."""
+    buckets = Buckets(sizes=[(8, 8), (8, 16)])
+    assert number_samples(_Sizes([1, 16, 1], [1, 8, 1]), buckets).tolist() == [0, 1, 0]  # type: ignore[arg-type]
+    for widths, heights in (([5, 0], [5, 5]), ([5, 5], [5, -1])):
+        with pytest.raises(ShardError, match="^out: sample 'key 1' has no size in the index, which buckets need"):
+            number_samples(_Sizes(widths, heights), buckets)  # type: ignore[arg-type]
