@@ -1,6 +1,7 @@
 """What is needed first is downloaded first, and training does not wait for what it needs later."""
 
 import asyncio
+import gc
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ from loaders import load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
+from gpuload.store import in_memory
 from gpuload.store.connections import NEEDED, Connections
 
 SIZES = {"cached": None, "in memory": 0}
@@ -109,7 +111,7 @@ def test_batches_that_are_here_are_handed_out(proxy: Any, tmp_path: Path, kind: 
 def test_who_waits_for_a_download_is_not_waited_for(proxy: Any, tmp_path: Path, kind: str, ends: str) -> None:
     """Neither by `close` nor by the next loop, whatever the server does."""
     url: Any = f"{proxy.url}/train"
-    hangs, waiting, found = threading.Event(), threading.Event(), list[BaseException]()
+    hangs, waiting, found = threading.Event(), threading.Event(), list[tuple[type, str]]()
 
     def fault(path: str, number: int) -> None:
         if path.endswith(".tar") and not hangs.is_set():
@@ -123,7 +125,7 @@ def test_who_waits_for_a_download_is_not_waited_for(proxy: Any, tmp_path: Path, 
             try:
                 next(iter(loader))
             except BaseException as error:
-                found.append(error)
+                found.append((type(error), str(error)))
 
         thread = threading.Thread(target=train)
         thread.start()
@@ -132,11 +134,15 @@ def test_who_waits_for_a_download_is_not_waited_for(proxy: Any, tmp_path: Path, 
         if ends == "close":
             loader.close()
         else:
-            after = iter(loader)
             threading.Timer(1.0, hangs.set).start()
-            assert len(next(after)[0]) == 2
+            assert len(next(iter(loader))[0]) == 2
         thread.join(10)
         took, is_alive = time.monotonic() - begun, thread.is_alive()
         hangs.set()
         thread.join()
-    assert not is_alive and took < 10 and len(found) == 1 and isinstance(found[0], gpuload.GpuloadError), found
+    assert not is_alive and took < 10 and len(found) == 1 and issubclass(found[0][0], gpuload.GpuloadError), found
+    deadline = time.monotonic() + 10
+    while in_memory._files:  # nothing holds a shard any more
+        gc.collect()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
