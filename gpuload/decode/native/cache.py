@@ -27,15 +27,10 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
-from numba.core.runtime import rtsys
 
 from gpuload.store.locks import fcntl
 
 _LOG = logging.getLogger(__name__)
-
-# Before it loads anything, numba makes itself ready to compile: 0.13 s, and the import of scipy.linalg. Code that is
-# loaded needs only the runtime. A later numba may need more, and a symbol that is missing ends the process.
-_LOADS_WITHOUT_REFRESH = numba.version_info.short == (0, 68)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"
 
 # How long a process waits for another one that compiles, before it compiles by itself: several times what it takes on a
@@ -138,9 +133,6 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
     def load(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None; without a lock."""
         try:
-            if _LOADS_WITHOUT_REFRESH:
-                rtsys.initialize(target_context)
-                return self._load_overload(sig, target_context)
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever unpickling a damaged file raises
             _LOG.info("%s is damaged and will be replaced: %s", self._cache_file.index_path, error)

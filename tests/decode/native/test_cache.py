@@ -173,36 +173,3 @@ def test_a_cache_of_an_image_is_used_where_it_cannot_be_written_any_more(
     assert run(folder, **later) == "8 0"  # of another processor, say: compiled once more, and kept where it can be
     assert run(folder, **later) == ("8 1" if writable == "temporary folder" else "8 0")
     assert set((folder / where).rglob("*.nbc")) <= set(before)
-
-
-_LOADED = """
-import sys
-import numba
-import numpy as np
-from gpuload.decode.native.compiled import cached
-
-@cached
-def rooted(values):
-    if values[0] < 0:
-        raise ValueError("negative")
-    out = np.empty(len(values))
-    for i in range(len(values)):
-        out[i] = np.sqrt(values[i]) + np.floor(values[i]) ** 2
-    return out
-
-found = rooted(np.array([4.0, 9.5]))
-try:
-    rooted(np.array([-1.0]))
-except ValueError as error:
-    found = (found.round(2).tolist(), str(error))
-ready = [name for name in ("numba.np.linalg", "scipy.linalg") if name in sys.modules]
-own = numba.njit(lambda a: {1: np.sort(a)[::-1].sum()}[1])(np.arange(4.0))
-print(found, own, sum(rooted.stats.cache_hits.values()), *ready)
-"""
-
-
-def test_what_is_loaded_does_not_make_numba_ready_to_compile(folder: Path) -> None:
-    """Which takes longer than all else of the first batch; who compiles afterwards still can."""
-    (folder / "program" / "outer.py").write_text(_LOADED)
-    assert run(folder).startswith("([18.0, 84.08], 'negative') 6.0 0 ")
-    assert run(folder) == "([18.0, 84.08], 'negative') 6.0 1"

@@ -258,7 +258,8 @@ def test_ctrl_c(source: FolderSource, tmp_path: Path, moment: str) -> None:
     """While the packer lists samples, while its workers start, and while they pack."""
     out = tmp_path / "out"
     script = ROOT / "tests" / "stand_ins.py"
-    command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "7"]
+    # Of one shard, which is not finished before the signal comes, however late that is noticed here.
+    command = [sys.executable, script, source.root, out, "--workers", "2", "--maxcount", "1000"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not list(out.glob(moment)):
         assert run.poll() is None
