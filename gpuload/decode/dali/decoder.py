@@ -94,10 +94,10 @@ class DaliDecoder:
             built = pipeline_def(build_graph)(
                 self._forms, self._stored, self._take, self._graph, self._decoder, **self._settings
             )
-            with warnings.catch_warnings():
-                # The user's operators need not use their random numbers.
-                warnings.filterwarnings("ignore", "The external source node", Warning)
-                built.build()
+            # The user's operators need not use their random numbers. Not within `catch_warnings`, which in a thread
+            # changes, and sets back, the filters of all others.
+            warnings.filterwarnings("ignore", "The external source node", Warning)
+            built.build()
             survive_fork(built)
             self._pipeline = built
         self._feed.restart(batches)
