@@ -127,7 +127,8 @@ class PartialFile:
 
     def forget(self) -> None:
         """What lies in the file is wrong: no part is here, and whoever opens the set next makes another file."""
-        if os.fstat(self.handle).st_size == len(self.memory):
+        with suppress(FormatError):
+            self.check()
             os.pwrite(self.handle, bytes(self.parts + 1), self.size)
         self.path.unlink(missing_ok=True)
 
