@@ -43,9 +43,7 @@ class RowsAhead:
         return self._parts is None or self._parts.has(number)
 
     def check(self) -> None:
-        """Raises:
-        FormatError: the file that holds the rows was truncated.
-        """
+        """Raises FormatError where the file that holds the rows was truncated."""
         if self._parts is not None:
             self._parts.file.check()
 
