@@ -5,7 +5,8 @@ import argparse
 from gpuload.commands.exit_codes import DONE, FAULTY
 from gpuload.counted import counted
 from gpuload.packing.progress import progress_bar
-from gpuload.packing.verify import DecodeCheck, verify
+from gpuload.packing.verify import verify
+from gpuload.packing.verify_shard import DecodeCheck
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -1,86 +1,28 @@
-"""Reads all of a packed folder again and lists every fault.
+"""Reads all of a packed folder again, or of a set at a URL, and lists every fault."""
 
-Images are decoded in processes that may die: a worker notes which sample it decodes, and the next one passes over a
-sample that killed it.
-"""
-
-import hashlib
-import io
-import os
-import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.dali_index import dali_index_path
 from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.disk.shards_root import shards_root
-from gpuload.disk.tar import Member, group_members, read_members, split_name
-from gpuload.errors import ArgumentError, DecodeError, FormatError, OutputError, RemoteError
-from gpuload.fields.field import Field
-from gpuload.fields.pixels import RGB, Pixels
-from gpuload.fields.registry import kind_of
-from gpuload.headers import encodings
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError
 from gpuload.limits import count_cores
-from gpuload.packing.image.check import KEPT, prepare_image
-from gpuload.packing.options import ENCODINGS, KEEP, Encoding
-from gpuload.packing.run.lost_workers import exit_name
-from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
 from gpuload.packing.run.workers import Workers
+from gpuload.packing.verify_shard import DecodeCheck, ShardFaults, VerifyJob, after_death, verify_shard
 from gpuload.store.url import URL, as_location
-from gpuload.types import WidthHeight
 
 if TYPE_CHECKING:
     from gpuload.disk.fetch import Pieces  # asyncio
-
-_CHUNK_BYTES = 1 << 24
-
-
-_MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
-
-# Decodes an image as a loader does: its bytes, its height and width as the index says. Returns what is wrong, or None.
-# Importable by its name, for the workers.
-DecodeCheck = Callable[[bytes, int, int], str | None]
-
-
-@dataclass(frozen=True)
-class VerifyJob:
-    """Verifies shard `number` of a packed folder.
-
-    position: path of the file in which the worker notes where it is. decode: besides the check of the packer.
-    known_bad: samples (by their rows) that killed a worker, and why. killed_at: the row at which SIGKILL ended one; it
-    is tried once more, since the kernel sends that where memory is short, too. died: how the worker that last tried
-    ended, where no sample is to blame, or "".
-    """
-
-    folder: Path
-    number: int
-    shard: ShardInfo
-    fields: tuple[Field, ...]
-    position: Path
-    decode: DecodeCheck | None = None
-    known_bad: Mapping[int, str] = field(default_factory=dict)
-    killed_at: int = NOWHERE
-    died: str = ""
-
-
-@dataclass
-class ShardFaults:
-    """What is wrong with a shard: one line each, and the samples that a loader should leave out."""
-
-    lines: list[str] = field(default_factory=list)
-    bad: list[Quarantined] = field(default_factory=list)
 
 
 def verify(
@@ -166,7 +108,7 @@ def _verify_split(
     with tempfile.TemporaryDirectory(prefix="gpuload-verify-") as scratch:
         jobs = _jobs(folder, manifest, Path(scratch), decode)
         with Workers[VerifyJob, ShardFaults](min(workers or count_cores(), len(jobs)), verify_shard, False) as pool:
-            pool.run(jobs, done, _after_death, lambda _: None)
+            pool.run(jobs, done, after_death, lambda _: None)
     for number in sorted(results):
         faults += results[number].lines
         bad += results[number].bad
@@ -266,7 +208,7 @@ def _verify_pieces(
             if not has_dali_index:
                 files += [str(dali_index_path(Path(name))) for name in files]
             pieces.get(*files)  # what is missing, `verify_shard` tells
-            pool.run(some, done, _after_death, lambda _: None)
+            pool.run(some, done, after_death, lambda _: None)
             pieces.remove(*files)
             watch(min(first + count, len(jobs)), len(jobs))
     return faults
@@ -293,114 +235,3 @@ def _index_faults(path: Path, manifest: Manifest) -> list[str]:
     else:
         return []
     return [f"{path}: {fault}"]
-
-
-def _after_death(job: VerifyJob, code: int) -> VerifyJob:
-    """The job to run after a worker died: the sample that it was decoding is to blame."""
-    row, _ = read_position(job.position)
-    job.position.unlink(missing_ok=True)
-    ended = exit_name(code)
-    if row == NOWHERE:
-        return replace(job, died=ended)
-    if code == -signal.SIGKILL and job.killed_at != row:
-        return replace(job, killed_at=row)
-    reason = (
-        f"takes longer than {_MOST_SECONDS:g} s to decode"
-        if code == -signal.SIGALRM
-        else f"kills its decoder ({ended})"
-    )
-    return replace(job, known_bad={**job.known_bad, row: reason})
-
-
-def verify_shard(job: VerifyJob) -> ShardFaults:
-    """The faults of one shard: in its size, its checksum, its members as indexed, and every image and field."""
-    path = job.folder / job.shard.name
-    if job.died:
-        return ShardFaults([f"{path}: its worker ended ({job.died}), and no sample is to blame"])
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        return ShardFaults([f"{path}: {error.strerror}"])
-    if size != job.shard.bytes:
-        return ShardFaults([f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"])
-    faults = []
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
-    if digest.hexdigest() != job.shard.sha256:
-        faults.append(f"{path}: its SHA-256 is {digest.hexdigest()}, {manifest_file.FILE_NAME} says {job.shard.sha256}")
-    try:
-        samples = list(group_members(read_members(path)))
-    except FormatError as error:
-        return ShardFaults([*faults, str(error)])
-    dali = dali_index_path(path)
-    if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(
-        members for _, members in samples
-    ):
-        faults.append(f"{dali}: does not describe {path.name}" if dali.exists() else f"{dali}: is missing")
-    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
-    if rows.num_rows != job.shard.samples or [key for key, _ in samples] != rows.column("key").to_pylist():
-        return ShardFaults([*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"])
-    found = _verify_samples(job, path, rows, [members for _, members in samples])
-    return ShardFaults(faults + found.lines, found.bad)
-
-
-def _verify_samples(
-    job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
-) -> ShardFaults:
-    found = ShardFaults()
-    with path.open("rb") as file, WorkerPosition(job.position) as position:
-        for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
-            if number in job.known_bad:
-                lines = [job.known_bad[number]]
-            else:
-                position.write(number, 0)
-                signal.setitimer(signal.ITIMER_REAL, _MOST_SECONDS)  # its action is to end the process, see `_work`
-                lines = _faults(job, row, {split_name(m.name)[1]: m for m in members}, file)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            found.lines += [f"{path}: sample {row['key']!r}: {line}" for line in lines]
-            if lines:
-                at = row["image_offset"], row["image_bytes"]
-                found.bad.append(Quarantined(row["key"], path.name, *at, "; ".join(lines)))
-        position.write(NOWHERE, 0)
-    return found
-
-
-def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file: io.BufferedReader) -> list[str]:
-    faults = []
-    for one in job.fields:
-        offset, size = row[one.offset_column], row[one.bytes_column]
-        member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
-        if member is None or split_name(member.name)[1] not in one.member.split(";"):
-            faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")
-            continue
-        content = os.pread(file.fileno(), member.size, member.offset)
-        fault = _content_fault(one, row, content, offset - member.offset)
-        if not fault and job.decode is not None and one.kind == "image":
-            fault = job.decode(content, row["height"], row["width"]) or ""
-        if fault:
-            faults.append(f"its {one.name} {fault}")
-    return faults
-
-
-def _content_fault(field: Field, row: dict[str, Any], content: bytes, header: int) -> str:
-    try:
-        most = max(row["width"] * row["height"], MAX_PIXELS)
-        return kind_of(field).find_fault(field, row, content, header, lambda image: _image_size(image, field, most))
-    except DecodeError as error:
-        return f"cannot be decoded: {str(error).removeprefix('cannot be decoded: ')}"
-    except Exception as error:  # parsers and decoders may raise anything on damaged bytes
-        return f"cannot be read: {error}"
-
-
-def _image_size(content: bytes, field: Field, max_pixels: int) -> WidthHeight:
-    pixels = Pixels.of_field(field)
-    # Loaders refuse it, even where Pillow decodes it.
-    if (other := encodings.read_header(memoryview(content))) is not None and other[1].fault:
-        raise DecodeError(other[1].fault)
-    mode = "RGB" if field.kind != "image" or pixels == RGB else f"{KEEP}={pixels.mode}"
-    stored = prepare_image(content, encoding=Encoding(max_pixels=max_pixels, mode=mode, keep=tuple(ENCODINGS)))
-    if mode != "RGB" and stored.kind != KEPT:
-        raise DecodeError(f"it is not of mode {pixels.mode}, or not as it was packed")
-    return stored.width, stored.height
