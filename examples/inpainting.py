@@ -59,7 +59,7 @@ def open_loader(shards: Path, batch_size: int, batches: int, decoder: str) -> gp
     return gpuload.DaliIterator(
         shards / "train",
         batch_size,
-        augment=gpuload.Augment(SIDE_PX, crop="none", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        augment=gpuload.Augment(SIDE_PX, crop="none", normalize=gpuload.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))),
         fields=("image", "middle", "caption"),
         batch_transforms=[gpuload.batchwise.CenterHole(HOLE_PX)],
         decoder=decoder,

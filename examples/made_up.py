@@ -24,7 +24,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from gpuload import MissingPackageError
-from gpuload.installed import require
+from gpuload.machine.installed import require
 
 COLOURS = {"red": (230, 50, 40), "green": (60, 200, 70), "blue": (70, 90, 240), "yellow": (230, 210, 50)}
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

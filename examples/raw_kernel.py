@@ -79,9 +79,10 @@ def fade_on_cpu(images: np.ndarray, strength: np.ndarray) -> None:
         image *= 1 - most * distance
 
 
-def draw(batches: list[torch.Tensor], captions: list[str], augment: gpuload.Augment) -> Image.Image:
+def draw(batches: list[torch.Tensor], captions: list[str]) -> Image.Image:
     """The first images of each batch, one batch per row, below its caption."""
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (augment.mean, augment.std))
+    constants = gpuload.Normalize()
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (constants.mean, constants.std))
     rows = [torch.cat(list(batch[:8].cpu() * std + mean), dim=2) for batch in batches]
     height, width = rows[0].shape[1:]
     sheet = Image.new("RGB", (width, len(rows) * (height + CAPTION_PX)), "white")
@@ -119,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{len(shown[0])} images on {device}: {what}")
     print(f"centers multiplied by {middle:.3f}, corners by {corners:.3f} (medians)")
     args.picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(shown, ["as they are loaded", f"the same, {what}"], augment).save(args.picture)
+    draw(shown, ["as they are loaded", f"the same, {what}"]).save(args.picture)
     print(f"{args.picture}: before and after")
     return 0
 

@@ -94,7 +94,7 @@ class Run:
     def __init__(self, name: str, shards: Path, seed: int, epochs: int, batch_size: int, size: int) -> None:
         train, scale = shards / "train", (0.5, 1.0)
         if name == "gpuload":
-            augment = gpuload.Augment(size, scale=scale, flip=0)
+            augment = gpuload.Augment(size, crop=gpuload.RandomResizedCrop(scale=scale), flip=0)
             self.loader: Any = gpuload.DaliIterator(train, batch_size, augment=augment, device="cpu", seed=seed)
         else:
             self.loader = pillow_loader.train_loader(train, batch_size, size=size, scale=scale, flip=0, seed=seed)

@@ -62,7 +62,9 @@ def open_loader(data: gpuload.Dataset, args: argparse.Namespace) -> gpuload.Dali
     return gpuload.DaliIterator(
         data,
         args.batch_size,
-        augment=gpuload.Augment(args.size, crop="none", flip=0.5, mean=half, std=half, dtype=args.dtype),
+        augment=gpuload.Augment(
+            args.size, crop="none", flip=0.5, normalize=gpuload.Normalize(half, half), dtype=args.dtype
+        ),
         fields=("image", gpuload.Target(args.target, negate_on_flip=True)),
         decoder=args.decoder,
         num_threads=args.threads,

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, store: Path) -> None:
     pack(store, shards, args.encode, args.size)
     stored = measure.bytes_below(shards / "train")
     packed = gpuload.Dataset(shards / "train")
-    augment = gpuload.Augment(args.crop, scale=(0.5, 1.0))
+    augment = gpuload.Augment(args.crop, crop=gpuload.RandomResizedCrop(scale=(0.5, 1.0)))
     with gpuload.DaliIterator(packed, args.batch_size, augment=augment) as loader:
         limited = f"; this process may have {args.memory} of anonymous memory" if args.memory else ""
         print(f"{len(packed):,} images in {measure.in_bytes(stored)} of shards{limited}")

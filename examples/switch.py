@@ -7,8 +7,8 @@
 The same small net is trained on the same images three times for each seed:
 
     dataloader   a DataLoader with torchvision's v2 transforms and a WeightedRandomSampler
-    gpuload      gpuload's own crop, flip and ColorJitter, and balance="label"
-    function     gpuload's crop and flip, the same ColorJitter of torchvision's as function=, and balance="label"
+    gpuload      gpuload's own crop, flip and ColorJitter, and Balance("label")
+    function     gpuload's crop and flip, the same ColorJitter of torchvision's as a Function, and Balance("label")
 
 The set has four shapes of any colour on noise, of which the rarest is an eighth as frequent as the commonest; accuracy
 is that on as many of each. The ways take turns; images/s are those of the training, without its first epoch.
@@ -120,14 +120,20 @@ def open_dataloader(folder: Path, batch_size: int, seed: int) -> Loader:
 
 def open_gpuload(folder: Path, batch_size: int, seed: int) -> Loader:
     """The same with what gpuload has for it."""
-    augment = gpuload.Augment(SIZE, scale=SCALE, transforms=[gpuload.transforms.ColorJitter(*JITTER)])
-    return gpuload.DaliIterator(folder, batch_size, augment=augment, balance="label", seed=seed)
+    augment = gpuload.Augment(
+        SIZE, crop=gpuload.RandomResizedCrop(scale=SCALE), transforms=[gpuload.transforms.ColorJitter(*JITTER)]
+    )
+    return gpuload.DaliIterator(folder, batch_size, augment=augment, seed=seed, sampling=gpuload.Balance("label"))
 
 
 def open_function(folder: Path, batch_size: int, seed: int) -> Loader:
     """The same with torchvision's transform as it is."""
-    augment = gpuload.Augment(SIZE, scale=SCALE, function=v2.ColorJitter(*JITTER))
-    return gpuload.DaliIterator(folder, batch_size, augment=augment, balance="label", seed=seed)
+    augment = gpuload.Augment(
+        SIZE,
+        crop=gpuload.RandomResizedCrop(scale=SCALE),
+        transforms=[gpuload.transforms.Function(v2.ColorJitter(*JITTER))],
+    )
+    return gpuload.DaliIterator(folder, batch_size, augment=augment, seed=seed, sampling=gpuload.Balance("label"))
 
 
 WAYS: dict[str, Callable[[Path, int, int], Loader]] = {
@@ -196,7 +202,7 @@ def plot(found: dict[str, list[dict[str, float]]], path: Path) -> None:
     titles = {
         "dataloader": "DataLoader,\ntorchvision",
         "gpuload": "gpuload,\nits own\ntransforms",
-        "function": "gpuload,\ntorchvision's as\nfunction=",
+        "function": "gpuload,\ntorchvision's\nas a Function",
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     colours = ("#8a8a8a", "#1f6fb4", "#d1702a")

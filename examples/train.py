@@ -118,7 +118,10 @@ def make_loaders(args: argparse.Namespace, device: str) -> tuple[Any, Any]:
             pillow_loader.train_loader(train, batch_size, size=size, scale=scale, flip=args.flip, seed=args.seed),
             pillow_loader.val_loader(val, batch_size, size=size),
         )
-    augment, center = gpuload.Augment(size, scale=scale, flip=args.flip), gpuload.Augment(size, crop="center")
+    augment, center = (
+        gpuload.Augment(size, crop=gpuload.RandomResizedCrop(scale=scale), flip=args.flip),
+        gpuload.Augment(size, crop="center"),
+    )
     return (
         gpuload.DaliIterator(train, batch_size, augment=augment, device=device, seed=args.seed),
         gpuload.DaliIterator(val, batch_size, augment=center, device=device, shuffle=False),
@@ -175,6 +178,8 @@ def run(args: argparse.Namespace) -> None:
                 loader.set_epoch(first_epoch)
         say(f"Resumed from {args.checkpoint} in epoch {first_epoch + 1}, after {step} of {steps} batches")
 
+    if args.preview and args.loader == "dali" and first_rank:
+        loader.preview(64).save(args.preview)
     say(f"{len(packed):,} images of {classes} classes, {args.size} px, with {LOADERS[args.loader]} on {device}")
     # A finished run that is resumed trains no epoch, and would not be evaluated.
     right, val_images = evaluate(net, val_loader, device) if first_epoch >= args.epochs else (0, 0)
@@ -239,6 +244,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, help="file to save to")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="BATCHES")
+    parser.add_argument(
+        "--preview", type=Path, metavar="PNG", help="save a contact sheet of what the training sees first"
+    )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint")
     parser.add_argument("--max-batches", type=int, help="stop after so many since the start of the run")
     args = parser.parse_args(argv)

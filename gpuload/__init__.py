@@ -14,7 +14,6 @@ Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` import
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpuload.collector import paused_collector
 from gpuload.errors import (
     ArgumentError,
     DecodeError,
@@ -29,20 +28,31 @@ from gpuload.errors import (
     SourceError,
     StateError,
 )
+from gpuload.machine.installed import paused_collector
 
 if TYPE_CHECKING:
     from gpuload import batchwise, functions, monitor, transforms
-    from gpuload.augment import Augment, RandomCrop
+    from gpuload.augment import (
+        Augment,
+        CenterCrop,
+        Cover,
+        Normalize,
+        PadOrCrop,
+        RandomCrop,
+        RandomResizedCrop,
+        Stretch,
+    )
+    from gpuload.decode.arguments import Both, Dali, OnCorrupt
     from gpuload.disk.dataset import Dataset
     from gpuload.fields.arrays import Tokens
     from gpuload.fields.boxes import Boxes
-    from gpuload.fields.chosen_caption import Captions
-    from gpuload.fields.class_numbers import OneHot
+    from gpuload.fields.captions import Captions
+    from gpuload.fields.class_numbers import MultiHot, OneHot
     from gpuload.fields.keypoints import Keypoints
-    from gpuload.fields.labels import MultiHot
     from gpuload.fields.masks import Mask
     from gpuload.fields.targets import Target
-    from gpuload.iterator import DaliIterator
+    from gpuload.loader.iterator import DaliIterator
+    from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
     from gpuload.order.buckets import Buckets
     from gpuload.order.mixture import Mixture, mix
     from gpuload.packing.api import pack
@@ -52,9 +62,14 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "Augment",
+    "Balance",
+    "Both",
     "Boxes",
     "Buckets",
     "Captions",
+    "CenterCrop",
+    "Cover",
+    "Dali",
     "DaliIterator",
     "Dataset",
     "DecodeError",
@@ -67,15 +82,23 @@ __all__ = [
     "MissingPackageError",
     "Mixture",
     "MultiHot",
+    "Normalize",
+    "OnCorrupt",
     "OneHot",
     "OutputError",
+    "PadOrCrop",
     "RandomCrop",
+    "RandomResizedCrop",
     "RemoteError",
+    "Repeated",
     "ShardError",
+    "Shuffle",
     "SourceError",
     "StateError",
+    "Stretch",
     "Target",
     "Tokens",
+    "Weights",
     "batchwise",
     "functions",
     "mix",
@@ -87,19 +110,32 @@ __all__ = [
 # Imported on first use, so that the packer's workers need not wait for them. Name -> module below gpuload.
 _LAZY = {
     "Augment": "augment",
+    "Balance": "order.arguments",
+    "Both": "decode.arguments",
     "Boxes": "fields.boxes",
     "Buckets": "order.buckets",
-    "Captions": "fields.chosen_caption",
-    "DaliIterator": "iterator",
+    "Captions": "fields.captions",
+    "CenterCrop": "augment",
+    "Cover": "augment",
+    "Dali": "decode.arguments",
+    "DaliIterator": "loader.iterator",
     "Dataset": "disk.dataset",
     "Keypoints": "fields.keypoints",
     "Mask": "fields.masks",
     "Mixture": "order.mixture",
-    "MultiHot": "fields.labels",
+    "MultiHot": "fields.class_numbers",
+    "Normalize": "augment",
+    "OnCorrupt": "decode.arguments",
     "OneHot": "fields.class_numbers",
+    "PadOrCrop": "augment",
     "RandomCrop": "augment",
+    "RandomResizedCrop": "augment",
+    "Repeated": "order.arguments",
+    "Shuffle": "order.arguments",
+    "Stretch": "augment",
     "Target": "fields.targets",
     "Tokens": "fields.arrays",
+    "Weights": "order.arguments",
     "mix": "order.mixture",
     "pack": "packing.api",
 }

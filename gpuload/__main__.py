@@ -2,7 +2,17 @@
 
 import sys
 
-from gpuload.cli import main
+
+def main() -> int:
+    """Runs one command. Ctrl-C ends it with 130, also while modules are imported and while it stops already."""
+    try:
+        from gpuload.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        print("gpuload: stopped; no half-written files are left", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

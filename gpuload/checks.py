@@ -1,12 +1,16 @@
 """Checks of arguments: what each may be, and the one line that says what was found instead.
 
-A `Rule` says what an argument may be. `checked` applies rules to the arguments of a function, `check_fields` to the
-fields of a dataclass:
+A `Rule` says what an argument may be. `checked` applies rules to the arguments of a function, `settings` makes a frozen
+dataclass of which each field is annotated with its rule:
 
     @checked("DaliIterator.set_epoch", epoch=whole(0))
     def set_epoch(self, epoch): ...
 
     ArgumentError: DaliIterator.set_epoch(epoch='3'): expected a whole number of at least 0
+
+    @settings
+    class Shuffle:
+        window: Annotated[int, COUNT] = 8
 
 NumPy's numbers, bools and one-dimensional arrays are accepted where Python's numbers, bools and tuples are, and become
 those. A bool is not a number.
@@ -22,14 +26,24 @@ from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from gpuload.errors import ArgumentError, CallError
+from gpuload.errors import ArgumentError, CallError, without_secrets
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**options: bool) -> Any:
+        """As typing's, which Python 3.10 does not have."""
+        return lambda decorator: decorator
+
 
 T = TypeVar("T")
 P = ParamSpec("P")
+C = TypeVar("C", bound=type[Any])
 
 _SHOWN = 80  # characters of a value in a message
 _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
@@ -67,9 +81,9 @@ def refuse(subject: str, name: str, value: Any, expected: str) -> ArgumentError:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: its repr, in one line of limited length."""
+    """A value in a message: its repr, in one line of limited length, without secrets that the end of it would tell."""
     try:
-        text = " ".join(repr(value).split())
+        text = without_secrets(" ".join(repr(value).split()))
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
@@ -128,6 +142,39 @@ def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
     if close := get_close_matches(name, names, 1):
         return f"Did you mean {close[0]}?"
     return f"Its arguments are {', '.join(names)}"
+
+
+@dataclass_transform(frozen_default=True)
+def settings(made: C) -> C:
+    """A decorator that makes a frozen dataclass of a class of settings. Of each field that is `Annotated` with a
+    `Rule`,
+    the value is checked and set to what the rule gives, before `__post_init__` checks how fields go together.
+
+    The attribute `advice` of the class says what to use in place of arguments that people may expect.
+
+    Constructing an object raises:
+        ArgumentError: a field is not what its rule expects.
+        CallError: an argument that the class does not have, or one that is missing.
+    """
+    name, annotations = made.__name__, inspect.get_annotations(made)
+    rules = {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
+    together = getattr(made, "__post_init__", None)
+
+    def check_all(self: Any) -> None:
+        check_fields(self, **rules)
+        if together is not None:
+            together(self)
+
+    made.__post_init__ = check_all
+    frozen: Any = dataclass(frozen=True)(made)
+    construct = checked(name, getattr(made, "advice", _NO_ADVICE), **dict.fromkeys(_names(frozen), ANYTHING))
+    frozen.__init__ = construct(frozen.__init__)
+    made_frozen: C = frozen
+    return made_frozen
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def unknown_attribute(subject: str, name: str, advice: Mapping[str, str]) -> str:

@@ -12,67 +12,123 @@ and `warm-up`.
     python -m gpuload warm-up
 
 Exit codes: 0 success; 1 verify or doctor found faults; 2 nothing was done, one line on stderr says why; 3 packed, but
-some images were rejected (rejected.jsonl lists them); 130 stopped by Ctrl-C.
+some images were rejected (rejected.jsonl lists them); 70 a fault of gpuload itself, with its traceback; 130 stopped by
+Ctrl-C.
 """
 
-import argparse
+import os
 import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from gpuload import __version__
-from gpuload.commands.exit_codes import DONE, FAULTY, REJECTED, STOPPED, WRONG
+from gpuload.commands import BROKEN, DONE, FAULTY, REJECTED, STOPPED, WRONG
 from gpuload.errors import GpuloadError
-from gpuload.store.url import URL, as_location
 
-__all__ = ["DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
+if TYPE_CHECKING:
+    from gpuload.commands.options import Command, Parser
+
+__all__ = ["BROKEN", "DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
+
+# Module and class below gpuload.commands, and the help. Only the command that runs is imported.
+COMMANDS = {
+    "pack": ("pack.Pack", "pack images into shards"),
+    "index": ("sets.Index", "index WebDataset shards that others packed"),
+    "fetch": ("sets.Fetch", "copy a packed set from a URL into a local folder"),
+    "verify": ("sets.Verify", "read a packed folder again and list its faults"),
+    "info": ("sets.Info", "tell what a packed folder holds"),
+    "report": ("report.Report", "show what packed sets hold, as one page"),
+    "show": ("sets.Show", "show single samples of a packed set"),
+    "doctor": ("doctor.Doctor", "check this machine, and say what limits loading"),
+    "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),
+    "warm-up": ("sets.WarmUp", "compile the CPU decoder ahead of the first loader"),
+}
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] in (["pack"], ["verify"]):
-        from gpuload.packing.run.workers import start_server
-
-        # First of all: the server imports what workers need while this process imports the commands.
-        start_server(_preload(argv))
-    from gpuload.commands import doctor, fetch, index, info, pack, report, show, tune, verify, warm_up
-
-    parser = argparse.ArgumentParser(prog="gpuload", description="Packs images into shards for training on GPUs.")
-    parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (pack, index, fetch, verify, info, report, show, doctor, tune, warm_up):
-        module.add_command(subparsers)
-    args = parser.parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = args.run
     try:
-        return run(args)
+        from gpuload.commands.terminal import captured_streams
+
+        with captured_streams():
+            return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt as error:
+        return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
+    except BrokenPipeError:  # nobody reads on, as behind `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        if argv and argv[0] in ("pack", "verify"):
+            from gpuload.packing.run.workers import start_server
+
+            # First of all: the server imports what workers need while this process imports the command.
+            start_server(_preload(argv))
+        return parse(argv).run()
     except GpuloadError as error:
-        print(f"gpuload: {error}", file=sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:
-        outcome = (
-            "finished shards are kept: continue with --resume" if _is_kept(args) else "no half-written files are left"
-        )
-        print(f"gpuload: stopped; {outcome}", file=sys.stderr)
-        return STOPPED
+        return _fail(str(error), WRONG)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return _fail(f"{where}{error.strerror or error}", WRONG)
+    except Exception:
+        for line in traceback.format_exc().splitlines():
+            _fail(line, BROKEN)
+        return _fail("this is a fault of gpuload; please report the lines above", BROKEN)
 
 
-def _is_kept(args: argparse.Namespace) -> bool:
-    """Whether a run that packs was interrupted, and can be continued."""
-    given = getattr(args, "out", None) or "."
-    if isinstance(where := as_location(given), URL):
-        from gpuload.packing.run.remote_output import is_interrupted
+def _fail(text: str, code: int) -> int:
+    from gpuload.commands.terminal import complain
 
-        return is_interrupted(where)
-    from gpuload.packing.run.output import SCRATCH_NAME
-
-    out = Path(where)
-    return any((out.parent / name).exists() for name in (out / SCRATCH_NAME, f".{out.name}{SCRATCH_NAME}"))
+    complain(f"gpuload: {text}")
+    return code
 
 
-def _preload(argv: list[str]) -> tuple[str, ...]:
+def parse(argv: Sequence[str]) -> "Command":
+    """The command, with its options.
+
+    Raises:
+        ArgumentError: an option is out of range. SystemExit: there is no such command or option, or help was asked for.
+    """
+    from gpuload.commands.options import Parser, make
+
+    name = argv[0] if argv else ""
+    if name in COMMANDS:
+        command: Command = make(load(name), vars(parser_of(name).parse_args(argv[1:])))
+        return command
+    parser = Parser(prog="gpuload", description="Packs images into shards for training on GPUs.")
+    parser.add_argument("--version", action="version", version=f"gpuload {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for known, (_, text) in COMMANDS.items():
+        commands.add_parser(known, help=text)
+    parser.parse_args(argv)
+    raise SystemExit(WRONG)  # an option before the command
+
+
+def parser_of(name: str) -> "Parser":
+    """The parser of what follows a command."""
+    from gpuload.commands.options import Parser, add_options
+
+    command = load(name)
+    parser = Parser(prog=f"gpuload {name}", description=command.__doc__, epilog=command.epilog)
+    add_options(parser, command)
+    return parser
+
+
+def load(name: str) -> "type[Command]":
+    """The class of a command."""
+    module, _, kind = COMMANDS[name][0].partition(".")
+    found: type[Command] = getattr(import_module(f"gpuload.commands.{module}"), kind)
+    return found
+
+
+def _preload(argv: Sequence[str]) -> tuple[str, ...]:
     """Guesses which further modules workers will import; arguments are parsed later. A wrong guess only costs time."""
     words = " ".join(argv)
     smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)

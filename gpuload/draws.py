@@ -28,11 +28,11 @@ Draws = Callable[[int], F64]
 #   key                                          what is drawn                                    by
 #   (seed, epoch, SHARDS)                        order of the shards of a pass                    order/epoch.py
 #   (seed, epoch, SAMPLES, window)               order of the samples of a window                 order/epoch.py
-#   (seed, SHARDS)                               which shards are in which lane                   order/lanes.py
-#   (seed, epoch, SHARDS, lane)                  order of the shards of a lane                    order/lanes.py
-#   (seed, epoch, SAMPLES, lane, window)         order of the samples of a window of a lane       order/lanes.py
+#   (seed, SHARDS)                               which shards are in which lane                   order/epoch.py
+#   (seed, epoch, SHARDS, lane)                  order of the shards of a lane                    order/epoch.py
+#   (seed, epoch, SAMPLES, lane, window)         order of the samples of a window of a lane       order/epoch.py
 #   (seed, MIXTURE, data set)                    the seed of one data set of a mixture            order/stream.py
-#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/stream.py
+#   (seed, MIXTURE, -1, block)                   which data set each position draws from          order/mixture.py
 #   (seed, epoch, AUGMENT), the first view       crop and flips: CROP_DRAWS of each sample        augment/augment.py
 #   (seed, epoch, AUGMENT, view), the others     the same
 #   (seed, epoch, TRANSFORM, view, transform)    TRANSFORM_DRAWS of each sample                   augment/augment.py
@@ -44,7 +44,7 @@ Draws = Callable[[int], F64]
 #   (another key, REPEAT), hashed with r         the same draws for the r-th repeat of a sample   draws.each_key
 #   bits number SHARE under the key with BATCH   which decoder of two decodes each sample         decode/share.py
 #   (seed, epoch, FUNCTION, view)                the key of each sample's generator: bits 2i, 2i+1 augment/planned.py
-#   bits number CAPTION under the key with BATCH, then those of the field's name: caption       fields/chosen_caption.py
+#   bits number CAPTION under the key with BATCH, then those of the field's name: caption       fields/captions.py
 #   (seed, SHUFFLE)                              stored order                                     packing/run/plan.py
 #   (seed, SPLIT), and a key made of that        which samples of each class go into a split      packing/run/plan.py
 #   (seed, MEASURE, split)                       images measured for mean and std                 packing/run/plan.py

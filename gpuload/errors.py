@@ -18,6 +18,7 @@
 Each message is one line: the subject, what was expected and found, and what to do.
 """
 
+import re
 from collections.abc import Sequence
 
 __all__ = [
@@ -34,7 +35,9 @@ __all__ = [
     "ShardError",
     "SourceError",
     "StateError",
+    "printable",
     "some_of",
+    "without_secrets",
 ]
 
 
@@ -42,11 +45,11 @@ class GpuloadError(Exception):
     """Base class of all errors that gpuload raises on purpose.
 
     What a message quotes of a file may hold line breaks and control characters, which a terminal would obey; they are
-    escaped.
+    escaped. What may be a secret in a URL is left out.
     """
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(_printable(value) if isinstance(value, str) else value for value in args))
+        super().__init__(*(printable(without_secrets(value)) if isinstance(value, str) else value for value in args))
 
 
 class ArgumentError(GpuloadError, ValueError):
@@ -97,10 +100,31 @@ class StateError(GpuloadError):
     """A state_dict or a pickled Dataset belongs to another data set, or to another version of gpuload."""
 
 
-def _printable(message: str) -> str:
-    if message.isprintable():
-        return message
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
+# A URL's user ends at the last "@": a secret may hold others, slashes, and after a colon that begins no port, spaces.
+# One slash is what pathlib leaves of two.
+_USER = re.compile(r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)([^\s'\"/:@]*:(?!\d*[/\s]|\s)[^'\"]*|[^\s'\"]*)@")
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
+
+
+def without_secrets(text: str) -> str:
+    """A text in which each URL has lost its user and password, and its query, which may be a signature.
+
+    A user is all before the last "@", if what comes before the first slash has an "@" or a colon: paths may have an
+    "@", too, as in `hf://datasets/OWNER/NAME@REVISION`.
+    """
+    return _QUERY.sub(r"\1?…", _USER.sub(_without_user, text)) if ":/" in text else text
+
+
+def _without_user(found: re.Match[str]) -> str:
+    host = re.split("[/?#]", found[2] + "@", maxsplit=1)[0]
+    return f"{found[1]}…@" if ":" in host or "@" in host else found[0]
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, line breaks and characters that change the direction of writing are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def some_of(names: Sequence[str | int], count: int = 3) -> str:

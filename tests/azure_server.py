@@ -66,7 +66,7 @@ class Azure(NamedTuple):
         about = {"x-ms-date": date, "x-ms-version": version, "Content-Type": ""}
         about |= {"Authorization": f"SharedKey {_ACCOUNT}:{signature}", "Content-Length": "0"}
         asked = urllib.request.Request(f"{self.url}{path}?restype=container", b"", about, method="PUT")
-        urllib.request.urlopen(asked, timeout=30).close()
+        urllib.request.urlopen(asked, timeout=250).close()
 
 
 @contextmanager

@@ -8,13 +8,13 @@ import numpy as np
 from images import encode, photo
 
 import gpuload
-from gpuload import Augment
+from gpuload import Augment, Buckets
 
 COUNT = 150
 SIZES = [(16, 16), (8, 16), (16, 8), (12, 15)]
 SHAPES = [(40, 40), (64, 32), (32, 64), (50, 40)]  # (width, height) of stored images, one for each bucket
 SHARES = [75, 45, 25, 5]
-AUGMENT = Augment(crop="cover", dtype="uint8")
+AUGMENT = Augment(Buckets(SIZES), crop="cover", dtype="uint8")
 FIELDS = ("image", "index", "bucket", "label")
 
 
@@ -26,7 +26,7 @@ def make_samples(seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def load(data: Any, batch_size: int = 12, **options: Any) -> gpuload.DaliIterator:
-    usual = {"augment": AUGMENT, "buckets": SIZES, "fields": FIELDS, "window": 2}
+    usual = {"augment": AUGMENT, "fields": FIELDS, "shuffle": gpuload.Shuffle(window=2)}
     usual |= {"device": "cpu", "decoder": "native", "num_threads": 1}
     return gpuload.DaliIterator(data, batch_size, **{**usual, **options})
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from images import Folder, encode, photo, smooth_image
+from reading import pytest_assertrepr_compare  # noqa: F401
+from shuffled import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from gpuload.cli import main

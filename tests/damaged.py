@@ -4,8 +4,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
-
 import gpuload
 
 
@@ -20,7 +18,7 @@ def damage(
     shutil.copytree(packed, copy)
     dataset = gpuload.Dataset(copy)
     for sample in samples:
-        shard = int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1
+        shard = int(dataset.shards_of(sample))
         row = dataset.rows(shard).slice(sample - int(dataset.first_samples[shard]), 1).to_pylist()[0]
         with dataset.shard_paths[shard].open("r+b") as file:
             file.seek(row[f"{field}_offset"])

@@ -24,7 +24,9 @@ def drain(loaders: Sequence[gpuload.DaliIterator], steps: int | None = None) -> 
     """One epoch, or `steps` of it, over all ranks in step: (sample, pixels) in the global order."""
     rows = []
     for number, batches in enumerate(zip(*loaders, strict=True), start=1):
-        for index, images, _ in batches:
+        for (index, images, _), loader in zip(batches, loaders, strict=True):
+            if loader.padding:
+                continue
             rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
         if number == steps:
             break

@@ -11,6 +11,7 @@ from loaders import load
 from PIL import Image
 
 import gpuload
+from gpuload import Normalize
 from gpuload.augment import Augment
 
 COUNT, WIDTH, HEIGHT = 9, 24, 18
@@ -88,7 +89,7 @@ def pixels_of(name: str) -> np.ndarray:
 def constants(name: str) -> dict[str, Any]:
     """Values of 0..1, or floats as they are."""
     channels = CASES[name].pixels(0).shape[2]
-    return {"mean": (0.0,) * channels, "std": (1.0,) * channels}
+    return {"normalize": Normalize((0.0,) * channels, (1.0,) * channels)}
 
 
 def peak(name: str) -> float:

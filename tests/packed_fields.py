@@ -8,7 +8,9 @@ import pyarrow as pa
 from images import encode, photo
 
 import gpuload
-from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
+from gpuload.fields.bind import bind_field
+from gpuload.fields.kind import FieldSpec
+from gpuload.fields.rows import PixelField, Rows
 
 COUNT = 11
 WORDS = ("ant", "background", "bee", "cat")  # sorted, as the packer numbers them
@@ -68,7 +70,7 @@ def rows_of(field: Any, datasets: Any, numbers: Any, sources: Any = 0, views: An
     members: dict[str, list[Any]] = {name: [] for name in field.members}
     for number, source in zip(numbers.tolist(), sources.tolist(), strict=True):
         dataset = datasets[source]
-        shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
+        shard = int(dataset.shards_of(number))
         row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1)
         for name, values in cells.items():
             values.append(row.column(name)[0].as_py())

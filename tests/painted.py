@@ -14,7 +14,8 @@ from images import encode
 from PIL import Image
 
 import gpuload
-from gpuload.transforms.steps import Op, Steps, Transform
+from gpuload.transforms.ops import Op
+from gpuload.transforms.steps import Steps, Transform
 
 COLOURS = np.array([[0, 0, 0], [128, 128, 128], [255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0]], np.uint8)
 FIRST_SHAPE = 2  # the mask's class that is number 0 among the boxes' classes

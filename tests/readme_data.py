@@ -29,12 +29,14 @@ def make_sources(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(PHOTOS[n])
     shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path, "photos")
-    for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds"):
+    for place in ("flat", "ILSVRC/Annotations", "ILSVRC/Data", "dataset", "wds", "yolo/images", "yolo/labels", "saved"):
         (tmp_path / place).mkdir(parents=True)
     for n, data in enumerate(PHOTOS):
         (tmp_path / "flat" / f"{n}.jpg").write_bytes(data)
         (tmp_path / "flat" / f"{n}.txt").write_text(f"text {n}")
         Image.new("L", (40 + n, 30), n).save(tmp_path / "flat" / f"{n}.png")
+        (tmp_path / "yolo" / "images" / f"{n}.jpg").write_bytes(data)
+        (tmp_path / "yolo" / "labels" / f"{n}.txt").write_text("0 0.5 0.5 0.2 0.4")
         (tmp_path / "ILSVRC" / "Data" / f"{n}.JPEG").write_bytes(data)
         (tmp_path / "ILSVRC" / "Annotations" / f"{n}.xml").write_text("<annotation></annotation>")
     (tmp_path / "table.csv").write_text("path,label\n" + "".join(f"{n}.jpg,{n % 2}\n" for n in range(8)))
@@ -58,6 +60,9 @@ def make_sources(tmp_path: Path) -> None:
             transaction.put(b"%04d" % n, msgpack.packb({"image": data, "label": n}))
     table = pa.table({"image": [{"bytes": data, "path": None} for data in PHOTOS], "label": list(range(8))})
     parquet.write_table(table, tmp_path / "dataset" / "train-00000.parquet")
+    (tmp_path / "saved" / "state.json").write_text("{}")
+    with pa.ipc.new_stream(str(tmp_path / "saved" / "data-00000-of-00001.arrow"), table.schema) as file:
+        file.write_table(table)
     for part in range(2):
         assert cli.main(["pack", "flat", "made", "--labels", "table.csv", "--seed", str(part), "--workers", "1"]) == 0
         shutil.move("made/train/shard-000000.tar", f"wds/train-00{part}.tar")

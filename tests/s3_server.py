@@ -56,5 +56,5 @@ def s3_server(*buckets: str) -> Iterator[S3]:
         yield S3(url, {**found, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}, client)
     finally:
         server.stdin.close()
-        server.wait(30)
+        server.wait()
         server.stdout.close()

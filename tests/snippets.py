@@ -81,6 +81,9 @@ def run_python(words: list[str]) -> int:
 
 def parse_python(words: list[str]) -> None:
     """Has the arguments of what follows `python` parsed, and nothing else done."""
+    if words[:2] == ["-m", "gpuload"]:
+        cli.parse(words[2:])
+        return
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse_only(self: Any, *arguments: Any) -> None:
@@ -92,7 +95,7 @@ def parse_python(words: list[str]) -> None:
         patch.setattr(sys, "argv", words)
         patch.setattr(sys, "path", [*sys.path])
         with pytest.raises(ParsedError):
-            cli.main(words[2:]) if words[:2] == ["-m", "gpuload"] else runpy.run_path(words[0], run_name="__main__")
+            runpy.run_path(words[0], run_name="__main__")
 
 
 def parse_command(command: str) -> None:

@@ -14,6 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script,
 from gpuload.sources import FolderSource
 
 
+def is_packing() -> bool:
+    """Whether an image is read to be packed, in limited time, and not only to be hashed."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
 class FaultySource(FolderSource):
     """Reading an image crashes, hangs or runs out of memory if its name says so."""
 
@@ -48,6 +53,27 @@ class FaultySource(FolderSource):
         return seen
 
 
+class TimedSource(FolderSource):
+    """Ends the worker if it is waited for in limited time, or read in unlimited time."""
+
+    def wait(self, address: str) -> None:
+        if is_packing():
+            os._exit(7)
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        if not is_packing():
+            os._exit(7)
+        return super().read(row, name, where)
+
+
+class SlowlySentSource(FolderSource):
+    """Takes half a second to arrive in a worker, as one does that imports torch first."""
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        time.sleep(0.5)
+        vars(self).update(state)
+
+
 def die(job: object) -> None:
     """Replaces `pack_shard`: the worker exits at once, and no image is to blame."""
     os._exit(1)
@@ -79,18 +105,19 @@ def crashes_by_width(content: bytes, height: int, width: int) -> str | None:
 
 
 class SlowSource(FolderSource):
-    """Reads slowly, so that a test can interrupt it."""
+    """Reads slowly, so that a test can interrupt it. Images whose names begin with HOLD are hashed, but never packed."""
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        time.sleep(0.05)
+        time.sleep(3600 if is_packing() and name.startswith(os.environ.get("HOLD", "/")) else 0.05)
         return super().read(row, name)
 
 
-class SlowAndFaultySource(FaultySource):
-    """Reads slowly, and fails if an image's name says so."""
+class HeldSource(FaultySource):
+    """Packs nothing before there is a file "go" in `notes`."""
 
     def read(self, row: int, name: str, where: str = "") -> bytes:
-        time.sleep(0.05)
+        while is_packing() and not (self.notes / "go").exists():
+            time.sleep(0.02)
         return super().read(row, name, where)
 
 

@@ -20,7 +20,7 @@ from hypothesis.strategies import SearchStrategy
 from loaders import load
 
 import gpuload
-from gpuload import ArgumentError, Augment, batchwise, transforms
+from gpuload import ArgumentError, Augment, Normalize, batchwise, transforms
 from gpuload.packing.options import Encoding, PackOptions
 
 Values = SearchStrategy[Any]
@@ -157,62 +157,60 @@ LOADER: dict[str, Wrong] = {
     "batch_size": whole(1, 2**31 - 1),
     "augment": wrong(too=st.sampled_from([[], [Augment], [Augment(8), None], {0: 8}, {"0": Augment(8)}, {-1: Augment(8)}, {True: Augment(8)}])),
     "device": wrong("text", too=st.sampled_from(["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "", "0", "CUDA", "cuda:１"])),
-    "decoder": words("auto", "dali", "native", "both"),
     "fields": wrong("items", too=SPECS),
     "batch_transforms": wrong("items", too=FUNCTIONS | st.just(batchwise.MixUp())),
-    "output_dict": FLAG,
-    "shuffle": FLAG,
     "seed": wrong("whole"),
     "drop_last": or_none(FLAG),
     "steps_per_epoch": or_none(whole(1, 10**9)),
-    "balance": or_none(wrong("text", too=st.just(""))),
-    "weights": or_none(wrong(too=st.just([1.0] * 96))),
-    "replacement": FLAG,
-    "num_samples": or_none(whole(1, 2**31 - 1)),
     "rank": or_none(whole(0)),
     "world_size": or_none(whole(1)),
     "num_threads": or_none(whole(1, 4096)),
     "prefetch": or_none(whole(1, 4096)),
-    "hw_decoder_load": or_none(PROBABILITY),
-    "cpu_share": or_none(PROBABILITY),
-    "deterministic": FLAG,
-    "graph": or_none(wrong("function")),
     "output": words("torch", "numpy", "cupy"),
-    "window": COUNT,
-    "function_processes": whole(0, 4096),
-    "lanes": COUNT,
+    "decoder": words("auto", "dali", "native", "both"),
+    "shuffle": wrong("bool", too=st.sampled_from([gpuload.Shuffle])),
+    "sampling": or_none(wrong(too=st.sampled_from([gpuload.Balance, [1.0] * 97]))),
+    "on_corrupt": words("raise", "skip", "mark"),
+}  # fmt: skip
+DATASET: dict[str, Wrong] = {
+    "folder": wrong("text", too=st.sampled_from(["", "a\0b"])),
     "cache": CACHE,
     "cache_size": CACHE_SIZE,
-    "verify": or_none(words("sha256")),
+    "verify": or_none(words("sha256", "downloads")),
     "max_pixels": COUNT,
-    "on_corrupt": words("raise", "skip", "mark"),
-    "max_corrupt": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
-    "corrupt_log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
     "exclude": or_none(wrong("text", "items", too=st.sampled_from(["", "a\0b", [1], [None], ["a", b"b"], ("a", 2)]))),
-    "buckets": or_none(wrong("items", too=SIZES)),
+}
+NO_WEIGHTS = wrong("text", "items", "array", too=st.just(""))
+DRAWS = {"replacement": FLAG, "num_samples": or_none(whole(1, 2**31 - 1))}
+UNITS = {"hardware": or_none(PROBABILITY), "deterministic": FLAG}
+CORRUPT: dict[str, Wrong] = {
+    "action": words("skip", "mark"),
+    "most": wrong("whole", "number", too=st.integers(max_value=-1) | outside(0, 1).filter(lambda n: isinstance(n, float))),
+    "log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
-    "size": or_none(SIDES),
+    "size": SIDES,
     "crop": words("random", "center", "none", "pad_or_crop", "cover", "center_cover"),
-    "scale": ascending(ABOVE_0, 1, 0.5),
-    "ratio": ascending(1e-6, 1e6, 1.0),
     "flip": or_none(PROBABILITY),
     "vertical_flip": PROBABILITY,
-    "resize": or_none(SIDE),
-    "fraction": or_none(number(ABOVE_0, 1)),
     "interpolation": words("bilinear", "bicubic"),
     "transforms": wrong("items", too=TRANSFORMS | st.just(transforms.RandAugment())),
-    "normalize": words("constants", "image"),
-    "mean": wrong("items", "array", too=tuples(3, 0.5, number(-1e6, 1)) | KINDS["items"]),
-    "std": wrong("items", "array", too=tuples(3, 0.5, number(ABOVE_0, 1)) | KINDS["items"]),
-    "fill": whole(0, 255),
+    "normalize": or_none(words("image")),
     "dtype": words("float32", "float16", "bfloat16", "uint8"),
     "layout": words("NCHW", "channels_last"),
     "mode": or_none(wrong("text", too=st.sampled_from(["", "CMYK", "uint8x0", "float64x3"]))),
-    "function": or_none(wrong("function")),
-    "function_at": words("after_crop", "before_crop"),
 }
-PRESET = {"size": or_none(SIDES)}
+CENTER = {
+    "resize": or_none(SIDES),
+    "cover": or_none(wrong("items", "array", too=tuples(2, 8, COUNT) | KINDS["items"])),
+    "fraction": or_none(number(ABOVE_0, 1)),
+}
+CONSTANTS = {
+    "mean": wrong("items", "array", too=tuples(3, 0.5, number(-1e6, 1e6)) | KINDS["items"]),
+    "std": wrong("items", "array", too=tuples(3, 0.5, number(ABOVE_0, 1e6)) | KINDS["items"]),
+}
+FUNCTION = {"function": wrong("function"), "before_crop": FLAG, "processes": whole(0, 4096)}
+PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
 SIDES_WRONG = whole(0, 65_535).own | st.sampled_from([(), (1,), (1, 2, 3), (1, -1), (1, 2, 3, 0.5), (1,) * 5])
 SHEAR_WRONG = outside(0, 89) | st.sampled_from([(), (1,), (2, 1), (-90, 0), (1, 2, 3), (0, 1, 2, 1), (0, 1, 0, None)])
@@ -256,6 +254,8 @@ PACK: dict[str, Wrong] = {
 }  # fmt: skip
 ENCODING: dict[str, Wrong] = {
     "encode": words("keep", "jpeg", "raw"),
+    "points": words("auto", "no"),
+    "jpeg": words("keep", "baseline", "bare-baseline"),
     "size": or_none(
         wrong("whole", "items", "array", too=st.sampled_from([0, -1]) | tuples(2, 8, whole(1)) | KINDS["items"])
     ),
@@ -297,8 +297,35 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         ),
         "DaliIterator.load_state_dict": Call(loader.load_state_dict, {}, {"state": wrong("mapping")}),
         "DaliIterator.check_ranks": Call(loader.check_ranks, {}, {"timeout_s": number(ABOVE_0, 1e6)}),
-        "Augment": Call(Augment, {"size": 8, "crop": "center"}, AUGMENT),
+        "Augment": Call(Augment, {"size": 8}, AUGMENT),
         "RandomCrop": Call(gpuload.RandomCrop, {}, PADDED),
+        "RandomResizedCrop": Call(
+            gpuload.RandomResizedCrop, {}, {"scale": ascending(ABOVE_0, 1, 0.5), "ratio": ascending(1e-6, 1e6, 1.0)}
+        ),
+        "CenterCrop": Call(gpuload.CenterCrop, {}, CENTER),
+        "Cover": Call(gpuload.Cover, {}, {"random": FLAG, "resize": or_none(COUNT)}),
+        "Repeated": Call(gpuload.Repeated, {}, {"times": whole(2, 64)}),
+        "TimmMixup": Call(
+            batchwise.TimmMixup,
+            {},
+            {
+                "mixup_alpha": number(0, 1e6),
+                "cutmix_alpha": number(0, 1e6),
+                "prob": PROBABILITY,
+                "switch_prob": PROBABILITY,
+                "mode": words("batch", "pair", "elem"),
+                "label_smoothing": PROBABILITY,
+                "num_classes": or_none(COUNT),
+            },
+        ),
+        "RandomOrder": Call(
+            own["RandomOrder"],
+            {"transforms": [transforms.RandomInvert()]},
+            {"transforms": wrong("items", too=TRANSFORMS | st.sampled_from([[]]))},
+        ),
+        "PadOrCrop": Call(gpuload.PadOrCrop, {}, {"fill": whole(0, 255)}),
+        "Normalize": Call(gpuload.Normalize, {}, CONSTANTS),
+        "Function": Call(own["Function"], {"function": lambda sample, rng: sample}, FUNCTION),
         "Augment.imagenet_train": Call(Augment.imagenet_train, {}, PRESET),
         "Augment.imagenet_eval": Call(Augment.imagenet_eval, {}, PRESET),
         "Augment.inception": Call(Augment.inception, {"train": True}, {**PRESET, "train": FLAG}),
@@ -306,8 +333,14 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Dataset": Call(
             gpuload.Dataset,
             {"folder": packed},
-            {"folder": wrong("text", too=st.sampled_from(["", "a\0b"])), "cache": CACHE, "cache_size": CACHE_SIZE},
+            DATASET,
         ),
+        "Shuffle": Call(gpuload.Shuffle, {}, {"window": COUNT, "lanes": COUNT}),
+        "Balance": Call(gpuload.Balance, {"field": "label"}, {"field": NAME, **DRAWS}),
+        "Weights": Call(gpuload.Weights, {"weights": "w"}, {"weights": NO_WEIGHTS, **DRAWS}),
+        "Dali": Call(gpuload.Dali, {}, UNITS),
+        "Both": Call(gpuload.Both, {}, {"cpu": or_none(PROBABILITY), **UNITS}),
+        "OnCorrupt": Call(gpuload.OnCorrupt, {"action": "skip"}, CORRUPT),
         "Dataset.subset": Call(dataset.subset, {}, {"samples": SAMPLES}),
         "Dataset.filter": Call(dataset.filter, {}, {"expression": wrong()}),
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),
@@ -455,6 +488,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
             {},
             {
                 **BITS,
+                "count": wrong("items", "array", too=st.sampled_from([(), (1,), (0, 1), (2, 1), (1, 2.5), (1, 2, 3)])),
                 "scale": ascending(0, 1, 0.5),
                 "ratio": ascending(1e-6, 1e6, 1.0),
                 "value": wrong(
@@ -535,9 +569,12 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 
 
 # What the loader calls or constructs by itself, for each batch.
-BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples"}
-ITS_METHODS = {"draw", "for_size", "plan", "check", "select", "kernel", "steps"}
-ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
+BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
+BY_THE_LOADER |= {"Dataset.open_store", "Dataset.row", "Dataset.column"}
+ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
+# Recipes of others: what they construct refuses their arguments, by names of its own.
+RECIPES = {"Augment.simclr", "Augment.dino", "Augment.timm"}
+ELSEWHERE = {"pack", *RECIPES}  # its arguments are sources and settings: tests/sources, and PackOptions here
 
 
 def public_calls() -> dict[str, Callable[..., Any]]:
@@ -550,7 +587,8 @@ def public_calls() -> dict[str, Callable[..., Any]]:
                 continue
             found[name] = item
     for name, item in list(found.items()):
-        methods = vars(item) if isinstance(item, type) else {}
+        bases = item.__mro__ if name == "Dataset" else [item]  # which lies in two classes
+        methods = {key: value for base in bases for key, value in vars(base).items()} if isinstance(item, type) else {}
         for method, value in methods.items():
             if not method.startswith("_") and (inspect.isfunction(value) or isinstance(value, classmethod)):
                 found[f"{name}.{method}"] = getattr(item, method)
@@ -578,17 +616,19 @@ def test_numpys_scalars_are_pythons(packed: Path) -> None:
         seed=np.uint32(3),
         shuffle=np.True_,
         drop_last=np.False_,
-        window=np.int8(3),
         steps_per_epoch=np.int16(5),
-        augment={np.int32(0): Augment(np.int64(12), flip=np.float32(0.5), mean=np.array([0.5, 0.5, 0.5]))},  # type: ignore[dict-item]
+        augment={
+            np.int32(0): Augment(np.int64(12), flip=np.float32(0.5), normalize=Normalize(np.array([0.5, 0.5, 0.5])))
+        },  # type: ignore[dict-item]
     ) as loader:
         assert json.loads(json.dumps(loader.state_dict()))["seed"] == 3
         assert type(loader.batch_size) is int and loader.drop_last is False and loader.shuffle is True
         loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
         assert len(list(loader)) == len(loader) == 5
         loader.load_state_dict(loader.state_dict())
-    augment = Augment((np.int64(8), 12), mean=np.array([0.5, 0.5, 0.5], np.float32), fill=np.uint8(3))  # type: ignore[arg-type]
-    assert augment == Augment([8, 12], mean=(0.5, 0.5, 0.5), fill=3)  # type: ignore[arg-type]
+    crop, normalize = gpuload.PadOrCrop(np.uint8(3)), Normalize(np.array([0.5, 0.5, 0.5], np.float32))  # type: ignore[arg-type]
+    assert (crop, normalize) == (gpuload.PadOrCrop(3), Normalize((0.5, 0.5, 0.5)))
+    assert Augment((np.int64(8), 12), crop) == Augment([8, 12], crop)  # type: ignore[arg-type]
     assert gpuload.Keypoints(flip_pairs=np.array([[1, 2]]).tolist()).flip_pairs == ((1, 2),)
     assert Encoding("jpeg", np.int64(64)).size == (64, 64) and PackOptions(workers=np.int8(2)).workers == 2  # type: ignore[arg-type]
     assert type(PackOptions(seed=np.int64(2)).seed) is int  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from gpuload.collector import paused_collector
+from gpuload.machine.installed import paused_collector
 
 
 @pytest.mark.parametrize("was_on", [True, False])

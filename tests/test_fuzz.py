@@ -13,8 +13,9 @@ ELSEWHERE = {"loader", "loader-dali", "loader-raw"}  # read/test_damaged_index.p
 # Those of one line share a process and its imports.
 GROUPS = [
     ("jpeg", "headers", "packed-image", "loaded-image", "mask"),
-    ("manifest", "index", "index-footer", "index-parts", "tuning", "state"),
-    ("tar", "npy", "zip", "tar-source", "npy-source", "npz"),
+    ("manifest", "index"),
+    ("paths", "tuning", "state"),
+    ("tar", "tar-headers", "npy", "zip", "tar-source", "npy-source", "npz"),
     ("table", "coco", "voc", "sidecar", "lmdb-values"),
     ("lmdb", "hdf5", "parquet"),
 ]
@@ -29,7 +30,7 @@ def test_only_errors_of_gpuload_come_out_in_bounded_time_and_memory(names: tuple
     result = fuzz(",".join(names), 0, 60 * len(names), 100, tmp_path)
     assert result["findings"] == []
     assert result["inputs"] == 60 * len(names)
-    assert result["accepted"] > 30 and result["refused"] > 30
+    assert result["accepted"] > 20 and result["refused"] > 30
 
 
 def test_each_target_is_fuzzed_here_and_each_finding_belongs_to_one() -> None:

@@ -22,9 +22,9 @@ from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.disk import Manifest
 from gpuload.errors import DecodeError, FormatError, GpuloadError, ShardError, SourceError
 from gpuload.headers import npy
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.headers.sized import MAX_PIXELS
 from gpuload.packing.image.check import prepare_image
-from gpuload.packing.run.prepare_source import prepare_source
+from gpuload.packing.run.workers import prepare_source
 from gpuload.read.batch import EncodedBatch
 from gpuload.sources import open_source
 from gpuload.sources.listing import Listing, Source
@@ -74,7 +74,7 @@ def test_the_native_decoder_allocates_nothing_for_a_header_of_too_many_pixels(
     sides = np.array([16], np.int64)
     batch = EncodedBatch(sides, [file], spans, np.zeros(1, bool), sides, sides, {}, {})  # type: ignore[arg-type]
     plan = DecodePlan(batch, np.array([[0, 0, 16, 16]], np.int64), np.ones(1, np.int64))
-    _, broken = ImageDecoder(Stored(plain=plain)).decode(plan, slice(0, 1))
+    _, broken = ImageDecoder(Stored(plain=plain)).decode(plan, 0)
     assert list(broken) == [0]
 
 
@@ -89,19 +89,20 @@ def test_the_loader_refuses_images_with_more_than_max_pixels(tmp_path: Path, dec
         pytest.importorskip("nvidia.dali")
     folder = pack(tmp_path, [JPG, encode(photo(1, 90, 20)), encode(photo(2, 20, 90))])
 
-    def read(**options: Any) -> int:
-        augment = gpuload.Augment(8)
-        with gpuload.DaliIterator(
-            folder, 2, augment=augment, decoder=decoder, device="cpu", shuffle=False, drop_last=False, **options
-        ) as loader:
+    def read(**limits: int) -> int:
+        data, options = gpuload.Dataset(folder, **limits), {"decoder": decoder, "shuffle": False, "drop_last": False}  # type: ignore[arg-type]
+        with gpuload.DaliIterator(data, 2, augment=gpuload.Augment(8), device="cpu", **options) as loader:  # type: ignore[arg-type]
             return sum(len(labels) for _, labels in loader)
 
     assert read() == read(max_pixels=1800) == 3
     with pytest.raises(
-        ShardError, match=r"sample '00000001-00000001' has 90 × 20 pixels, more than max_pixels=1,799. Give the"
+        ShardError,
+        match=r"sample '00000001-00000001' has 90 × 20 pixels, more than max_pixels=1,799. Give gpuload.Dataset a",
     ):
         read(max_pixels=1799)
-    with gpuload.DaliIterator(folder, 2, augment=gpuload.Augment(8), fields=("label",), max_pixels=1) as loader:
+    with gpuload.DaliIterator(
+        gpuload.Dataset(folder, max_pixels=1), 2, augment=gpuload.Augment(8), fields=("label",)
+    ) as loader:
         assert len(list(loader)) == 1  # nothing is decoded
 
 
@@ -256,7 +257,7 @@ class CrashingSource(Source):
 
 
 def test_a_source_that_crashes_its_library_does_not_end_the_packer(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"reading it ended the process that read it \(signal 6\). It is damaged"):
+    with pytest.raises(SourceError, match=r"reading it ended the process that read it \(SIGABRT\). It is damaged"):
         prepare_source(CrashingSource(), tmp_path)
 
 

@@ -15,8 +15,8 @@ import pytest
 from images import encode, photo
 
 import gpuload
-from gpuload import installed
-from gpuload.installed import cuda_extra, fault_of, install_command, require, upgrade_command
+from gpuload.machine import installed
+from gpuload.machine.installed import cuda_extra, fault_of, install_command, require, upgrade_command
 from gpuload.output.arrays import make_arrays
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +48,6 @@ def run_without(names: str, code: str, folder: Path, modules: Path) -> subproces
         text=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (modules, ROOT, ROOT / "examples")))},
-        timeout=100,
     )
 
 
@@ -161,7 +160,7 @@ def test_cupy_is_missed_when_the_loader_is_made(packed: Path, monkeypatch: pytes
         make_arrays("cupy", 0, form)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     arrays = make_arrays("torch", 0, form)
-    monkeypatch.setattr("gpuload.iterator.make_arrays", lambda *_: arrays)
+    monkeypatch.setattr("gpuload.loader.iterator.make_arrays", lambda *_: arrays)
     options: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu"}
     gpuload.DaliIterator(packed, 4, **options).close()
     with pytest.raises(gpuload.MissingPackageError, match=message):
@@ -228,3 +227,35 @@ def test_the_command_where_pip_knows_nothing(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_made_up_data_need_what_their_format_needs() -> None:
     assert set(made_up.NEEDS) == set(made_up.FORMS)
+
+
+PRINT_REPLACED = """
+import builtins, sys
+{import_before}
+
+def setup_for_distributed(is_master):  # as in torchvision's references, MAE, DETR and DINO
+    builtin_print = builtins.print
+
+    def print(*args, **kwargs):
+        force = kwargs.pop("force", False)
+        if is_master or force:
+            builtin_print(*args, **kwargs)
+
+    builtins.print = print
+
+setup_for_distributed(False)
+replaced = builtins.print
+import gpuload
+loader = gpuload.DaliIterator(sys.argv[1], 8, augment=gpuload.Augment(8), device="cpu", decoder="native")
+print("not the master")
+assert builtins.print is replaced
+print(len(list(loader)), force=True)
+"""
+
+
+@pytest.mark.parametrize("import_before", ["", "import gpuload"])
+def test_numba_is_imported_where_a_script_has_replaced_print(packed: Path, import_before: str) -> None:
+    code = PRINT_REPLACED.format(import_before=import_before)
+    done = subprocess.run([sys.executable, "-c", code, str(packed)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "12\n"

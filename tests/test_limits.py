@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import gpuload.ranks
-from gpuload.limits import affinity, available_memory, count_cores, cpu_quota, machine_memory, memory_limit
+import gpuload.machine.ranks
+from gpuload.machine.limits import affinity, available_memory, count_cores, cpu_quota, machine_memory, memory_limit
+from gpuload.machine.ranks import Ranks, count_threads
 from gpuload.packing.options import PackOptions
-from gpuload.ranks import Ranks, count_threads
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -102,7 +102,7 @@ def test_threads_keep_within_the_quota(
     files = {"sys/fs/cgroup/cpu.max": f"{int(quota * 100_000)} 100000"}
     root = machine(tmp_path, "0::/\n", V2.format(root="/"), files)
     assert count_cores(root) == cores
-    for module in (gpuload.ranks, gpuload.packing.options):
+    for module in (gpuload.machine.ranks, gpuload.packing.options):
         monkeypatch.setattr(module, "count_cores", lambda: count_cores(root))
     assert count_threads(Ranks()) == cores and count_threads(Ranks(local_world_size=2)) == max(1, cores // 2)
     assert PackOptions().worker_count == cores

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.ranks import Ranks, find_device, find_ranks
-from gpuload.tuning import describe_device
+from gpuload.loader.tuning import describe_device
+from gpuload.machine.ranks import Ranks, find_device, find_ranks
 
 Pretend = Callable[[int | None], None]
 
@@ -54,8 +54,8 @@ def test_a_number_means_that_gpu_and_the_cpu_none(torch_uses: Pretend) -> None:
 @pytest.mark.parametrize(
     ("device", "gpus", "message"),
     [
-        ("auto", 2, r"device='auto': needs GPU 3 \(LOCAL_RANK\), and 2 can be used here"),
-        ("cuda", 2, r"device='cuda': needs GPU 3 \(LOCAL_RANK\), and 2 can be used here"),
+        ("auto", 2, r"device='auto': needs GPU 3 \(its local rank\), and 2 can be used here"),
+        ("cuda", 2, r"device='cuda': needs GPU 3 \(its local rank\), and 2 can be used here"),
         ("cuda", 0, r"device='cuda': needs GPU 3, and none can be used here.*device='cpu', or 'auto'"),
         ("cuda:1", 1, r"device='cuda:1': needs GPU 1, and 1 can be used here"),
     ],
@@ -80,6 +80,52 @@ def test_minus_one_means_a_single_process(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "-1")
     assert find_ranks(None, None) == Ranks()
+
+
+LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+@pytest.mark.parametrize(
+    ("environment", "local_rank", "local_world_size"),
+    [
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "SLURM_LOCALID": "0"}, 3, 4),  # torchrun, within Slurm
+        ({"SLURM_LOCALID": "2", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "4,3"}, 2, 3),
+        ({"SLURM_LOCALID": "2", "SLURM_NODEID": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2),8(x3)"}, 2, 8),
+        ({"SLURM_LOCALID": "2", "SLURM_NODEID": "9", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 2, 1),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 1, 2),
+        ({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, 1, 2),
+        ({}, None, 1),
+    ],
+)
+def test_the_local_rank_is_that_of_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], local_rank: int | None, local_world_size: int
+) -> None:
+    for name in (*LOCAL, "SLURM_STEP_TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert find_ranks(5, 8) == Ranks(5, 8, local_rank, local_world_size)
+
+
+def test_of_a_single_process_only_torchrun_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script in a Slurm job that was not started by srun sees the job's variables."""
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "8")
+    assert find_ranks(None, None) == Ranks()
+
+
+def test_ranks_whose_gpu_nobody_tells_do_not_share_the_first_one(torch_uses: Pretend) -> None:
+    ranks = Ranks(3, 8, None, 1)
+    torch_uses(None)
+    with pytest.raises(
+        gpuload.DeviceError, match="rank 3 of 8 can use 4 GPUs, and nothing tells which is its own. Call"
+    ):
+        find_device("auto", ranks, 4)
+    assert find_device("cuda:2", ranks, 4) == 2 and find_device("auto", ranks, 1) == 0
+    assert find_device("auto", ranks, 0) is None
+    for chosen in (0, 2):
+        torch_uses(chosen)
+        assert find_device("auto", ranks, 4) == chosen
 
 
 def test_a_gpu_that_torch_cannot_use_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
     python tools/bench.py shards/train --json figures.json --plot figures.png
     python tools/bench.py shards/train --python ffcv=/opt/ffcv/bin/python mosaic=/opt/mosaic/bin/python
     python tools/bench.py shards/train --profile
+    python tools/bench.py shards/train --lock --batch-size 256
     python tools/bench.py shards/train --read-only
     python tools/bench.py shards/train --with rotation buckets captions --json features.json
     python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
@@ -48,7 +49,7 @@ from benchmark.work import Work
 
 import gpuload
 from gpuload.counted import counted
-from gpuload.installed import fault_of
+from gpuload.machine.installed import fault_of
 
 _BATCHES = 16  # minimum per round
 # Mean size of a stored sample below which images count as small: loaders make tens of thousands of them per second.
@@ -91,6 +92,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     if args.profile:
         print_profile(profile(work), describe(work, args.folder))
+        return 0
+    if args.lock:
+        from benchmark.lock import measure_lock, print_lock
+
+        print_lock(measure_lock(work))
         return 0
 
     kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
@@ -159,6 +165,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--read-only", action="store_true", help="measure reading alone, without decoding")
     parser.add_argument("--profile", action="store_true", help="instead: show where gpuload spends its time")
+    parser.add_argument(
+        "--lock",
+        action="store_true",
+        help="instead: how long Python's lock is held, and for how many threads it is enough",
+    )
     parser.add_argument(
         "--with",
         dest="features",
@@ -245,7 +256,10 @@ def _asked(args: argparse.Namespace) -> list[str]:
     return [
         name
         for name, contender in CONTENDERS.items()
-        if "+" not in name and contender.reads_only == args.read_only and args.device in ("auto", contender.device)
+        if "+" not in name
+        and not contender.if_asked
+        and contender.reads_only == args.read_only
+        and args.device in ("auto", contender.device)
     ]
 
 

@@ -1,7 +1,7 @@
 """Measures loading from URLs against what it could be at best, each pair in one run on one machine.
 
     python tools/bench_remote.py FOLDER
-    python tools/bench_remote.py FOLDER --only download,first --json figures.json
+    python tools/bench_remote.py FOLDER --only warm,first --json figures.json
     python tools/bench_remote.py FOLDER --only peers --python mosaic=/opt/peers/bin/python litdata=/opt/peers/bin/python
 
 Makes sets of synthetic images in FOLDER (2.1 GB, kept for the next run), serves them by HTTP and as S3 from a process
@@ -10,21 +10,17 @@ of its own, and prints a table:
 - peers: gpuload, MosaicML Streaming and LitData read the same JPEGs, each from its own format, from the same S3 server,
   and make the same crops: an epoch with an empty cache, one from the cache, the first batch of a new process, and a new
   process that resumes in the middle of an epoch. Those that are not installed are left out; --python names the
-  interpreter of those that have their own. The plot is written beside the record (.png).
-- download: shards through the loader's store, checked by SHA-256, against obstore alone fetching the same ranges,
-  writing them to the same disk and syncing them; as fast as the loopback goes, and over networks of --network MB/s.
+  interpreter of those that have their own.
 - warm: an epoch from a warm cache against one from the local folder.
 - limited: an epoch over a network of 1.2 times what training consumes, with shards of which a window takes 2 s of that
   network: how many batches training waited for after the first 5 s, and when.
 - first: the first batch of a set of one million samples, cold, with 10 ms of latency.
-- ranks: four processes with one cache: how often each shard was downloaded.
 
 Ratios are of medians of --runs that alternate. All processes end with this one. Exit code 0, also where a target is
 missed: the table says so.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -32,31 +28,30 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.remote.loaders import LOADERS
 from tools.remote.peers import Peers
-from tools.remote.processes import finish, measure, served, start, stats
-from tools.remote.sets import make_images, make_million, make_shards
-from tools.remote.table import table_of
+from tools.remote.processes import measure, served, stats
+from tools.remote.sets import make_images, make_million
 
 IMAGES, PER_SHARD = 2000, 50
-PARTS = ("peers", "download", "warm", "limited", "first", "ranks")
+PARTS = ("peers", "warm", "limited", "first")
 _FIRST_WINDOW_S, _STARTED_S = 2.0, 5.0  # of the network; after which a batch that is waited for counts
 
 
 class Bench:
-    """folder: for the sets, which are kept. networks: of what bytes a second; the first is also that of the peers.
-    pythons: see `Peers`."""
+    """folder: for the sets, which are kept. network: of the peers, bytes a second. pythons: see `Peers`."""
 
-    def __init__(self, folder: Path, runs: int, networks: Sequence[float], pythons: Mapping[str, str]) -> None:
-        self.folder, self.runs, self.networks, self.pythons = folder, runs, networks, pythons
+    def __init__(self, folder: Path, runs: int, network: float, pythons: Mapping[str, str]) -> None:
+        self.folder, self.runs, self.network, self.pythons = folder, runs, network, pythons
         self.scratch = folder / "scratch"
 
     def new(self) -> str:
@@ -68,47 +63,7 @@ class Bench:
         return make_images(self.folder / "images", IMAGES, PER_SHARD)
 
     def peers(self) -> dict[str, Any]:
-        return Peers(self.folder, self.scratch, self.pythons, self.networks[0]).run(self.runs)
-
-    def download(self) -> dict[str, Any]:
-        shards = make_shards(self.folder)
-        files = sorted(shards.iterdir())
-        names, sizes = [file.name for file in files], [file.stat().st_size for file in files]
-        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-        found = []
-        for rate in (0.0, *self.networks):
-            kinds: dict[str, list[dict[str, float]]] = {"discards": [], "alone": [], "store": []}
-            with served(shards, rate) as url:
-
-                def one(of: list[dict[str, float]], kind: str, **options: Any) -> None:
-                    same, before = {"url": url, "names": names, "sizes": sizes}, stats(url).cpu_s
-                    took = measure(kind, folder=self.new(), **same, **options)
-                    of.append({**took, "server_cpu_s": stats(url).cpu_s - before})
-
-                for _ in range(self.runs):
-                    one(kinds["alone"], "obstore_alone")
-                    one(kinds["store"], "loader_store", digests=digests)
-                    if not rate:
-                        one(kinds["discards"], "obstore_alone", writes=False)
-            medians = {
-                kind: {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
-                for kind, runs in kinds.items()
-                if runs
-            }
-            seconds = {kind: one["seconds"] for kind, one in medians.items()}
-            at = {
-                "limit_bytes_per_s": rate or None,
-                "obstore_bytes_per_s": sum(sizes) / seconds["alone"],
-                "store_bytes_per_s": sum(sizes) / seconds["store"],
-                "ratio": seconds["alone"] / seconds["store"],
-                "cpu_s": {kind: one["cpu_s"] for kind, one in medians.items()},
-                "server_cpu_s": {kind: one["server_cpu_s"] for kind, one in medians.items()},
-                "runs": {kind: [round(r["seconds"], 3) for r in runs] for kind, runs in kinds.items()},
-            }
-            if "discards" in seconds:
-                at["ratio_to_discarding"] = seconds["discards"] / seconds["store"]
-            found.append(at)
-        return {"bytes": sum(sizes), "networks": found, "target": 0.9}
+        return Peers(self.folder, self.scratch, self.pythons, self.network).run(self.runs)
 
     def warm(self) -> dict[str, Any]:
         images, cache = self.images(), self.new()
@@ -162,17 +117,36 @@ class Bench:
         medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
         return {"latency_s": 0.01, "index_bytes": size, **medians, "target": 3.0}
 
-    def ranks(self) -> dict[str, Any]:
-        images, cache = self.images(), self.new()
-        same: dict[str, Any] = {"cache": cache, "batch_size": 16, "size": 64, "epoch": 0, "num_threads": 1}
-        with served(images) as url:
-            processes = [start("epoch", data=url, rank=rank, world_size=4, **same) for rank in range(4)]
-            for process in processes:
-                finish(process)
-            sent = stats(url).sent
-        sizes = {f"/{path.name}": path.stat().st_size for path in images.glob("*.tar")}
-        times = {path: sent.get(path, 0) / size for path, size in sizes.items()}
-        return {"shards": len(sizes), "least": min(times.values()), "most": max(times.values()), "target": 1.0}
+
+def table_of(found: dict[str, Any]) -> Table:
+    table = Table("what", "found", "target", box=None)
+    if one := found.get("peers"):
+        for loader in one["loaders"].values():
+            for title, text in _of_loader(loader):
+                table.add_row(f"{loader['what']}, {title}", text, "")
+        for name, why in one["left_out"].items():
+            table.add_row(f"left out: {name}", why, "")
+    if one := found.get("warm"):
+        table.add_row("epoch from a warm cache", f"{one['ratio']:.3f} of a local folder's speed", "0.98")
+    if one := found.get("limited"):
+        after = f"{one['batches_later']} batches after {one['after_the_first_s']:.0f} s"
+        text = f"waited for {one['waited_for']} of {after}"
+        table.add_row("network of 1.2 x training", text, "1 %")
+    if one := found.get("first"):
+        table.add_row("first batch of a million", f"{one['all_s']:.2f} s ({one['open_s']:.2f} s to open)", "3 s")
+    return table
+
+
+def _of_loader(one: dict[str, Any]) -> list[tuple[str, str]]:
+    mb = {name: f"{one[name] / 1e6:,.0f} MB" for name in ("bytes", "resume_bytes", "resume_network_bytes")}
+    return [
+        ("epoch, empty cache", f"{one['cold_images_per_s']:,.0f} images/s, {mb['bytes']}"),
+        ("epoch from the cache", f"{one['warm_images_per_s']:,.0f} images/s"),
+        ("first batch, empty cache", f"{one['first_batch_s']:.2f} s from the start of the process"),
+        ("resumes, empty cache", f"{one['resume_cold_s']:.2f} s, {mb['resume_bytes']}"),
+        ("resumes over the network", f"{one['resume_network_s']:.2f} s, {mb['resume_network_bytes']}"),
+        ("resumes from the cache", f"{one['resume_warm_s']:.2f} s"),
+    ]
 
 
 def main() -> int:
@@ -180,10 +154,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="for the sets and caches, on the disk that is to be measured")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument(
-        "--network", type=float, nargs="+", default=[150, 800], metavar="MB/S",
-        help="of the networks beside the loopback (%(default)s); the first is that of the peers",
-    )  # fmt: skip
+    parser.add_argument("--network", type=float, default=150, metavar="MB/S", help="of the peers (%(default)s)")
     parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a peer with this Python")
     parser.add_argument("--json", type=Path, help="file for the figures; parts that are not measured now stay in it")
     args = parser.parse_args()
@@ -192,9 +163,7 @@ def main() -> int:
         parser.error(f"--only {min(unknown)}: expected some of {','.join(PARTS)}")
     if args.runs < 1:
         parser.error(f"--runs {args.runs}: expected at least 1")
-    bench = Bench(
-        args.folder.absolute(), args.runs, [one * 1e6 for one in args.network], _interpreters(parser, args.python)
-    )
+    bench = Bench(args.folder.absolute(), args.runs, args.network * 1e6, _interpreters(parser, args.python))
     made = {"date": time.strftime("%Y-%m"), "cores": os.cpu_count(), "machine": platform.machine(), "runs": args.runs}
     found: dict[str, Any] = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     try:
@@ -209,10 +178,6 @@ def main() -> int:
     Console().print(table_of({part: found[part] for part in PARTS if part in parts}))
     if args.json:
         args.json.write_text(json.dumps({part: found[part] for part in PARTS if part in found}, indent=1) + "\n")
-    if args.json and "peers" in parts:
-        from tools.remote.plot import plot
-
-        plot(found["peers"], args.json.with_suffix(".png"))
     return 0
 
 

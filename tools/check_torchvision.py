@@ -6,7 +6,7 @@ Exit codes: 0 compatible, or one is missing; 1 not compatible.
 import importlib.metadata
 import sys
 
-from gpuload.doctor.packages import build, mismatch
+from gpuload.doctor.environment import build, mismatch
 
 
 def problem() -> str | None:

@@ -1,4 +1,4 @@
-"""Tries an installed gpuload as a new user would: packs a few images, verifies them, and loads them if torch is there.
+"""Tries an installed gpuload as a new user would: packs a few images, verifies them, and loads them by what is there.
 
     python tools/check_wheel.py
 
@@ -34,14 +34,20 @@ def main(arguments: list[str] | None = None) -> int:
         for command in (["pack", "photos", "shards"], ["verify", "shards"], ["info", "shards/train"]):
             if subprocess.run([sys.executable, "-m", "gpuload", *command], cwd=folder).returncode:
                 return 1
-        if importlib.util.find_spec("torch") is None:
-            print("torch is not installed: packing works, loading was not tried")
+        torch, dali = (importlib.util.find_spec(name) is not None for name in ("torch", "nvidia"))
+        if not (torch or dali):
+            print("neither torch nor DALI is installed: packing works, loading was not tried")
             return 0
-        with gpuload.DaliIterator(folder / "shards" / "train", 8, augment=gpuload.Augment(32), device="cpu") as loader:
-            shapes = [tuple(images.shape) for images, _ in loader]
+        data, augment, output = folder / "shards" / "train", gpuload.Augment(32), "torch" if torch else "numpy"
+        with gpuload.DaliIterator(data, 8, augment=augment, device="cpu", output=output) as loader:
+            held = [images for images, _ in loader]
+            sums = [float(images.sum()) for images in held]
+            again = [float(images.sum()) for images, _ in loader]
             print(loader)
-    print(f"loaded {len(shapes)} batches")
-    return 0 if shapes == [(8, 3, 32, 32)] * 4 else 1
+        shapes = [tuple(images.shape) for images in held]
+    print(f"loaded {len(shapes + again)} batches")
+    untouched = sums == [float(images.sum()) for images in held]
+    return 0 if shapes == [(8, 3, 32, 32)] * 4 and untouched else 1
 
 
 if __name__ == "__main__":

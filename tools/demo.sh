@@ -31,12 +31,12 @@ py=.venv/bin/python
 printf 'Commands run in %s\n' "$root"
 if [ $# = 0 ]; then
   demo=demo/digits
-  folder=$demo/images size=64 train=(--epochs 4 --size 48 --min-scale 0.5 --flip 0) sheet=(--size 64 --min-scale 0.5 --flip 0)
-  [ -e "$demo/shards/train/manifest.json" ] || run $py tools/digits.py "$folder"
+  folder=$demo/images size=64 train=(--epochs 4 --size 48 --min-scale 0.5 --flip 0)
+  [ -e "$demo/shards/train/manifest.json" ] || { rm -rf "$folder"; run $py tools/digits.py "$folder"; }
 else
   # Two folders of the same name must not share shards.
   demo=demo/$(basename "$folder")-$(printf %s "$folder" | sha256sum | cut -c 1-6)
-  size=224 train=(--epochs 3 --size 96) sheet=()
+  size=224 train=(--epochs 3 --size 96)
 fi
 
 if [ -e "$demo/shards/train/manifest.json" ] && [ -e "$demo/shards/val/manifest.json" ]; then
@@ -59,8 +59,7 @@ batch=$((images >= 640 ? 64 : images >= 10 ? images / 10 : 1))
 if [ -z "$(find gpuload/decode/native -name '*.nbi' -print -quit)" ]; then
   printf '\nThe first run on a machine compiles the CPU decoder while it trains, so its first epoch takes some 5 s longer.\n'
 fi
-run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt"
-run $py tools/contact_sheet.py "$demo/shards/train" "$demo/batch.png" ${sheet[@]+"${sheet[@]}"}
+run $py examples/train.py "$demo/shards" "${train[@]}" --batch-size $batch --checkpoint "$demo/checkpoint.pt" --preview "$demo/batch.png"
 loaders=(torch gpuload)
 if nvidia-smi >/dev/null 2>&1; then loaders+=(gpuload-gpu); fi
 run $py tools/bench.py "$demo/shards/train" --size $size --batch-size $batch --rounds 3 --cold 0 --images 1024 --loaders "${loaders[@]}"

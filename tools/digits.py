@@ -15,14 +15,14 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpuload import MissingPackageError
-from gpuload.installed import require
+from gpuload.machine.installed import require
 
 SIDE_PX = 64
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("out", type=Path, help="new or empty folder to write to")
     args = parser.parse_args(argv)
     try:
         require("tools/digits.py", "sklearn")
@@ -30,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit(str(error)) from None
     from sklearn.datasets import load_digits
 
+    if args.out.is_dir() and any(args.out.iterdir()):
+        parser.error(f"{args.out}: holds files already, which would be mixed with the digits. Give a new folder")
     digits = load_digits()
     for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         folder = args.out / str(label)

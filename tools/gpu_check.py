@@ -5,55 +5,168 @@
     python tools/gpu_check.py PHOTOS --device cpu --quick   # the same steps with little work, to test them
 
 PHOTOS: a folder of class folders of images, or a folder with a Python program `cut` that makes such a folder of any
-size: `PHOTOS/cut OUT COUNT --like imagenet --workers N`. Nothing is installed or downloaded. Take to a host without a
-network: the repository, PHOTOS, and wheels of the packages that step 1 reports as missing, for the host's Python: `pip
-download --no-deps --python-version …` here, `pip install --no-index --no-deps --target SITE *.whl` and `export
-PYTHONPATH=SITE` there. DALI needs nvidia-dali-cuda130, nvidia-nvimgcodec-cu13, nvidia-nvjpeg, and the small packages
-that its metadata names.
+size: `PHOTOS/cut OUT COUNT --like imagenet --workers N`. Nothing is installed or downloaded: the first step names the
+packages that are missing, which are those of the extras `cuda13` (or `cuda12`) and `gpu-check` in pyproject.toml. For a
+host without a network, take the repository, PHOTOS and their wheels along: `pip download`, then `pip install --no-index
+--target SITE *.whl` and `export PYTHONPATH=SITE` there.
 
-The steps, the most valuable first, and their time limits in seconds:
-
-    call 1  1. packages    30   the machine, the versions, and missing packages
-            2. codec       60   one pixel test with nvImageCodec's log: JPEG engines, preallocated memory
-            3. cut, pack  120   6,000 images like ImageNet's, in shards
-               tests      150   every test marked `gpu`: pixels of each kind of JPEG, damaged ones, streams, memory
-            4. bench      150   torch-gpu, dali-gpu and gpuload-gpu in turn, with `nvidia-smi dmon` beside them
-    call 2  5. tune       100   the fastest settings: decoded on the GPU, on the CPU, and by both
-               probe      150   ways to decode a crop, by hw_decoder_load; the cost of filtered chroma
-            6. train      110   ResNet-50 by loader, compared with one resident batch
-               pictures    40   decoded on the CPU and on the GPU, into the same training step
-               kernel      40   a CUDA kernel on each batch
-            7. streams     40   batches taken without waiting for them on the host: the same, and faster?
-               thread      30   what a batch costs the thread that trains, by decoder
-
-A call takes at most 520 s: a step starts only if its limit fits into the rest. The next call skips completed steps, and
-retries failed ones after the new ones. A step that hangs is stopped at its limit, and what it has written by then is
-kept. summary.json is updated after each step. It is all that the next call needs, even on another host, where only the
-data is made again.
+Steps run in the order of their value. A call takes at most 520 s: a step starts only if its limit fits into the rest.
+The next call skips completed steps, and retries failed ones after the new ones. A step that hangs is stopped at its
+limit, and what it has written by then is kept. summary.json is updated after each step. It is all that the next call
+needs, even on another host, where only the data is made again.
 
 Exit codes: 0 all steps completed; 1 a step failed, or has not run yet; 2 wrong arguments.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
+import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
 
-import gpu_report
-from gpu_steps import ROOT, Step, steps
-
+ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 520
 GRACE_S = 10  # to write results after the interrupt
+TIMED_OUT = 124  # as of timeout(1)
+_LAST_LINES = 40
+_QUERY = "name,driver_version,compute_cap,memory.total,pcie.link.gen.current,pcie.link.width.current"
+# The lines of nvImageCodec's log about versions, JPEG engines and preallocated memory.
+_CODEC = re.compile(r"nvJPEG version|HW |num_hw_engines|prealloc|hw_decoder", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Step(NamedTuple):
+    """seconds: time limit. makes: data that is made again if missing. needs_data: whether it reads the shards."""
+
+    name: str
+    seconds: float
+    command: list[str]
+    environment: Mapping[str, str] = {}
+    makes: Path | None = None
+    needs_data: bool = True
+
+
+def steps(photos: Path, out: Path, device: str, quick: bool) -> list[Step]:
+    """All steps, the most valuable first."""
+    shards, python, cores = out / "shards", sys.executable, str(len(os.sched_getaffinity(0)))
+    train, size, batch = str(shards / "train"), "64" if quick else "224", "16" if quick else "256"
+    # The project's pytest settings need plug-ins that the host may not have.
+    pytest = [python, "-m", "pytest", "-v", "-o", "addopts=", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
+    gpu = "-gpu" if device == "cuda" else ""
+    loaders = [f"{name}{gpu}" for name in ("torch", "dali", "dali-files", "gpuload", "gpuload-native", "gpuload-both")]
+    pixels = f"test_pixels and 420 and center and {'default' if gpu else 'native'}"
+    images = out / "images" if (photos / "cut").exists() else photos
+    pack = [python, "-m", "gpuload", "pack", str(images), str(shards), "--no-splits", "--val", "0.1", "--overwrite"]
+
+    def tool(path: str, *options: str) -> list[str]:
+        return [python, str(ROOT / path), train, "--device", device, *options]
+
+    found = [
+        Step("packages", 30, [python, __file__, "--packages", device], needs_data=False),
+        Step(
+            "codec",
+            100,  # the first step that compiles
+            [*pytest, f"--junitxml={out / 'codec.xml'}", "-s", "-k", pixels, "tests/gpu/test_gpu_pixels.py"],
+            {"DALI_NVIMGCODEC_LOG_LEVEL": "3"},
+            needs_data=False,
+        ),
+        Step("pack", 60, pack, makes=shards / "train" / "manifest.json", needs_data=False),
+        Step(
+            "tests",
+            150,
+            [*pytest, f"--junitxml={out / 'tests.xml'}", *(["-m", "gpu"] if gpu else []), "tests/gpu"],
+            needs_data=False,
+        ),
+        Step(
+            "bench",
+            220,
+            tool("tools/bench.py", "--loaders", *loaders, "--size", size, "--batch-size", batch, "--threads", cores)
+            + ["--cold", "0", "--dtype", "float16", "--json", str(out / "bench.json")]
+            + (["--rounds", "1", "--images", "256"] if quick else ["--rounds", "3", "--images", "32768"]),
+        ),
+        Step(
+            "train",
+            200,
+            tool("examples/train_resnet50.py", "--json", str(out / "train.json"))
+            + ["--loaders", "synthetic", "gpuload", "gpuload-native", "gpuload-both", "torch"]
+            + (
+                ["--size", "32", "--batch-size", "4", "--steps", "1", "--warm-up", "0"]
+                if quick
+                else ["--batch-size", batch, "--steps", "110", "--warm-up", "30"]
+            ),
+        ),
+        Step(
+            "tune",
+            100,
+            [python, "-m", "gpuload", "tune", train, "--device", device, "--json", str(out / "tune.json")]
+            + (["--seconds", "5", "--size", "64", "--batch-size", "16"] if quick else ["--seconds", "60"]),
+        ),
+        Step(
+            "pictures",
+            40,
+            [
+                *(python, str(ROOT / "examples/cpu_vs_gpu.py"), train, "--size", size, "--batch-size", batch),
+                *(f"--threads={cores}", f"--images={32 if quick else 512}", f"--picture={out / 'cpu_vs_gpu.png'}"),
+            ],
+        ),
+        Step("kernel", 40, tool("examples/raw_kernel.py", "--picture", str(out / "faded.png"))),
+    ]
+    if images != photos:
+        count = "240" if quick else "6000"
+        cut = [python, str(photos / "cut"), str(images), count, "--like", "imagenet", "--workers", cores]
+        found.insert(2, Step("cut", 60, cut, makes=images, needs_data=False))
+    return found
+
+
+def requirements(device: str, cuda: str = "cuda13") -> list[str]:
+    """Names of the distributions that the steps need, out of pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = ["dependencies", *([cuda] if device == "cuda" else ["cpu", "dali"]), "gpu-check"]
+    lists = [re.search(rf"^{extra} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL) for extra in extras]
+    entries = [entry for found in lists if found for entry in re.findall(r'"([^"]+)"', found[1])]
+    return list(dict.fromkeys(re.split(r"[<>=~!\[; ]", entry)[0] for entry in entries))
+
+
+def describe_host(device: str) -> dict[str, Any]:
+    """Machine, GPUs, versions of the packages that the steps need, and those that are missing."""
+    gpus = []
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        query = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+        rows = [line.split(", ") for line in done.stdout.splitlines()]
+        gpus = [dict(zip(_QUERY.split(","), row, strict=True)) for row in rows if len(row) == _QUERY.count(",") + 1]
+    old_driver = any(int(gpu["driver_version"].split(".")[0]) < 580 for gpu in gpus)  # the first for CUDA 13
+    versions, missing = {}, []
+    for name in requirements(device, "cuda12" if old_driver else "cuda13"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    models = re.findall(r"^model name\s*: (.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    return {
+        "gpus": gpus,
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "packages": versions,
+        "missing": missing,
+    }
 
 
 class Check:
-    """Runs steps within the time of a call, and records each in `out`.
+    """Runs steps within the time of a call, and records each in `out`/summary.json.
 
     again: whether to run completed steps, too.
     """
@@ -61,48 +174,52 @@ class Check:
     def __init__(self, out: Path, setting: Mapping[str, object], seconds: float, again: bool = False) -> None:
         self.out, self._setting, self._again = out, setting, again
         self._deadline = time.monotonic() + seconds
-        self._recorded = gpu_report.read_summary(out)["steps"]
+        self.recorded: dict[str, Any] = read_summary(out)["steps"]
         self._run: set[str] = set()
 
     def run(self, asked: list[Step]) -> list[str]:
         """Returns the names of the steps that have not run and are not completed."""
-        for is_new in (True, False):
-            for step in asked:
-                if step.name in self._run or self._went_well(step):
-                    continue
-                # Steps that failed in an earlier call come after the new ones, except those that make the data.
-                if is_new and step.name in self._recorded and not step.makes and not self._again:
-                    continue
-                if step.needs_data and not self._has_data(asked):
-                    continue
-                if step.seconds <= self._deadline - time.monotonic():
-                    self._take(step)
-        return [step.name for step in asked if step.name not in self._run and not self._went_well(step)]
+        # Steps that failed in an earlier call come after the new ones, except those that make the data.
+        new = [step for step in asked if step.makes or self._again or step.name not in self.recorded]
+        for step in [*new, *asked]:
+            lacks_data = step.needs_data and not all(other.makes.exists() for other in asked if other.makes)
+            if self._is_open(step) and not lacks_data and step.seconds <= self._deadline - time.monotonic():
+                self._take(step)
+        return [step.name for step in asked if self._is_open(step)]
 
-    def _went_well(self, step: Step) -> bool:
-        if self._again and step.name not in self._run:
-            return False
-        has_product = step.makes is None or step.makes.exists()
-        return has_product and self._recorded.get(step.name, {}).get("ok", False)
-
-    def _has_data(self, asked: list[Step]) -> bool:
-        return all(step.makes.exists() for step in asked if step.makes)
+    def _is_open(self, step: Step) -> bool:
+        is_done = not self._again and self.recorded.get(step.name, {}).get("ok", False)
+        return step.name not in self._run and not (is_done and (step.makes is None or step.makes.exists()))
 
     def _take(self, step: Step) -> None:
         self._run.add(step.name)
         log, started = self.out / f"{step.name}.log", time.monotonic()
-        for path in (log, self.out / f"{step.name}.json"):
-            path.unlink(missing_ok=True)
-        with beside(step.name, self.out / "dmon.log"):
+        for suffix in (".log", ".json", ".xml"):
+            log.with_suffix(suffix).unlink(missing_ok=True)
+        with dmon(self.out / "dmon.log") if step.name == "bench" else contextlib.nullcontext():
             code = run(step.command, step.seconds, log, step.environment)
-        record = gpu_report.record(self.out, step.name, step.command, code, time.monotonic() - started, self._setting)
-        self._recorded[step.name] = record
-        last = record["fault"] or (record["output"] or [""])[-1]
-        print(f"{step.name:<9} {gpu_report.outcome(record):<8} {record['seconds']:>5.0f} s  {last[:100]}", flush=True)
+        lines = [_COLOUR.sub("", line) for line in _text(log).splitlines()]
+        figures = read_figures(self.out, step.name, lines)
+        fault = find_fault(step.name, figures) if code == 0 else None
+        self.recorded[step.name] = record = {
+            "ok": code == 0 and fault is None,
+            "exit": code,
+            "fault": fault,
+            "seconds": round(time.monotonic() - started, 1),
+            "command": " ".join(step.command),
+            "figures": figures,
+            "output": lines[-_LAST_LINES:],
+        }
+        temporary = self.out / "summary.json.tmp"
+        temporary.write_text(json.dumps({"setting": self._setting, "steps": self.recorded}, indent=1) + "\n")
+        temporary.replace(self.out / "summary.json")
+        outcome = "ok" if record["ok"] else "failed" if fault else "timed out" if code == TIMED_OUT else f"exit {code}"
+        last = fault or (lines or [""])[-1]
+        print(f"{step.name:<9} {outcome:<9} {record['seconds']:>5.0f} s  {last[:100]}", flush=True)
 
 
 def run(command: list[str], seconds: float, log: Path, environment: Mapping[str, str]) -> int:
-    """Runs a command and returns its exit code, or gpu_report.TIMED_OUT. No process that it has started survives it."""
+    """Runs a command and returns its exit code, or TIMED_OUT. No process that it has started survives it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with (
         log.open("wb") as output,
@@ -122,66 +239,146 @@ def run(command: list[str], seconds: float, log: Path, environment: Mapping[str,
             os.killpg(process.pid, signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-            return gpu_report.TIMED_OUT
+            return TIMED_OUT
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def beside(name: str, log: Path) -> Iterator[None]:
-    """While the benchmark runs, logs the output of `nvidia-smi dmon`, a line per second, preceded by the Unix time."""
-    if name != "bench":
-        yield
-        return
-    log.unlink(missing_ok=True)
-    try:
-        process = subprocess.Popen(["nvidia-smi", "dmon", "-s", "ut", "-d", "1"], stdout=subprocess.PIPE, text=True)
-    except OSError:  # no driver
-        yield
-        return
-
-    def write() -> None:
-        assert process.stdout is not None
-        with log.open("w") as file:
-            for line in process.stdout:
-                print(f"{time.time():.2f} {line}", end="", file=file, flush=True)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        process.terminate()
-        thread.join()  # it has read to the end
+def dmon(log: Path) -> Iterator[None]:
+    """Meanwhile, `nvidia-smi dmon` writes a line a second with date and time; without a driver it writes nothing."""
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(["nvidia-smi", "dmon", "-s", "ut", "-d", "1", "-o", "DT"], stdout=output)
+        except OSError:
+            yield
+            return
         with process:
-            pass  # waits, and closes the pipe
+            try:
+                yield
+            finally:
+                process.terminate()
+
+
+def read_figures(folder: Path, name: str, log: list[str]) -> Any:
+    """What a step has measured: its JSON, the counts of its tests, what the GPU did meanwhile; None for nothing."""
+    try:
+        figures = json.loads(_text(folder / f"{name}.json"))
+    except ValueError:  # it has none, or was stopped while it wrote them
+        figures = None
+    if name == "packages":
+        figures = json.loads(log[0]) if log and log[0].startswith("{") else None
+    if name in ("codec", "tests"):
+        figures = _tests(folder / f"{name}.xml", log)
+    if name == "codec":
+        figures["codec"] = list(dict.fromkeys(line for line in log if _CODEC.search(line)))
+    if name == "bench" and figures:
+        figures["gpu_use"] = _gpu_use(figures["loaders"], _text(folder / "dmon.log").splitlines())
+    return figures
+
+
+def find_fault(name: str, figures: Any) -> str | None:
+    """Why a step failed in spite of exit code 0: no test ran, or a loader was not measured. None if it did not fail."""
+    if name in ("codec", "tests"):
+        return None if figures["passed"] else "no test ran: all were skipped"
+    if name == "bench" and (left_out := (figures or {"left_out": {"bench": "no figures"}}).get("left_out")):
+        return "; ".join(f"{loader}: {reason}" for loader, reason in left_out.items())
+    return None
+
+
+def _tests(path: Path, log: list[str]) -> dict[str, Any]:
+    """Outcomes and what tests recorded, by pytest's XML; after a crash, which leaves none, outcomes by the log."""
+    words = {"passed": "", "failed": "failure", "error": "error", "skipped": "skipped"}
+    outcomes = [next((word for word in words if f" {word.upper()}" in line), None) for line in log if "::" in line]
+    recorded = {}
+    with contextlib.suppress(OSError, ElementTree.ParseError):
+        cases = list(ElementTree.parse(path).iter("testcase"))
+        # With -s, which shows the decoder's log, the outcome of a test stands behind all that it printed.
+        outcomes = [
+            next((w for w, tag in words.items() if tag and case.find(tag) is not None), "passed") for case in cases
+        ]
+        for case in cases:
+            for entry in case.iter("property"):
+                recorded[f"{case.get('name')}: {entry.get('name')}"] = entry.get("value")
+    running = next((line.split()[0] for line in reversed(log) if "::" in line), None)
+    counts = {word: outcomes.count(word) for word in words}
+    return {**counts, "last": running, "recorded": recorded}
+
+
+def _gpu_use(loaders: list[dict[str, Any]], lines: list[str]) -> dict[str, dict[str, float]]:
+    """For each loader the means of dmon's columns (%; of PCIe MB/s) during its rounds, and the number of lines."""
+    names: list[str] = []
+    rows: list[tuple[float, dict[str, float]]] = []
+    for words in map(str.split, lines):
+        if words[:1] == ["#Date"]:
+            names = words
+        elif len(words) == len(names) and words[0].isdigit():
+            at = time.mktime(time.strptime(" ".join(words[:2]), "%Y%m%d %H:%M:%S"))
+            pairs = zip(names[3:], words[3:], strict=True)
+            rows.append((at, {name: float(word) for name, word in pairs if word != "-"}))
+    use = {}
+    for row in loaders:
+        spans = [(turn["began"], turn["began"] + turn["elapsed_s"]) for turn in row["rounds"]]
+        seen = [values for at, values in rows if any(begin <= at <= end for begin, end in spans)]
+        columns = sorted({name for values in seen for name in values})
+        means = {name: mean(values[name] for values in seen if name in values) for name in columns}
+        use[row["name"]] = {"lines": len(seen), **means}
+    return use
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """{"setting": device and amount of work, "steps": record by name}; None and {} for a new folder."""
+    text = _text(folder / "summary.json")
+    summary: dict[str, Any] = json.loads(text) if text else {"setting": None, "steps": {}}
+    return summary
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def report_packages(device: str) -> int:
+    """Prints the host as a line of JSON, then what it is and lacks. 1 where packages or the GPU are missing."""
+    host = describe_host(device)
+    lacks = f"; missing: {' '.join(host['missing'])}" if host["missing"] else ""
+    names = ", ".join(gpu["name"] for gpu in host["gpus"]) or "no GPU"
+    print(json.dumps(host), f"{names}; {host['cpu']}, {host['cores']} cores{lacks}", sep="\n")
+    return 1 if host["missing"] or (device == "cuda" and not host["gpus"]) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, help="class folders of images, or a folder with a program `cut`")
+    parser.add_argument(
+        "photos", type=Path, nargs="?", help="class folders of images, or a folder with a program `cut`"
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder to work in (%(default)s)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="little work in each step")
     parser.add_argument("--steps", nargs="+", metavar="NAME", help="run only these, again if they are completed")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time for this call (%(default)s)")
+    parser.add_argument("--packages", choices=["cuda", "cpu"], help="only describe the host and what it lacks")
     args = parser.parse_args(argv)
-    if not args.photos.is_dir():
-        parser.error(f"{args.photos}: no such folder")
+    if args.packages:
+        return report_packages(args.packages)
+    if args.photos is None or not args.photos.is_dir():
+        parser.error(f"{args.photos or 'PHOTOS'}: no such folder")
     out, setting = args.out.resolve(), {"device": args.device, "quick": args.quick}
     every = steps(args.photos.resolve(), out, args.device, args.quick)
     names = [step.name for step in every]
     if unknown := [name for name in args.steps or () if name not in names]:
         parser.error(f"--steps {' '.join(unknown)}: expected some of: {' '.join(names)}")
-    before = gpu_report.read_summary(out)["setting"]
+    before = read_summary(out)["setting"]
     if before not in (None, setting):
         parser.error(f"--out {args.out}: holds results of another setting, {before}; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
 
     check = Check(out, setting, args.seconds, again=bool(args.steps))
     left = check.run([step for step in every if step.name in (args.steps or names)])
-    bad = gpu_report.failed(out)
+    bad = [name for name, record in check.recorded.items() if not record["ok"]]
     print(f"{out / 'summary.json'}: {'failed: ' + ', '.join(bad) if bad else 'no step failed'}")
     if left:
         print(f"Not run yet: {', '.join(left)}. Repeat the command to continue.")

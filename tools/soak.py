@@ -12,7 +12,7 @@ resident memory, file handles and threads. What is asked of the whole run:
 - where nothing is random, the checksum of all pixels is the same in each epoch;
 - memory, handles and threads do not grow: their slope (Theil-Sen, over the epochs after the first two turns) times the
   length of the run stays below 2 % and 8 MiB, and below one. Memory may grow by what DALI keeps of each pipeline, too
-  (tools/dali_leak.py).
+  (docs/lab/decode.md).
 
 Writes the figures as JSON, and a plot beside them where matplotlib is installed.
 
@@ -68,7 +68,7 @@ def loops(decoders: list[str]) -> list[Loop]:
         found += [
             Loop(f"{decoder}, center crops", {**use, **center, "batch_size": 32, "shuffle": False}, fixed),
             Loop(f"{decoder}, all fields", {**use, "augment": Augment(64), "fields": everything, "batch_size": 24}),
-            Loop(f"{decoder}, whole images", {**use, **center, "batch_size": 7, "verify": "sha256"}, fixed),
+            Loop(f"{decoder}, whole images", {**use, **center, "batch_size": 7}, fixed),
             Loop(
                 f"{decoder}, two views of growing size",
                 {
@@ -132,14 +132,22 @@ class Records:
 
 def run_loop(folder: Path, loop: Loop, turn: int) -> Iterator[tuple[list[str], int | None]]:
     """Some epochs, the last interrupted and resumed: the keys of each, and its checksum where its pixels are fixed."""
-    options = {"device": "cpu", "num_threads": 2, "drop_last": False, "window": 2, "seed": turn, **loop.options}
-    loader = gpuload.DaliIterator(folder, **options)
+    options = {
+        "device": "cpu",
+        "num_threads": 2,
+        "drop_last": False,
+        "shuffle": gpuload.Shuffle(window=2),
+        "seed": turn,
+        **loop.options,
+    }
+    dataset = gpuload.Dataset(folder, verify="sha256")
+    loader = gpuload.DaliIterator(dataset, **options)
     for number in range(_EACH):
         keys, checksum = epoch(loader, loop, stop=None if number < _EACH - 1 else max(1, len(loader) // 2))
         if number == _EACH - 1:
             state = json.loads(json.dumps(loader.state_dict()))
             loader.close()
-            loader = gpuload.DaliIterator(folder, **{**options, "batch_size": options["batch_size"] + 1})
+            loader = gpuload.DaliIterator(dataset, **{**options, "batch_size": options["batch_size"] + 1})
             loader.load_state_dict(state)
             rest, more = epoch(loader, loop)
             keys, checksum = keys + rest, checksum + more

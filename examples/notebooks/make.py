@@ -69,7 +69,7 @@ NOTEBOOKS: dict[str, list[str]] = {
         import torch
         import torch.nn.functional as F
 
-        augment = gpuload.Augment(48, scale=(0.5, 1.0))
+        augment = gpuload.Augment(48, crop=gpuload.RandomResizedCrop((0.5, 1.0)))
         train = gpuload.DaliIterator(folder / "shards" / "train", 32, augment=augment, num_threads=1)
         val = gpuload.DaliIterator(
             folder / "shards" / "val", 32, augment=gpuload.Augment(48, crop="center"), shuffle=False, num_threads=1
@@ -117,22 +117,21 @@ NOTEBOOKS: dict[str, list[str]] = {
         loader = gpuload.DaliIterator(
             folder / "shapes" / "train",
             8,
-            augment=gpuload.Augment(96, scale=(0.3, 1.0), flip=0.5, dtype="uint8"),
+            augment=gpuload.Augment(96, crop=gpuload.RandomResizedCrop((0.3, 1.0)), dtype="uint8"),
             fields=["image", gpuload.Boxes("boxes", min_visible=0.2), gpuload.Mask("mask")],
-            output_dict=True,
             num_threads=1,
         )
         batch = next(iter(loader))
-        batch["image"].shape, batch["boxes"].boxes.shape, batch["boxes"].counts, batch["mask"].shape
+        batch.image.shape, batch.boxes.boxes.shape, batch.boxes.counts, batch.mask.shape
         """,
         "The same crop and flip were applied to all three. Drawn on one another:",
         """#!
         sheet = Image.new("RGB", (8 * 100, 96), "white")
         for number in range(8):
-            image = Image.fromarray(batch["image"][number].cpu().numpy().transpose(1, 2, 0))
-            mask = batch["mask"][number].cpu().numpy()
+            image = Image.fromarray(batch.image[number].cpu().numpy().transpose(1, 2, 0))
+            mask = batch.mask[number].cpu().numpy()
             image = Image.composite(Image.new("RGB", image.size, "red"), image, Image.fromarray(90 * (mask > 0).astype(np.uint8)))
-            for box in batch["boxes"].boxes[number][: batch["boxes"].counts[number]].tolist():
+            for box in batch.boxes.boxes[number][: batch.boxes.counts[number]].tolist():
                 ImageDraw.Draw(image).rectangle(box, outline="blue", width=2)
             sheet.paste(image, (100 * number, 0))
         sheet
@@ -140,8 +139,8 @@ NOTEBOOKS: dict[str, list[str]] = {
         "Every box still encloses the pixels of its mask:",
         """#!
         for number in range(8):
-            ys, xs = np.nonzero(batch["mask"][number].cpu().numpy())
-            for left, top, right, bottom in batch["boxes"].boxes[number][: batch["boxes"].counts[number]].tolist():
+            ys, xs = np.nonzero(batch.mask[number].cpu().numpy())
+            for left, top, right, bottom in batch.boxes.boxes[number][: batch.boxes.counts[number]].tolist():
                 assert abs(xs.min() - left) <= 2 and abs(xs.max() + 1 - right) <= 2
                 assert abs(ys.min() - top) <= 2 and abs(ys.max() + 1 - bottom) <= 2
         """,
@@ -161,8 +160,9 @@ NOTEBOOKS: dict[str, list[str]] = {
         from gpuload import transforms as T
 
         jitter = T.ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8)
-        large = gpuload.Augment(64, scale=(0.4, 1.0), transforms=[jitter, T.RandomGrayscale(p=0.2)])
-        small = gpuload.Augment(32, scale=(0.05, 0.4), transforms=[jitter, T.GaussianBlur(5, p=0.5)])
+        crop = gpuload.RandomResizedCrop
+        large = gpuload.Augment(64, crop=crop((0.4, 1.0)), transforms=[jitter, T.RandomGrayscale(p=0.2)])
+        small = gpuload.Augment(32, crop=crop((0.05, 0.4)), transforms=[jitter, T.GaussianBlur(5, p=0.5)])
         loader = gpuload.DaliIterator(
             folder / "images" / "train", 32, augment=[large] * 2 + [small] * 4, fields=["image"], num_threads=1
         )

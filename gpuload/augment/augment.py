@@ -1,107 +1,139 @@
 """`Augment`: how images become a batch, and the random numbers for it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from gpuload.augment.checks import check_arguments
-from gpuload.augment.crops import (
-    RANDOM_CROP_DRAWS,
-    Crops,
-    center_crops,
-    central_fractions,
-    covering_crops,
-    pad_or_crop,
-    random_crops,
-    unscaled,
-    whole_images,
-)
+from gpuload.augment.crops import Geometry, Images
+from gpuload.augment.fit import check_transform
 from gpuload.augment.from_torchvision import arguments_of
-from gpuload.augment.padding import RandomCrop
-from gpuload.augment.planned import plan_function
-from gpuload.augment.views import Crop, DType, Form, FunctionAt, Interpolation, Layout, Normalize, View
-from gpuload.checks import FLAG, check, function
-from gpuload.draws import AUGMENT, CROP_DRAWS, TRANSFORM, each_key, make_key, uniform
+from gpuload.augment.geometries import CROP, CenterCrop, CropName, RandomResizedCrop
+from gpuload.augment.normalize import Normalize
+from gpuload.augment.views import DType, Form, Interpolation, Layout, PlannedFunction, View
+from gpuload.checks import (
+    FLAG,
+    PROBABILITY,
+    SIDES,
+    Rule,
+    as_items,
+    check,
+    choice,
+    either,
+    function,
+    instance,
+    member,
+    optional,
+    settings,
+    shown,
+)
+from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
 from gpuload.errors import ArgumentError
-from gpuload.functions.interface import SampleFunction
-from gpuload.transforms.color import ColorJitter
+from gpuload.fields.pixels import MODE, Pixels
+from gpuload.functions.function import Function
+from gpuload.order.buckets import Buckets
+from gpuload.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+from gpuload.transforms.compose import RandomApply
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
 from gpuload.types import F64, I32, I64, HeightWidth
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+_WORD = 0xFFFFFFFFFFFFFFFF
+# Draw numbers: 0 is the horizontal flip's, and a crop has those between.
+_VERTICAL_FLIP = 23
+_FILTER = 24
 
-# The draws of a crop that every image needs, beside those of the flips.
-_CROP_NUMBERS = {"random": (1, 2, 3, 4), "cover": (1, 2)}
+
+def _as_transforms(value: Any) -> tuple[Any, ...]:
+    transforms = as_items(value)
+    for place, transform in enumerate(transforms):
+        name = type(transform).__name__
+        if isinstance(transform, Geometry):
+            raise ArgumentError(f"Augment(transforms): {name} is a crop. Give it as Augment(crop={name}(...))")
+        if isinstance(transform, Function) and place:
+            raise ArgumentError(
+                f"Augment(transforms): Function({shown(transform.function)}) is not the first. Flips and all other "
+                "transforms follow a function: put it first, and call several in one"
+            )
+        if not isinstance(transform, Function) and (not hasattr(transform, "draw") or isinstance(transform, type)):
+            raise ArgumentError(
+                f"Augment(transforms): {shown(transform)} is not one of gpuload.transforms. Augment.torchvision(...) "
+                "reads torchvision's; gpuload.transforms.Function(...) calls your own function of a sample, and "
+                "DaliIterator(batch_transforms=[...]) one of whole batches"
+            )
+    if sum(isinstance(transform, RandomErasing) for transform in transforms) > 1:
+        raise ArgumentError("Augment(transforms): expected one RandomErasing at most")
+    return transforms
 
 
-@dataclass(frozen=True)
+_SIZE = either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES)
+_TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
+_NORMALIZE = optional(either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), choice("image")))
+_CENTER = "Use crop=gpuload.CenterCrop(...)"
+_RANDOM = "Use crop=gpuload.RandomResizedCrop(...)"
+_CONSTANTS = "Use normalize=gpuload.Normalize(mean, std)"
+
+
+@settings
 class Augment:
     """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
-    size: side of the output in pixels, or (height, width). None: each batch has the size of its bucket, for
-        `DaliIterator(buckets=…)`.
-    crop: "random": torchvision's RandomResizedCrop(size, scale, ratio).
-        "center": torchvision's Resize(resize), then CenterCrop(size); or with `fraction`, that share of the image's
-        sides, stretched to size.
+    size: side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket.
+    crop: "random": torchvision's RandomResizedCrop(size).
+        "center": torchvision's Resize(size * 256 / 224), then CenterCrop(size).
         "none": the whole image, stretched to size.
-        "pad_or_crop": nothing is scaled; a large image is cropped to its centre, a small one padded with `fill`
+        "pad_or_crop": nothing is scaled; a large image is cropped to its centre, a small one padded with black
         (TensorFlow's resize_with_crop_or_pad).
         "cover": the image is scaled, without changing its aspect ratio, until it just covers the output, and cut to it
         at a random position; "center_cover": in the centre.
-        A `RandomCrop`: nothing is scaled; the image may be padded, and is cropped at a random position.
-    scale, ratio: range of a random crop's area, as a share of the image's, and of its width / height.
+        Or an object, which has arguments of its own: `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`,
+        `Stretch()`, `PadOrCrop(fill)`, `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image
+        may be padded, and is cropped at a random position.
     flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
         vertical one.
-    fraction: with crop "center", the share of each side of the image that is kept, in 0..1.
-    resize: shorter side, in pixels, to which "center" resizes; by default size * 256 / 224.
-    interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it.
-    transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image;
+    interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it; or "random": one of
+        the two for each image, as timm trains.
+    transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image. Two have a
+        place of their own: `Function`, a function of yours, is the first in the list, and is called before flips;
         `RandomErasing` is applied after normalisation, wherever it is listed.
-    normalize: "constants": (pixel / 255 - mean) / std. "image": by each image's own mean and standard deviation over
-        all its pixels and channels (TensorFlow's per_image_standardization). Not used with uint8.
-    mean, std: of each channel, for pixels in 0..1: 8 bits divided by 255, 16 bits by 65,535. Floats are taken as they
-        are. ImageNet's by default, for RGB.
-    fill: level 0..255 of all channels where "pad_or_crop" pads; of 16 bits and floats, that share of 65,535 or 1.
+    normalize: `Normalize(mean, std)`: (pixel - mean) / std, for pixels in 0..1; by default with ImageNet's constants,
+        for RGB. "image": by each image's own mean and standard deviation over all its pixels and channels (TensorFlow's
+        per_image_standardization). None: pixels in 0..1, and floats as they are. Not used with uint8.
     dtype: of the batch, such as "float16", torch.float16 or np.float16; uint8 gives pixels in 0..255.
     layout: "NCHW", or "channels_last": the same shape, in torch's channels_last memory format.
     mode: of the images in the batch, such as "RGB", "L", "I;16" or "float32x7" (see `gpuload.fields.pixels`); by
         default that of the set. "L" makes gray of RGB, as Pillow does, and "RGB" shows encoded gray as RGB; anything
         else must be the set's. With a mode, what does not fit it is an error here, not with the loader, and the
         constants of floats may be above 1.
-    function: your own function of each sample, f(sample, rng), called on the CPU; or a transform of torchvision's v2,
-        or of Albumentations. It gets the image, of the set's type, boxes, masks and keypoints in a dict, and returns
-        the image or a dict of what it changed (see `gpuload.functions`). Flips, `transforms` and normalisation follow.
-    function_at: "after_crop": it gets the cropped and resized image, and keeps its size. "before_crop": it gets the
-        whole decoded image and may change its size; crops, boxes, masks and keypoints follow.
 
     Raises:
         ArgumentError: a value out of its range, or two that contradict each other.
     """
 
-    size: int | tuple[int, int] | None = None
-    crop: Crop | RandomCrop = "random"
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: float | None = None
-    vertical_flip: float = 0.0
-    resize: int | None = None
-    fraction: float | None = None
-    interpolation: Interpolation = "bilinear"
-    transforms: Sequence[Transform | RandomErasing] = ()
-    normalize: Normalize = "constants"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-    fill: int = 0
-    dtype: DType = "float32"
-    layout: Layout = "NCHW"
-    mode: str | None = None
-    function: SampleFunction | None = None
-    function_at: FunctionAt = "after_crop"
+    size: Annotated[int | tuple[int, int] | Buckets, _SIZE]
+    crop: Annotated[CropName | Geometry, CROP] = "random"
+    flip: Annotated[float | None, optional(PROBABILITY)] = None
+    vertical_flip: Annotated[float, PROBABILITY] = 0.0
+    interpolation: Annotated[Interpolation, member(*get_args(Interpolation))] = "bilinear"
+    transforms: Annotated[Sequence[Transform | RandomErasing | Function], _TRANSFORMS] = ()
+    normalize: Annotated[Normalize | Literal["image"] | None, _NORMALIZE] = Normalize()
+    dtype: Annotated[DType, member(*get_args(DType))] = "float32"
+    layout: Annotated[Layout, member(*get_args(Layout))] = "NCHW"
+    mode: Annotated[str | None, optional(MODE)] = None
+
+    advice: ClassVar[Mapping[str, str]] = {
+        "scale": _RANDOM,
+        "ratio": _RANDOM,
+        "resize": _CENTER,
+        "fraction": _CENTER,
+        "fill": "Use crop=gpuload.PadOrCrop(fill)",
+        "mean": _CONSTANTS,
+        "std": _CONSTANTS,
+        "function": "Use transforms=[gpuload.transforms.Function(f)]",
+    }
 
     @classmethod
     def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
@@ -122,39 +154,123 @@ class Augment:
         87.5 % of each side, stretched to size.
         """
         train = check("Augment.inception", "train", train, FLAG)
-        constants = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+        normalize = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         if not train:
-            return cls(size, **{"crop": "center", "fraction": 0.875, **constants, **changes})
+            return cls(size, **{"crop": CenterCrop(fraction=0.875), "normalize": normalize, **changes})
         jitter = ColorJitter(brightness=32 / 255, contrast=0.5, saturation=0.5, hue=0.2)
-        return cls(size, **{"crop": "random", "scale": (0.05, 1.0), "transforms": (jitter,), **constants, **changes})
+        crop = RandomResizedCrop((0.05, 1.0))
+        return cls(size, **{"crop": crop, "transforms": (jitter,), "normalize": normalize, **changes})
+
+    @classmethod
+    def simclr(cls, size: int = 224, *, strength: float = 1.0, **changes: Any) -> "Augment":
+        """A view of SimCLR's: `augment=[Augment.simclr()] * 2` makes both, with values in 0..1.
+
+        strength: of the colour jitter; 0.5 is the paper's for CIFAR-10, without blur (Chen et al., arXiv 2002.05709).
+        """
+        jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
+        blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
+        transforms = (RandomApply((jitter,), 0.8), RandomGrayscale(0.2), RandomApply((blur,), 0.5))
+        fixed = {"crop": RandomResizedCrop(), "interpolation": "bicubic", "normalize": None}
+        return cls(size, **{**fixed, "transforms": transforms, **changes})
+
+    @classmethod
+    def dino(
+        cls,
+        size: int = 224,
+        *,
+        local_size: int = 98,
+        local_views: int = 8,
+        global_scale: tuple[float, float] = (0.32, 1.0),
+        local_scale: tuple[float, float] = (0.05, 0.32),
+        **changes: Any,
+    ) -> list["Augment"]:
+        """The views of DINOv2's pre-training: two global ones, of which the second is solarised at times, then local
+        ones. `augment=Augment.dino()` makes all of a sample.
+
+        size, local_size: of the views in pixels. global_scale, local_scale: of their areas.
+        """
+        colours = (RandomApply((ColorJitter(0.4, 0.4, 0.2, 0.1),), 0.8), RandomGrayscale(0.2))
+
+        def view(size: int, scale: tuple[float, float], blurred: float, *last: Transform) -> Augment:
+            blur = RandomApply((GaussianBlur(9, (0.1, 2.0)),), blurred)
+            fixed = {"crop": RandomResizedCrop(scale), "interpolation": "bicubic"}
+            return cls(size, **{**fixed, "transforms": (*colours, blur, *last), **changes})
+
+        both = view(size, global_scale, 1.0), view(size, global_scale, 0.1, RandomSolarize(128, 0.2))
+        return [*both, *[view(local_size, local_scale, 0.5)] * local_views]
 
     @classmethod
     def torchvision(cls, transform: Any, **changes: Any) -> "Augment":
-        """The same as a torchvision transform: a `Compose`, or what `weights.transforms()` gives.
+        """The same as a torchvision transform: a `Compose`, or what `weights.transforms()` gives, in the dtype and
+        range of values that it ends with. Pillow's images become what `ToTensor` makes of them.
 
         Raises:
-            ArgumentError: a transform that has no counterpart here.
+            ArgumentError: a transform that has no counterpart here, or that is not torchvision's own.
         """
         check("Augment.torchvision", "transform", transform, function("a torchvision transform, such as a Compose"))
         return cls(**{**arguments_of(transform), **changes})
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-        # A transform that does not fit the output size, or needs too many random numbers, raises when it draws: better
-        # here than in the middle of an epoch. Without a size, `for_size` comes here again.
-        if self.size is not None:
-            self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
+    @classmethod
+    def timm(cls, data_config: Mapping[str, Any] | None = None, **options: Any) -> "Augment":
+        """The same as `timm.data.create_transform(**data_config, **options)`, which needs timm.
 
-    @property
-    def output_size(self) -> tuple[int, int]:
-        """(height, width) of the output in pixels.
+        data_config: what `timm.data.resolve_model_data_config` gives. options: such as is_training, hflip, re_prob and
+            crop_mode; they take precedence.
 
         Raises:
-            ArgumentError: it has no size.
+            ArgumentError: a step that has no counterpart here, which the message names.
         """
-        if self.size is None:
-            raise ArgumentError("Augment(size=None): is for DaliIterator(buckets=...), which gives sizes. Give a size")
-        return (self.size, self.size) if isinstance(self.size, int) else self.size
+        return cls.torchvision(import_module("timm.data").create_transform(**{**(data_config or {}), **options}))
+
+    def __post_init__(self) -> None:
+        if self.dtype == "uint8" and self.normalize == "image":
+            raise ArgumentError("Augment(normalize='image', dtype='uint8'): standardised pixels need a float dtype")
+        if self.mode is not None:
+            self.check_pixels(Pixels.of_mode(self.mode))
+        elif isinstance(self.normalize, Normalize):
+            self.normalize.check_peak(255)
+        # A crop or transform that does not fit an output size, or needs too many random numbers, raises when it draws:
+        # better here than in the middle of an epoch.
+        if isinstance(self.size, Buckets):
+            for size in self.sizes:
+                self.for_size(size)
+        else:
+            self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
+
+    def check_pixels(self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)) -> None:
+        """Checks it against the pixels of a set.
+
+        measured: mean and std of the set, for the message.
+
+        Raises:
+            ArgumentError: constants of another number or range, or something that is not defined for them.
+        """
+        are = f"the images have {pixels.in_words} (mode {pixels.mode})"
+        if self.dtype == "uint8" and pixels.dtype != "uint8":
+            raise ArgumentError(f"Augment(dtype='uint8'): {are}, which uint8 does not hold. Use float32")
+        if isinstance(self.normalize, Normalize) and (self.dtype != "uint8" or self._erasing is not None):
+            self.normalize.check_pixels(pixels, are, measured)
+        if pixels.is_rgb:
+            return
+        if (outside := self._geometry.outside) is not None and isinstance(outside[0], tuple):
+            raise ArgumentError(
+                f"{type(self.crop).__name__}(fill={outside[0]!r}): is for RGB, and {are}. Use one number"
+            )
+        for transform in self.transforms:
+            check_transform(transform, pixels, are)
+
+    @property
+    def sizes(self) -> tuple[HeightWidth, ...]:
+        """(height, width) of the output in pixels: of each bucket, or the one."""
+        if isinstance(self.size, Buckets):
+            return self.size.all_sizes
+        return ((self.size, self.size) if isinstance(self.size, int) else self.size,)
+
+    @property
+    def output_size(self) -> HeightWidth:
+        """(height, width) of the output in pixels, where there are no buckets."""
+        (size,) = self.sizes
+        return size
 
     def for_size(self, size: HeightWidth) -> "Augment":
         """The same with another output size.
@@ -164,25 +280,18 @@ class Augment:
         return replace(self, size=size)
 
     @property
-    def flip_probability(self) -> float:
-        """Probability of a horizontal flip."""
-        if self.flip is None:
-            return 0.5 if self.crop == "random" or isinstance(self.crop, RandomCrop) else 0.0
-        return self.flip
+    def _geometry(self) -> Geometry:
+        assert isinstance(self.crop, Geometry)  # the rule makes it of a word
+        return self.crop
 
     @property
-    def resize_px(self) -> int:
-        """Shorter side in pixels to which "center" resizes before it crops."""
-        return self.resize if self.resize is not None else round(max(self.output_size) * 256 / 224)
-
-    @property
-    def uses_constants(self) -> bool:
-        """Whether anything depends on mean and std."""
-        return (self.dtype != "uint8" and self.normalize == "constants") or self._erasing is not None
+    def function(self) -> Function | None:
+        """The user's, among the transforms."""
+        return next((transform for transform in self.transforms if isinstance(transform, Function)), None)
 
     @property
     def _pixel_transforms(self) -> list[Transform]:
-        return [transform for transform in self.transforms if not isinstance(transform, RandomErasing)]
+        return [transform for transform in self.transforms if not isinstance(transform, RandomErasing | Function)]
 
     @property
     def _erasing(self) -> RandomErasing | None:
@@ -191,26 +300,31 @@ class Augment:
     @property
     def form(self) -> Form:
         """What is the same for all its batches."""
-        own = self.crop if isinstance(self.crop, RandomCrop) else None
+        constants = self.normalize
+        if not isinstance(constants, Normalize):
+            channels = 3 if self.mode is None else Pixels.of_mode(self.mode).channels
+            constants = Normalize((0.0,) * channels, (1.0,) * channels)
+        fill, padding_mode = self._geometry.outside or (0, "constant")
+        function = self.function
         return Form(
             self.dtype,
             self.layout,
             self.interpolation,
-            self.normalize,
-            self.mean,
-            self.std,
-            self.fill if own is None else own.fill,
-            pads=self.crop == "pad_or_crop" or own is not None,
+            "image" if self.normalize == "image" else "constants",
+            constants.mean,
+            constants.std,
+            fill,
+            pads=self._geometry.outside is not None,
             flips_vertically=self.vertical_flip > 0,
-            transforms=bool(self.transforms),
-            padding_mode="constant" if own is None else own.padding_mode,
-            function="" if self.function is None else self.function_at,
+            transforms=bool(self._pixel_transforms) or self._erasing is not None,
+            padding_mode=padding_mode,
+            function="" if function is None else "before_crop" if function.before_crop else "after_crop",
         )
 
     @cached_property
-    def only_crops(self) -> "Augment":
+    def _only_crops(self) -> "Augment":
         """The same crops and flips, and nothing else."""
-        return replace(self, transforms=(), function=None, function_at="after_crop")
+        return replace(self, transforms=())
 
     def draw(
         self,
@@ -229,48 +343,42 @@ class Augment:
         before in this pass; None: never.
         """
         key = each_key(make_key(seed, epoch, AUGMENT, view) if view else make_key(seed, epoch, AUGMENT), repeats)
+        geometry, size = self._geometry, self.output_size
 
-        # Number 0: flip; then those of a random crop; last the vertical flip. Drawn at once, since every NumPy call has
-        # a cost of its own.
-        last = 1 + RANDOM_CROP_DRAWS
-        own = (1, 2) if isinstance(self.crop, RandomCrop) else _CROP_NUMBERS.get(self.crop, ())
-        numbers = np.array([0, *own, last])
-        drawn = uniform(key, samples * CROP_DRAWS.count + numbers[:, None])
+        def draw(numbers: Any, rows: I64 | slice) -> F64:
+            rows_key = key if isinstance(key, int) else key[rows]
+            return uniform(rows_key, samples[rows] * CROP_DRAWS.count + np.asarray(numbers)[:, None])
 
-        def draw_more(rows: I64) -> F64:
-            return uniform(
-                key if isinstance(key, int) else key[rows],
-                samples[rows] * CROP_DRAWS.count + np.arange(5, last)[:, None],
-            )
+        # Number 0: flip; then those of the crop; last the vertical flip. Drawn at once, since every NumPy call has a
+        # cost of its own.
+        is_random = self.interpolation == "random"
+        own = [0, *range(1, 1 + geometry.draws), *([_FILTER] if is_random else []), _VERTICAL_FLIP]
+        drawn = draw(own, slice(None))
+        reach = 1 if self.interpolation == "bilinear" else 2
+        sides = widths.astype(np.float64), heights.astype(np.float64)
+        flip = geometry.flip if self.flip is None else self.flip
+        crops = geometry.draw(Images(samples, *sides, size, reach, drawn[1 : 1 + geometry.draws], draw))._replace(
+            mirror=(drawn[0] < flip).astype(np.int32),
+            mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
+        )
 
         def draws_of(transform: int) -> Any:
             return sample_draws(each_key(make_key(seed, epoch, TRANSFORM, view, transform), repeats), samples)
 
-        sizes = widths.astype(np.float64), heights.astype(np.float64)
-        if isinstance(self.crop, RandomCrop):
-            crops = unscaled(self.crop.draw(drawn[1:-1], samples, *sizes, self.output_size), self.output_size)
-        else:
-            crops = self._crops(drawn[1:-1], draw_more, *sizes)
-        crops = crops._replace(
-            mirror=(drawn[0] < self.flip_probability).astype(np.int32),
-            mirror_y=(drawn[-1] < self.vertical_flip).astype(np.int32),
-        )
         transforms, erasing = self._pixel_transforms, self._erasing
-        steps = draw_steps(transforms, draws_of, *self.output_size) if transforms else None
-        erased = erasing.draw(draws_of(len(transforms)), *self.output_size) if erasing else None
-        function = None if self.function is None else plan_function(self, seed, epoch, samples, view, repeats)
-        return View(self.output_size, crops, steps, erased, function)
+        steps = draw_steps(transforms, draws_of, *size) if transforms else None
+        erased = erasing.draw(draws_of(len(transforms)), *size) if erasing else None
+        function = None if self.function is None else self._plan(self.function, seed, epoch, samples, view, repeats)
+        return View(size, crops, steps, erased, function, drawn[-2] < 0.5 if is_random else None)
 
-    def _crops(self, drawn: F64, draw_more: Callable[[I64], F64], width: F64, height: F64) -> Crops:
-        if self.crop == "random":
-            return random_crops(drawn, draw_more, width, height, self.scale, self.ratio)
-        reach = 1 if self.interpolation == "bilinear" else 2
-        if self.crop in ("cover", "center_cover"):
-            return covering_crops(drawn if len(drawn) else None, width, height, self.output_size, reach)
-        if self.crop == "center" and self.fraction is None:
-            return center_crops(width, height, self.resize_px, self.output_size, reach)
-        if self.crop == "center":
-            return central_fractions(width, height, self.fraction or 1.0)
-        if self.crop == "pad_or_crop":
-            return pad_or_crop(width, height, self.output_size)
-        return whole_images(width, height)
+    def _plan(
+        self, function: Function, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None
+    ) -> PlannedFunction:
+        """The calls of the user's function; the other arguments are those of `draw`."""
+        key = np.asarray(each_key(make_key(seed, epoch, FUNCTION, view), repeats), np.uint64)
+        keys = random_bits(key[..., None] if key.ndim else int(key), 2 * samples[:, None] + np.arange(2))
+        origin = np.empty((len(samples), 3), np.uint64)
+        origin[:] = seed & _WORD, epoch & _WORD, 0
+        if repeats is not None:
+            origin[:, 2] = repeats
+        return PlannedFunction(function, view, keys, origin, self._only_crops.draw)

@@ -1,17 +1,15 @@
 """torchvision's RandomCrop with its padding: where the crop lies, and which pixel each pixel of the padding shows."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, get_args
 
 import numpy as np
 
-from gpuload.checks import FLAG, Rule, check_fields, choice, either, optional, several, whole
+from gpuload.augment.crops import Crops, Geometry, Images, Levels, PaddingMode, unscaled
+from gpuload.checks import FLAG, Rule, choice, either, optional, settings, several, whole
 from gpuload.errors import ArgumentError
-from gpuload.types import F64, I64
+from gpuload.types import I64
 
-PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 PADDING_MODES: tuple[PaddingMode, ...] = get_args(PaddingMode)  # compiled code knows them by their index
-Levels = int | tuple[int, ...]  # of all channels, or of each
 Padding = int | tuple[int, ...]
 
 _LEVEL = whole(0, 255)
@@ -27,9 +25,9 @@ _PADDING: Rule[Padding] = either(
 )
 
 
-@dataclass(frozen=True)
-class RandomCrop:
-    """torchvision's RandomCrop, for `Augment(size, crop=RandomCrop(...))`: the image is padded, then a window of
+@settings
+class RandomCrop(Geometry):
+    """torchvision's RandomCrop, as a `crop` of `Augment`: the image is padded, then a window of
     `size` is taken from it at a random position. Nothing is scaled.
 
     padding: pixels around the image: one number for all sides, (left and right, top and bottom) or (left, top, right,
@@ -46,47 +44,43 @@ class RandomCrop:
         ArgumentError: a value out of its range; a `fill` with another padding_mode than "constant".
     """
 
-    padding: Padding | None = None
-    pad_if_needed: bool = False
-    fill: Levels = 0
-    padding_mode: PaddingMode = "constant"
+    padding: Annotated[Padding | None, optional(_PADDING)] = None
+    pad_if_needed: Annotated[bool, FLAG] = False
+    fill: Annotated[Levels, LEVELS] = 0
+    padding_mode: Annotated[PaddingMode, choice(*PADDING_MODES)] = "constant"
+
+    draws: ClassVar[int] = 2  # position in y and in x
+    flip: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            padding=optional(_PADDING),
-            pad_if_needed=FLAG,
-            fill=LEVELS,
-            padding_mode=choice(*PADDING_MODES),
-        )
         if self.fill != 0 and self.padding_mode != "constant":
             raise ArgumentError(
                 f"RandomCrop(fill={self.fill!r}, padding_mode={self.padding_mode!r}): only padding_mode='constant' has "
                 "a fill. Leave out one of them"
             )
 
-    def draw(self, drawn: F64, samples: I64, width: F64, height: F64, size: tuple[int, int]) -> F64:
-        """float64 (N, 2): the upper left corner (y, x) of each crop in pixels of its image, negative in the padding.
+    @property
+    def outside(self) -> tuple[Levels, PaddingMode]:
+        """As `Geometry.outside`."""
+        return self.fill, self.padding_mode
 
-        drawn: (2, N) in [0, 1), the position in y and in x. samples: (N,), the samples' numbers, for messages.
-
-        Raises:
-            ArgumentError: an image is smaller than the crop, with its padding, and pad_if_needed is not set.
-        """
+    def draw(self, images: Images) -> Crops:
+        """As `Geometry.draw`."""
         left, top, right, bottom = _four_sides(self.padding)
-        before = np.array([[top], [left]], np.float64)
-        padded = np.stack([height, width]) + before + np.array([[bottom], [right]])
-        missing = np.maximum(np.array(size, np.float64)[:, None] - padded, 0)
+        size = np.array(images.size, np.float64)
+        before = np.array([top, left], np.float64)
+        padded = images.sources + before + np.array([bottom, right])
+        missing = np.maximum(size - padded, 0)
         if missing.any() and not self.pad_if_needed:
-            row = int(np.flatnonzero(missing.any(axis=0))[0])
-            with_padding = f" with its padding ({padded[1, row]:.0f} × {padded[0, row]:.0f})" if any(before) else ""
+            row = int(np.flatnonzero(missing.any(axis=1))[0])
+            with_padding = f" with its padding ({padded[row, 1]:.0f} × {padded[row, 0]:.0f})" if any(before) else ""
             raise ArgumentError(
-                f"RandomCrop: sample {samples[row]}, {width[row]:.0f} × {height[row]:.0f} pixels, is{with_padding} "
-                f"smaller than the crop of {size[1]} × {size[0]}. Use RandomCrop(pad_if_needed=True)"
+                f"RandomCrop: sample {images.samples[row]}, {images.widths[row]:.0f} × {images.heights[row]:.0f} "
+                f"pixels, is{with_padding} smaller than the crop of {images.size[1]} × {images.size[0]}. Use "
+                "RandomCrop(pad_if_needed=True)"
             )
-        room = padded + 2 * missing - np.array(size, np.float64)[:, None]
-        starts: F64 = (np.floor(drawn * (room + 1)) - before - missing).T
-        return starts
+        room = padded + 2 * missing - size
+        return unscaled(np.floor(images.drawn.T * (room + 1)) - before - missing, images.size)
 
 
 def _four_sides(padding: Padding | None) -> tuple[int, ...]:

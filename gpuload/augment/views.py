@@ -1,66 +1,79 @@
 """What is done to the images of a batch: `View`, drawn for each batch, and `Form`, the same for all batches."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from gpuload.augment.crops import Crops
-from gpuload.augment.padding import Levels, PaddingMode
-from gpuload.augment.planned import PlannedFunction
+import numpy as np
+
+from gpuload.augment.crops import Crops, Levels, PaddingMode
 from gpuload.fields.pixels import Pixels
+from gpuload.functions.function import Function
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.steps import Steps
-from gpuload.types import I64
+from gpuload.types import I32, I64, U64, Bools
 
-Crop = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover"]
-Interpolation = Literal["bilinear", "bicubic"]
-Normalize = Literal["constants", "image"]
+Interpolation = Literal["bilinear", "bicubic", "random"]
 DType = Literal["float32", "float16", "bfloat16", "uint8"]
 Layout = Literal["NCHW", "channels_last"]
-FunctionAt = Literal["after_crop", "before_crop"]
+
+
+class PlannedFunction(NamedTuple):
+    """A function that is to be called for each of N images of a view.
+
+    view: the number of the view. keys: uint64 (N, 2), the key of each sample's generator. origin: uint64 (N, 3), the
+    seed, the epoch and the repeat that the view was drawn with. redraw: `Augment.draw` of the same crops and flips.
+    """
+
+    function: Function
+    view: int
+    keys: U64
+    origin: U64
+    redraw: Callable[[int, int, I64, I32, I32, int, I64], "View"]
+
+    def crop(self, row: int, sample: int, height: int, width: int) -> Crops:
+        """The crop and flips of one image, as they are drawn for an image of this size: N = 1."""
+        seed, epoch, repeat = self.origin[row].tolist()
+        sides = np.array([width, height], np.int32)
+        samples, repeats = np.array([sample]), np.array([repeat], np.int64)
+        return self.redraw(seed, epoch, samples, sides[:1], sides[1:], self.view, repeats).crops
 
 
 class View(NamedTuple):
     """What is to be done to a batch of N stored images, to make one output image of each.
 
-    size: (height, width) of the output in pixels. steps, erased: of the N images; None where there is nothing to do.
+    size: (height, width) of the output in pixels. steps: of the N images; erased: one after another; None where there
+    is nothing to do. cubic: which images are resized by a bicubic filter, where that is drawn for each.
     function: the user's, to be called for each image; None where there is none.
     """
 
     size: tuple[int, int]
     crops: Crops
     steps: Steps | None
-    erased: ErasedRegions | None
+    erased: tuple[ErasedRegions, ...] | None
     function: PlannedFunction | None = None
-
-    def select(self, rows: I64 | slice) -> "View":
-        """The same for some of the images."""
-        return View(
-            self.size,
-            self.crops.select(rows),
-            None if self.steps is None else self.steps.select(rows),
-            None if self.erased is None else self.erased.select(rows),
-            None if self.function is None else self.function.select(rows),
-        )
+    cubic: Bools | None = None
 
     def without_transforms(self) -> "View":
         """Only crop, resize and flips; where there is nothing else, itself."""
         if self.steps is None and self.erased is None:
             return self
-        return View(self.size, self.crops, None, None)
+        return View(self.size, self.crops, None, None, cubic=self.cubic)
 
 
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.
 
-    normalize: "levels" are pixels as they are stored, which no user asks for. fill: level 0..255 of what is padded, or
-    one for each channel. pads: whether a crop may extend beyond the image. flips_vertically, transforms: whether there
-    may be any; pixel transforms and erasing count as transforms. padding_mode: of `RandomCrop`.
-    function: where the user's function is called, "" where there is none. The others are arguments of `Augment`.
+    normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
+    which no user asks for. fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may
+    extend beyond the image. flips_vertically, transforms: whether there may be any; pixel transforms and erasing count
+    as transforms. padding_mode: of the crop. function: where the user's function is called, "" where there is none. The
+    others are arguments of `Augment`.
     """
 
     dtype: DType
     layout: Layout
     interpolation: Interpolation
-    normalize: Normalize | Literal["levels"]
+    normalize: Literal["constants", "image", "levels"]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fill: Levels
@@ -68,7 +81,7 @@ class Form(NamedTuple):
     flips_vertically: bool
     transforms: bool
     padding_mode: PaddingMode = "constant"
-    function: FunctionAt | Literal[""] = ""
+    function: Literal["after_crop", "before_crop", ""] = ""
 
     def fills(self, channels: int) -> tuple[int, ...]:
         """The fill of each channel."""

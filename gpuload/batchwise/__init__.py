@@ -12,8 +12,19 @@ Any function that takes a `FieldBatch` and changes its fields is a batch transfo
 """
 
 from gpuload.batchwise.center_hole import CenterHole
-from gpuload.batchwise.interface import BatchForm, BatchTransform, FieldBatch
 from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice
 from gpuload.batchwise.operation import Operation
+from gpuload.batchwise.timm_mixup import TimmMixup
+from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch
 
-__all__ = ["BatchForm", "BatchTransform", "CenterHole", "CutMix", "FieldBatch", "MixUp", "Operation", "RandomChoice"]
+__all__ = [
+    "BatchForm",
+    "BatchTransform",
+    "CenterHole",
+    "CutMix",
+    "FieldBatch",
+    "MixUp",
+    "Operation",
+    "RandomChoice",
+    "TimmMixup",
+]

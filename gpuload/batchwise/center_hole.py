@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
 from gpuload.checks import LARGEST, SIDES, check_fields, number, text
 from gpuload.errors import ArgumentError
 from gpuload.types import HeightWidth

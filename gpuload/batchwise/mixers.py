@@ -1,31 +1,60 @@
 """MixUp, CutMix, and a random choice among them: each sample mixed with another one, in images and labels.
 
-A sample's partner is the one before it in its batch, and the last one for the first, as in torchvision.
+A sample's partner is the one before it in its batch, and the last one for the first, as in torchvision; for `TimmMixup`
+it is the one as far from the end of the batch as the sample is from its beginning.
+
+The arithmetic is written once for NumPy's and CuPy's arrays. CuPy is not imported here: where an array is CuPy's, it
+has been.
 """
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuload.batchwise.blend import Mix, array_module, mix_images, symmetric_beta
-from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
 from gpuload.checks import COUNT, LARGEST, PROBABILITY, check_fields, instance, number, optional, refuse, several
 from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, DrawRange, Draws
 from gpuload.errors import ArgumentError
-from gpuload.types import F64
+from gpuload.types import F64, I64
 
+# Images that are mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each launch of a
+# kernel costs time, while the copy of a block must not fill the memory.
+_BLOCK = {"numpy": 1, "cupy": 64}
 _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
 
-class _Mixer(ABC):
-    """A batch transform that mixes each sample with the one before it, in images and labels."""
+class Mix(NamedTuple):
+    """How each of N images is mixed with its partner.
+
+    box: int64 (N, 4), top, left, bottom, right; outside of it, there is the image alone. in_box: float64 (N,), share of
+    the image within the box; the rest is the partner's. label: float64 (N,), share of its own label.
+    """
+
+    box: I64
+    in_box: F64
+    label: F64
+
+
+class Mixer(ABC):
+    """A batch transform that mixes each sample with another one, in images and labels.
+
+    mirrored: the partner of sample n is the n-th from the end; else the one before it. label_smoothing: share of each
+    label that is given to all classes alike.
+    """
 
     softens: tuple[str, ...] = ("label",)
+    mirrored = False
+    label_smoothing: float = 0.0
     num_classes: int | None
+
+    def idle(self) -> "Mixer":
+        """The same, mixing nothing: images stay as they are, and labels become one-hot rows."""
+        return replace(self, p=0.0)  # type: ignore[type-var]
 
     @abstractmethod
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
@@ -51,16 +80,17 @@ class _Mixer(ABC):
             )
         self.check(batch.form)
         mix = self.plan(batch.draws, *images.shape[-2:])
-        mix_images(images, mix)
+        (mix_mirrored if self.mirrored else mix_images)(images, mix)
         classes = self.num_classes or batch.num_classes or 0
         # Where the data set names its classes, its labels are among them; asking a GPU would mean waiting for it.
         if batch.num_classes is None and len(labels) and int(labels.max()) >= classes:
             raise ArgumentError(f"{self}: a label is {int(labels.max())}; give num_classes of at least one more")
-        batch.fields["label"] = _soft_labels(labels, mix.label, classes)
+        partners = labels[::-1] if self.mirrored else array_module(labels).roll(labels, 1)
+        batch.fields["label"] = _soft_labels(labels, partners, mix.label, classes, self.label_smoothing)
 
 
 @dataclass(frozen=True)
-class MixUp(_Mixer):
+class MixUp(Mixer):
     """Each image and its label blended with the sample before it, as torchvision.transforms.v2.MixUp does.
 
     lambda, the share of its own, is drawn from Beta(alpha, alpha) for each sample (torchvision: for each batch).
@@ -85,7 +115,7 @@ class MixUp(_Mixer):
         check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
-        """As `_Mixer.plan`."""
+        """As `Mixer.plan`."""
         # Number 0: whether; 1 and 2: lambda.
         mixed = draws(0) < self.p
         own = np.where(mixed, symmetric_beta(self.alpha, draws(1), draws(2)), 1.0)
@@ -93,7 +123,7 @@ class MixUp(_Mixer):
 
 
 @dataclass(frozen=True)
-class CutMix(_Mixer):
+class CutMix(Mixer):
     """A box of each image replaced by that part of the image before it, as torchvision.transforms.v2.CutMix does.
 
     The box has 1 - lambda of the image's area, lambda from Beta(alpha, alpha) for each sample (torchvision: for each
@@ -119,24 +149,29 @@ class CutMix(_Mixer):
         check_fields(self, alpha=_ALPHA, p=PROBABILITY, num_classes=optional(COUNT))
 
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
-        """As `_Mixer.plan`."""
+        """As `Mixer.plan`."""
         # Number 0: whether; 1 and 2: lambda; 3 and 4: the centre, y and x.
         mixed = draws(0) < self.p
         own = symmetric_beta(self.alpha, draws(1), draws(2))
         size = np.array([height, width])
         middle = np.floor(np.stack([draws(3), draws(4)], 1) * size)
-        half = np.trunc(0.5 * np.sqrt(1 - own)[:, None] * size)
-        start, stop = np.maximum(middle - half, 0), np.minimum(middle + half, size)
+        before, behind = self.reach(np.sqrt(1 - own)[:, None] * size)
+        start, stop = np.maximum(middle - before, 0), np.minimum(middle + behind, size)
         box = np.concatenate([start, stop], 1).astype(np.int64) * mixed[:, None]
         area = np.prod(box[:, 2:] - box[:, :2], axis=1)
         return Mix(box, np.zeros(len(box)), 1 - area / max(height * width, 1))
+
+    def reach(self, sides: F64) -> tuple[F64, F64]:
+        """How far boxes of these sides reach before and behind their centre."""
+        half: F64 = np.trunc(sides / 2)
+        return half, half
 
 
 _CHOICES = several(instance("", MixUp, CutMix), "a list of MixUp and CutMix, such as [MixUp(), CutMix()]")
 
 
 @dataclass(frozen=True)
-class RandomChoice(_Mixer):
+class RandomChoice(Mixer):
     """One of several for each sample: `RandomChoice([MixUp(), CutMix()])`.
 
     transforms: MixUp and CutMix, 1 to 31 of them. p: their probabilities, by default equal; they are divided by their
@@ -168,8 +203,12 @@ class RandomChoice(_Mixer):
         """That of the transforms."""
         return self.transforms[0].num_classes
 
+    def idle(self) -> "RandomChoice":
+        """As `Mixer.idle`."""
+        return replace(self, transforms=[replace(one, p=0.0) for one in self.transforms])
+
     def plan(self, draws: Draws, height: int, width: int) -> Mix:
-        """As `_Mixer.plan`."""
+        """As `Mixer.plan`."""
         shares = np.cumsum(self.p if self.p is not None else np.ones(len(self.transforms)))
         # The last share is 1 whatever the rounding, and a draw is less.
         chosen = np.searchsorted(shares[:-1] / shares[-1], draws(0), side="right")
@@ -189,10 +228,93 @@ def _no_sample(number: int) -> F64:
     return np.empty(0)
 
 
-def _soft_labels(labels: Any, share: F64, classes: int) -> Any:
-    """float32 (N, classes). labels: int64 (N,). share: float64 (N,), of the own label."""
+def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing: float) -> Any:
+    """float32 (N, classes). labels, partners: int64 (N,). share: float64 (N,), of the own label."""
     xp = array_module(labels)
-    soft, rows, own = xp.zeros((len(labels), classes), np.float32), xp.arange(len(labels)), xp.asarray(share)
-    soft[rows, labels] = own
-    soft[rows, xp.roll(labels, 1)] += 1 - own
+    rows, own = xp.arange(len(labels)), xp.asarray(share * (1 - smoothing))
+    soft = xp.full((len(labels), classes), smoothing / classes, np.float32)
+    soft[rows, labels] += own
+    soft[rows, partners] += (1 - smoothing) - own
     return soft
+
+
+def array_module(array: Any) -> Any:
+    """NumPy or CuPy, whichever made the array."""
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
+    """Beta(alpha, alpha), exactly, from two uniform numbers each, for any alpha above 0.
+
+    (1 + T / sqrt(2 alpha + T**2)) / 2 is Beta(alpha, alpha) where T is Student's t with 2 alpha degrees of freedom, and
+    sqrt(2 alpha (u**(-1 / alpha) - 1)) cos(2 pi v) is such a T: R. W. Bailey, "Polar generation of random variates with
+    the t-distribution", Mathematics of Computation 62 (1994); L. Devroye, "Random variate generation in one line of
+    code", Winter Simulation Conference 1996. There is no rejection, so a sample always needs two numbers.
+    """
+    cosine = np.cos(2 * np.pi * second)
+    log_power = np.log(np.maximum(first, 2.0**-54)) / alpha  # of u**(1 / alpha); 0 has no logarithm
+    inverse = np.exp(log_power) / -np.expm1(log_power)
+    result: F64 = 0.5 + 0.5 * cosine / np.sqrt(cosine**2 + inverse)
+    return result
+
+
+def mix_images(images: Any, mix: Mix) -> None:
+    """Mixes in place, from the last image to the first, so that each image's partner is still unchanged."""
+    xp = array_module(images)
+    block = _BLOCK[xp.__name__]
+    last = images[-1:].copy()
+    for stop in range(len(images), 0, -block):
+        start = max(stop - block, 0)
+        rows = slice(start, stop)
+        before = [last] if start == 0 else []
+        _mix_block(xp, images[rows], [*before, images[max(start - 1, 0) : stop - 1]], mix, rows)
+
+
+def mix_mirrored(images: Any, mix: Mix) -> None:
+    """Mixes in place, the first image with the last, the second with the last but one, and so on."""
+    xp, count = array_module(images), len(images)
+    half, block = (count + 1) // 2, _BLOCK[array_module(images).__name__]
+    for start in range(0, half, block):
+        stop = min(start + block, half)
+        rows = slice(start, stop)
+        mirrored = slice(count - 1 - start, count - 1 - stop if stop < count else None, -1)
+        own = images[rows].copy()
+        _mix_block(xp, images[rows], [images[mirrored]], mix, rows)
+        _mix_block(xp, images[mirrored], [own], mix, mirrored)
+
+
+def _mix_block(xp: Any, images: Any, partners: Sequence[Any], mix: Mix, rows: slice) -> None:
+    """Mixes some images, which are these rows of a batch, with their partners, which are in parts."""
+    boxes, shares = mix.box[rows], mix.in_box[rows]
+    (top, left), (bottom, right) = boxes[:, :2].min(0), boxes[:, 2:].max(0)
+    part = images[..., top:bottom, left:right]
+    if not part.size:
+        return
+    found = [partner[..., top:bottom, left:right] for partner in partners]
+    partner = found[0] if len(found) == 1 else xp.concatenate(found)
+    if len(part) == 1 and shares[0] == 0:
+        part[...] = partner  # a copy costs half as much as a sum
+    else:
+        _blend(xp, part, partner, _shares_in(xp, boxes, shares, (top, left, bottom, right)))
+
+
+def _shares_in(xp: Any, boxes: I64, shares: F64, around: tuple[int, int, int, int]) -> Any:
+    """float32 (N, 1, height, width), or (N, 1, 1, 1): the share of the image at each pixel of the area `around`."""
+    top, left, bottom, right = around
+    if (boxes == np.array(around)).all():
+        return xp.asarray(shares.astype(np.float32)[:, None, None, None])
+    first_y, first_x, last_y, last_x = xp.asarray(boxes.T[..., None])
+    y, x = xp.arange(top, bottom), xp.arange(left, right)
+    inside = ((y >= first_y) & (y < last_y))[:, :, None] & ((x >= first_x) & (x < last_x))[:, None, :]
+    return xp.where(inside, xp.asarray(shares.astype(np.float32)[:, None, None]), np.float32(1))[:, None]
+
+
+def _blend(xp: Any, part: Any, partner: Any, share: Any) -> None:
+    """part = share * part + (1 - share) * partner, in float32. The two overlap, so the partner is read first."""
+    others = (1 - share) * partner
+    if part.dtype == np.float32:
+        part *= share
+        part += others
+        return
+    others += share * part
+    part[...] = xp.rint(others) if part.dtype == np.uint8 else others

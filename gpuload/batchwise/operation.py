@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.batchwise.interface import BatchForm, FieldBatch, require_fields
+from gpuload.batchwise.transforms import BatchForm, FieldBatch, require_fields
 from gpuload.checks import shown
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError

@@ -7,7 +7,6 @@ word of `gpuload tune` is about a loader and a step that run together: a small c
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -15,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpuload.limits import affinity
+from gpuload.machine.limits import affinity
+from gpuload.monitor.measure import pace
 
 # Channels of the net: on a GPU about half of a ResNet-50's arithmetic for each image, on a CPU about a hundredth of it.
 _WIDTHS = {"cuda": 256, "cpu": 32}
@@ -87,6 +87,9 @@ class _Clock:
         work()
         self._pairs.append((begin, self._now()))
 
+    def forget(self) -> None:
+        self._pairs.clear()
+
     def median_s(self) -> float:
         """After everything has been waited for."""
         if self._is_gpu:
@@ -114,17 +117,16 @@ def measure_beside(
     ahead: batches that the loader may have decoded before, which do not count. elsewhere_s: processor time so far that
     the loader took in other processes.
     """
-    for images in islice(batches, ahead):
-        step(images)
+    clock, before = _Clock(step.device), 0.0
+
+    def settle() -> None:
+        nonlocal before
+        step.wait()
+        clock.forget()
+        before = elsewhere_s()
+
+    took = pace(batches, turn_s, ahead, lambda images: clock.time(lambda: step(images)), settle)
     step.wait()
-    clock, seen = _Clock(step.device), 0
-    started, cpu = time.perf_counter(), time.process_time() + elsewhere_s()
-    while seen == 0 or time.perf_counter() - started < turn_s:
-        images = next(batches)
-        seen += len(images)
-        clock.time(lambda images=images: step(images))  # type: ignore[misc]
-    step.wait()
-    elapsed = time.perf_counter() - started
-    found.rates.append(seen / elapsed)
+    found.rates.append(took.images_per_s)
     found.step_s.append(clock.median_s())
-    found.cores.append((time.process_time() + elsewhere_s() - cpu) / elapsed)
+    found.cores.append((took.cpu_s + elsewhere_s() - before) / took.seconds)

@@ -1,65 +1,55 @@
 """`python -m gpuload doctor [SHARDS]`: what is wrong with a machine or an environment, and what limits its speed."""
 
-import argparse
+import shutil
+import textwrap
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuload.commands.exit_codes import DONE, FAULTY
-
-# The command line loads this file for every command; what it needs to work is loaded when it does.
-if TYPE_CHECKING:
-    from gpuload.doctor.finding import Finding
+from gpuload.checks import POSITIVE, number
+from gpuload.commands import DONE, FAULTY
+from gpuload.commands.options import given
+from gpuload.commands.terminal import say, say_json
+from gpuload.doctor.checks import examine
+from gpuload.doctor.findings import Finding, conclude
+from gpuload.errors import printable
+from gpuload.store.url import URL, as_location
 
 _NAME_WIDTH = 15
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the command line."""
-    doctor = commands.add_parser(
-        "doctor",
-        help="check this machine, and say what limits loading",
-        description="Checks driver, packages, cores, memory and disk; with a packed folder, measures how fast it is "
-        "read and decoded on each device, and says what limits. It changes nothing, but asks the kernel to drop up to "
-        "256 MB of the shards from its page cache. Of a set at a URL, it measures the network and the disk of the "
-        "cache, into which it downloads some shards.",
-        epilog="Exit codes: 0 nothing needs attention; 1 something does, or is broken; 2 not a packed folder.",
-    )
-    doctor.set_defaults(run=_doctor)
-    doctor.add_argument("folder", metavar="SHARDS", nargs="?", help="a packed folder, its URL, or one of several")
-    doctor.add_argument("--seconds", type=float, default=3, metavar="S", help="to measure each decoder (%(default)s)")
-    doctor.add_argument("--json", action="store_true", help="print all findings as one JSON object")
+@dataclass(frozen=True)
+class Doctor:
+    """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device; with a
+    packed folder, measures how fast it is read and decoded, and says what limits. It changes nothing, but asks the
+    kernel to drop up to 256 MB of the shards from its page cache. Of a set at a URL, it measures the network and the
+    disk of the cache, into which it downloads some shards."""
+
+    epilog = "Exit codes: 0 nothing needs attention; 1 something does, or is broken; 2 not a packed folder."
+
+    folder: str | None = given(None, "a packed folder, its URL, or one of several", "SHARDS", "folder", nargs="?")
+    seconds: float = given(
+        3.0, "to measure each decoder (%(default)g)", "S",
+        rule=number(POSITIVE, 3600, "seconds, above 0 and up to 3600"),
+    )  # fmt: skip
+    json: bool = given(False, "print all findings as one JSON object")
+
+    def run(self) -> int:
+        where = None if self.folder is None else as_location(self.folder)
+        width = shutil.get_terminal_size((120, 24)).columns
+        findings = []
+        for finding in examine(where if where is None or isinstance(where, URL) else Path(where), self.seconds):
+            findings.append(finding)
+            if not self.json:
+                say(*lines_of(finding, width))
+        verdict, is_well = conclude(findings), all(finding.is_well for finding in findings)
+        if self.json:
+            say_json({"well": is_well, "verdict": verdict, "findings": [asdict(one) for one in findings]})
+        else:
+            say("", *(line for text in verdict for line in _wrapped(text, width, "", "")))
+        return DONE if is_well else FAULTY
 
 
-def _doctor(args: argparse.Namespace) -> int:
-    import json
-    import shutil
-    from dataclasses import asdict
-
-    from gpuload.checks import POSITIVE, check_option, number
-    from gpuload.doctor.checks import examine
-    from gpuload.doctor.verdict import conclude
-    from gpuload.store.url import URL, as_location
-
-    check_option("--seconds", args.seconds, number(POSITIVE, 3600, "seconds, above 0 and up to 3600"))
-    where = None if args.folder is None else as_location(args.folder)
-    folder = where if where is None or isinstance(where, URL) else Path(where)
-    width = shutil.get_terminal_size((120, 24)).columns
-    findings = []
-    for finding in examine(folder, args.seconds):
-        findings.append(finding)
-        if not args.json:
-            print("\n".join(lines_of(finding, width)), flush=True)
-    verdict, is_well = conclude(findings), all(finding.is_well for finding in findings)
-    if args.json:
-        print(
-            json.dumps({"well": is_well, "verdict": verdict, "findings": [asdict(one) for one in findings]}, indent=1)
-        )
-    else:
-        print("", *(line for text in verdict for line in _wrapped(text, width, "", "")), sep="\n")
-    return DONE if is_well else FAULTY
-
-
-def lines_of(finding: "Finding", width: int) -> list[str]:
+def lines_of(finding: Finding, width: int) -> list[str]:
     """As it is printed: the grade where it is not "ok", the name, what was found, and what to do."""
     grade = "" if finding.grade == "ok" else finding.grade
     indent = " " * (11 + _NAME_WIDTH)
@@ -68,10 +58,8 @@ def lines_of(finding: "Finding", width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(
-        text,
+        printable(text[:4000]),
         max(width, 60),
         initial_indent=first,
         subsequent_indent=others,

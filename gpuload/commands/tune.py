@@ -1,33 +1,47 @@
 """`python -m gpuload tune DIR`: which settings load fastest here, measured on the user's own shards.
 
-The fastest settings of loaders alone are searched for first (`candidates.py`). Then the best of each decoder, and both
+The fastest settings of loaders alone are searched for first (`settings.py`). Then the best of each decoder, and both
 decoders at once with shares that would take them equally long, are measured beside a training step (`beside.py`), since
 the fastest loader may be the one that leaves least to the training.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpuload.commands.candidates import FINALISTS, Measured, Setting, best_of, both_of, candidates, plan, sweep
-from gpuload.commands.console import open_console
-from gpuload.commands.tune_tables import advice, compare_threads, make_beside_table, make_table, plot_settings
-from gpuload.commands.tuned_loader import TunedLoader, import_function
+from gpuload.checks import COUNT, POSITIVE, SIDE, number
+from gpuload.commands import DONE
+from gpuload.commands.charts import advice, compare_threads, plot_settings, show_beside, show_settings
+from gpuload.commands.options import given, place
+from gpuload.commands.outputs import Output
+from gpuload.commands.settings import (
+    FINALISTS,
+    Measured,
+    Setting,
+    TunedLoader,
+    best_of,
+    both_of,
+    candidates,
+    import_function,
+    plan,
+    sweep,
+)
+from gpuload.commands.terminal import say, status
 from gpuload.counted import counted
 from gpuload.decode.dali.memory import DALIS_LOAD
-from gpuload.errors import ArgumentError, GpuloadError, OutputError
+from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.monitor.measure import forever, pace
 
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
     from gpuload.commands.beside import Beside
-    from gpuload.iterator import DaliIterator
-    from gpuload.tuning import Tuning
+    from gpuload.loader.iterator import DaliIterator
+    from gpuload.loader.tuning import Tuning
 
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
@@ -35,17 +49,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def measure_setting(tuned: TunedLoader, setting: Setting, turn_s: float) -> float:
-    """images/s of one turn."""
+    """images/s of one turn. What was decoded ahead does not count."""
     with tuned.open(setting) as loader:
-        batches = chain.from_iterable(repeat(loader))
-        for images, *_ in islice(batches, setting.prefetch + 1):  # what was decoded ahead does not count
-            images[:1].cpu()
-        started, seen = time.perf_counter(), 0
-        while seen == 0 or time.perf_counter() - started < turn_s:
-            images, *_ = next(batches)
-            seen += len(images)
-        images[:1].cpu()  # waits for a GPU
-        return seen / (time.perf_counter() - started)
+        return pace(forever(loader), turn_s, setting.prefetch + 1).images_per_s
 
 
 def measure_beside_training(
@@ -61,31 +67,26 @@ def measure_beside_training(
         for setting in list(found):
             try:
                 with tuned.open(setting) as loader:
-                    batches = (images for _ in repeat(None) for images, *_ in loader)
+                    batches = forever(loader)
                     kept = next(batches)
-                    elsewhere = partial(_function_s, loader) if setting.function_processes else _nowhere
-                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1, elsewhere)
+                    elsewhere_s = partial(_elsewhere_s, loader if setting.processes else None)
+                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1, elsewhere_s)
             except (GpuloadError, RuntimeError):
                 del found[setting]
         measure_beside(resident, repeat(kept), step, turn_s, 1)
     return resident, found
 
 
-def _function_s(loader: "DaliIterator") -> float:
-    return loader.metrics().function_s
-
-
-def _nowhere() -> float:
-    return 0.0
+def _elsewhere_s(loader: "DaliIterator | None") -> float:
+    return 0.0 if loader is None else loader.metrics().function_s
 
 
 def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Setting, dict[str, Sequence[Any]]]:
     """The loader on its device, the defaults there, and the values that each setting may have, the default's among
     them."""
-    from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
-    from gpuload.iterator import DaliIterator
-    from gpuload.ranks import count_threads, find_ranks
+    from gpuload.loader.iterator import DaliIterator
+    from gpuload.machine.ranks import count_threads, find_ranks
 
     dataset = Dataset(tuned.folder)
     samples = len(dataset)
@@ -94,8 +95,7 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
             f"{tuned.folder}: tune measures sets of RGB images, and these are of mode {dataset.manifest.pixels.mode}. "
             "Tune a set of RGB images of the same size"
         )
-    at: Any = tuned.function_at
-    augment = Augment(8, function=tuned.function, function_at=at)
+    augment = replace(tuned, size=8).augment(processes=0)
     with DaliIterator(tuned.folder, 1, augment=augment, device=tuned.device, fields=("image", *tuned.fields)) as loader:
         device, decoder = loader.device, loader.decoder
     tuned, threads = replace(tuned, device=device), count_threads(find_ranks(None, None))
@@ -109,8 +109,8 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
             "batch_size": (usual.batch_size,),
         }
         if tuned.function is not None:
-            usual = replace(usual, function_processes=0)
-            choices["function_processes"] = (0, threads)
+            usual = replace(usual, processes=0)
+            choices["processes"] = (0, threads)
         return tuned, usual, choices
     usual = Setting(decoder, threads, 2, batch_size or min(256, samples), DALIS_LOAD)
     sizes = () if batch_size else (64, 128, 256, 408)
@@ -125,94 +125,87 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
     return tuned, usual, choices
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the command line."""
-    tune = commands.add_parser(
-        "tune",
-        help="find the fastest settings for a packed folder on this machine",
-        description="Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. "
-        "Then measures the best of each decoder beside a training step, and says which one to pass. With --function it "
-        "measures your loader's function in threads and in processes, and says what to pass, since that is for this "
-        "function alone; nothing is saved.",
-        epilog="Exit codes: 0 measured; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C.",
+@dataclass(frozen=True)
+class Tune:
+    """Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. Then measures the
+    best of each decoder beside a training step, and says which one to pass. With --function it measures your loader's
+    function in threads and in processes, and says what to pass, since that is for this function alone; nothing is
+    saved."""
+
+    epilog = "Exit codes: 0 measured; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C."
+
+    folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
+    device: str = given("auto", "auto, cpu, cuda or cuda:1 (%(default)s)")
+    seconds: float = given(
+        60.0, "about how long to measure (%(default)g)", "S",
+        rule=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"),
+    )  # fmt: skip
+    size: int = given(224, "side of the crops (%(default)s)", "PIXELS", rule=SIDE)
+    batch_size: int | None = given(None, "of this one alone (default: several)", "N", rule=COUNT, kind=int)
+    function: str | None = given(
+        None,
+        "the loader's transforms.Function(...), imported from a module, such as my_functions:darken",
+        "MODULE:NAME",
     )
-    tune.set_defaults(run=_tune)
-    tune.add_argument("folder", metavar="DIR", help="a packed folder, such as shards/train, or its URL")
-    tune.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1 (%(default)s)")
-    tune.add_argument("--seconds", type=float, default=60, metavar="S", help="about how long to measure (%(default)s)")
-    tune.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops (%(default)s)")
-    tune.add_argument("--batch-size", type=int, metavar="N", help="of this one alone (default: several)")
-    tune.add_argument(
-        "--function",
-        metavar="MODULE:NAME",
-        help="the loader's Augment(function=...), imported from a module, such as my_functions:darken",
-    )
-    tune.add_argument(
-        "--function-at",
-        choices=("after_crop", "before_crop"),
-        default="after_crop",
-        help="where it is called (%(default)s)",
-    )
-    tune.add_argument("--fields", default="", metavar="NAMES", help="fields that it gets, such as boxes,mask")
-    tune.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, after each turn; last a .png")
+    before_crop: bool = given(False, "it gets the whole image, before the crop")
+    fields: str = given("", "fields that it gets, such as boxes,mask", "NAMES")
+    json: Path | None = given(None, "write all figures to it, after each turn; last a .png", "FILE", kind=Path)
+
+    def run(self) -> int:
+        from gpuload.loader.tuning import describe_device, save_tuning
+        from gpuload.machine.ranks import find_ranks
+
+        self._check()
+        figures, chart = self._outputs()
+        function = None if self.function is None else import_function(self.function)
+        fields = tuple(filter(None, self.fields.split(",")))
+        wanted = TunedLoader(self.folder, self.device, self.size, function, self.before_crop, fields)
+        tuned, usual, choices = choose(wanted, self.batch_size)
+        name = describe_device(
+            None if tuned.device == "cpu" else int(tuned.device.partition(":")[2]), find_ranks(None, None)
+        )
+        write = partial(_write, figures, name, self.function)
+        with status(f"measuring for {self.seconds:g} s"):
+            found, resident, beside = _measure_all(tuned, self.seconds, usual, choices, write)
+        show_settings(found, f"{counted(len(found), 'setting')} on {name}")
+        gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
+        saved = None
+        if function is None:
+            saved = str(save_tuning(self.folder, name, best_of_each(found)))
+            end = f"Saved in {saved}"
+        else:
+            end = f"Nothing is saved, as this is for {self.function} alone"
+        say(f"fastest: {gain:.2f} times the images/s of the defaults. {end}")
+        if function is not None:
+            say(compare_threads(found))
+        show_beside(resident, beside)
+        best = max(beside, key=lambda setting: beside[setting].rate)
+        say(f"best beside a training step: {advice(best, usual)}")
+        write(found, saved, _beside_figures(resident, beside))
+        if chart is not None:
+            plot_settings(found, chart, name)
+        return DONE
+
+    def _check(self) -> None:
+        for option, value in (("--before-crop", self.before_crop), (f"--fields {self.fields}", self.fields)):
+            if self.function is None and value:
+                raise ArgumentError(f"{option}: is for a function. Give --function MODULE:NAME, or leave it out")
+
+    def _outputs(self) -> tuple[Output | None, Output | None]:
+        """The figures and their chart."""
+        if self.json is None:
+            return None, None
+        if self.json.suffix == ".png":
+            raise ArgumentError(f"--json {self.json}: is the name of the chart. Give one that ends with .json")
+        chart = self.json.with_suffix(".png")
+        return Output(self.json, "--json", _MARK), Output(chart, "--json", b"Software\0gpuload tune")
 
 
-def _tune(args: argparse.Namespace) -> int:
-    import sys
-    from contextlib import nullcontext
-
-    from rich.console import Console
-
-    from gpuload.ranks import find_ranks
-    from gpuload.tuning import describe_device, save_tuning
-
-    _check(args)
-    function = None if args.function is None else import_function(args.function)
-    fields = tuple(filter(None, args.fields.split(",")))
-    wanted = TunedLoader(args.folder, args.device, args.size, function, args.function_at, fields)
-    tuned, usual, choices = choose(wanted, args.batch_size)
-    name = describe_device(
-        None if tuned.device == "cpu" else int(tuned.device.partition(":")[2]), find_ranks(None, None)
-    )
-    write = partial(_write, args.json, name, args.function)
-    console, errors = open_console(), Console(stderr=True)
-    with errors.status(f"measuring for {args.seconds:g} s") if sys.stderr.isatty() else nullcontext():
-        found, resident, beside = _measure_all(tuned, args.seconds, usual, choices, write)
-    console.print(make_table(found, f"{counted(len(found), 'setting')} on {name}"))
-    gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
-    saved = None
-    if function is None:
-        saved = str(save_tuning(args.folder, name, best_of_each(found)))
-        end = f"Saved in {saved}"
-    else:
-        end = f"Nothing is saved, as this is for {args.function} alone"
-    console.print(f"fastest: {gain:.2f} times the images/s of the defaults. {end}", soft_wrap=True)
-    if function is not None:
-        console.print(compare_threads(found), soft_wrap=True)
-    console.print(make_beside_table(resident, beside))
-    best = max(beside, key=lambda setting: beside[setting].rate)
-    console.print(f"best beside a training step: {advice(best, usual)}", soft_wrap=True)
-    write(found, saved, _beside_figures(resident, beside))
-    if args.json:
-        plot_settings(found, args.json.with_suffix(".png"), name)
-    return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    from gpuload.checks import COUNT, POSITIVE, SIDE, check_option, number, optional
-
-    check_option("--seconds", args.seconds, number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
-    check_option("--size", args.size, SIDE)
-    check_option("--batch-size", args.batch_size, optional(COUNT))
-    if args.json is not None and (args.json.is_dir() or not args.json.parent.is_dir()):
-        raise ArgumentError(f"--json {args.json}: expected a file in a folder that exists")
-    for option, value, usual in (("--function-at", args.function_at, "after_crop"), ("--fields", args.fields, "")):
-        if args.function is None and value != usual:
-            raise ArgumentError(f"{option} {value}: is for a function. Give --function MODULE:NAME, or leave it out")
+_MARK = b'{\n "made_by": "gpuload tune"'
 
 
 def _write(
-    path: Path | None,
+    output: Output | None,
     device: str,
     function: str | None,
     found: Sequence[Measured],
@@ -222,18 +215,13 @@ def _write(
     """What was measured so far; `saved` is null until the best settings are."""
     import json
 
-    if path is None:
+    if output is None:
         return
     rows = [
         {**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates, "failed": one.failed} for one in found
     ]
-    figures = {"device": device, "function": function, "saved": saved, "settings": rows, **beside}
-    temporary = path.with_name(f".{path.name}.tmp")  # never half a file, whenever it is stopped
-    try:
-        temporary.write_text(json.dumps(figures, indent=1) + "\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"--json {path}: cannot be written ({error.strerror})") from None
+    figures = {"made_by": "gpuload tune", "device": device, "function": function, "saved": saved, "settings": rows}
+    output.write((json.dumps({**figures, **beside}, indent=1) + "\n").encode())
 
 
 def _measure_all(
@@ -288,7 +276,7 @@ def _beside_figures(resident: "Beside", beside: Mapping[Setting, "Beside"]) -> d
 
 def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:
     """The best setting of each decoder, of candidates of which the best are first."""
-    from gpuload.tuning import Tuning
+    from gpuload.loader.tuning import Tuning
 
     kept = {field.name for field in fields(Tuning)}
     return [

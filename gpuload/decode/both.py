@@ -1,162 +1,141 @@
-"""Two decoders at work on each batch: DALI decodes one part of its samples, the CPU decoder the other.
+"""Two decoders share each batch: DALI decodes one part of its samples, the CPU decoder the other.
 
-On a host with many cores the CPU decoder's rate is of the order of a GPU's JPEG engines, and idle cores can add theirs.
-Each sample has exactly the pixels of the decoder that it is given to. Both run ahead of the training, each on its own
-part of the batches to come, so that neither waits for the other within a batch.
+    Divide ─► stages of DALI's part, stages of the CPU's part ─► Join
 
-A sample that takes the place of another one, which does not decode (`gpuload.decode.guard`), goes where its own number
-sends it. So which decoder it has depends on (seed, epoch, sample) here, too, and not on what it replaces.
+On a host with many cores the CPU decoder is about as fast as a GPU's JPEG engines, so idle cores add throughput. Each
+sample has exactly the pixels of the decoder that it is assigned to.
+
+A sample that replaces one that does not decode (`gpuload.decode.guard`) is assigned by its own number. So its decoder
+depends on (seed, epoch, sample), not on the sample that it replaces.
 """
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
-from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault, Stored
-from gpuload.decode.postprocess import as_tensor
-from gpuload.decode.share import Halves, divide, select, stand_in
-from gpuload.read.batch import Batch
+from gpuload.augment import View
+from gpuload.augment.crops import whole_images
+from gpuload.decode.device import as_tensor
+from gpuload.decode.guard import FindFaults, black_png
+from gpuload.decode.interface import Decoded, Fault, Stored
+from gpuload.decode.runner import Job, Stage
+from gpuload.draws import SHARE, random_bits, uniform
+from gpuload.fields.pixels import GRAY, RGB
+from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.transforms.noise import on_device
-from gpuload.types import I64
+from gpuload.types import I64, U8, Bools
 
-_DALI, _NATIVE = range(2)
+DALI, NATIVE = range(2)  # the parts of a batch
+_SIDE = 8  # pixels of the stand-in
 
 
-class BothDecoder:
-    """Decodes batches in order, each by two decoders.
+def is_for_cpu(batch: Batch, cpu_share: float) -> Bools:
+    """bool (N,): whether the CPU decodes each sample.
 
-    dali, native: their batches are on the same device, of the same forms. cpu_share: of the samples, those that
-    `native` decodes.
+    A pure function of (seed, epoch, sample) and the share, independent of the batch: a larger share moves samples from
+    DALI to the CPU, and none back.
     """
-
-    def __init__(self, dali: Decoder, native: Decoder, stored: Stored, cpu_share: float) -> None:
-        self._decoders, self._stored, self._cpu_share = (dali, native), stored, cpu_share
-        self._source: _Divided | None = None
-
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `gpuload.decode.interface.Decoder`: torch's tensors, or what the one decoder made that had it all."""
-        self._end()
-        self._source = source = _Divided(batches, self._stored, self._cpu_share)
-        dali, native = (decoder.decode(source.half(number)) for number, decoder in enumerate(self._decoders))
-        try:
-            for found in zip(dali, native, strict=True):
-                batch, rows = source.taken()
-                whole = _join([decoded for _, decoded in found], rows)
-                del found  # whoever waits must not keep a batch alive
-                yield batch, whole
-                del batch, whole
-        except BatchDecodeError as error:
-            raise source.whole_error(error, native) from error
-
-    def close(self) -> None:
-        """Stops the threads and frees the memory; batches handed out stay valid."""
-        self._end()
-        for decoder in self._decoders:
-            decoder.close()
-
-    def _end(self) -> None:
-        """Ends the call before: one decoder must not read for it while the other reads for the next."""
-        if self._source is not None:
-            self._source.end()
+    key = random_bits(batch.keys, np.full(len(batch), SHARE, np.uint64))
+    chosen: Bools = uniform(key, batch.encoded.samples) < cpu_share
+    return chosen
 
 
-class _Divided:
-    """Divides batches, for two decoders that ask for their halves at different times and in different threads."""
+class Divide(Stage):
+    """Splits each batch in two. cpu_share: the share of the samples that the CPU decodes."""
 
-    def __init__(self, batches: Iterator[Batch], stored: Stored, cpu_share: float) -> None:
-        self._batches, self._stored, self._cpu_share = batches, stored, cpu_share
-        self._lock = threading.Lock()
-        self._parts: tuple[deque[Batch], deque[Batch]] = (deque(), deque())
-        self._halves: deque[tuple[Halves, tuple[Batch, Batch]]] = deque()  # divided, and the parts
-        self._error: BaseException | None = None
+    name = "read"
 
-    def half(self, number: int) -> Iterator[Batch]:
-        """The batches of one decoder; raises what the whole ones raise."""
-        while True:
-            with self._lock:
-                if not self._parts[number] and not self._divide_next():
-                    return
-                part = self._parts[number].popleft()
-            yield part
+    def __init__(self, stored: Stored, cpu_share: float) -> None:
+        self._stored, self._cpu_share = stored, cpu_share
 
-    def taken(self) -> tuple[Batch, tuple[I64, I64]]:
-        """The next batch, both of whose halves have been decoded, and the rows of either half."""
-        halves, _ = self._halves.popleft()
-        return halves.batch, (halves.dali, halves.native)
-
-    def whole_error(self, error: BatchDecodeError, native: Iterator[tuple[Batch, Decoded]]) -> BatchDecodeError:
-        """DALI's error of its half, as one of the whole batch."""
-        for number, (halves, parts) in enumerate(self._halves.copy()):  # another thread may append
-            if parts[_DALI] is not error.batch:
-                continue
-            faults = _renumbered(error.faults, halves.dali)
-            if number == 0:  # the other decoder is at the same batch, and what it found there is told at once
-                for _, decoded in islice(native, 1):
-                    faults |= _renumbered(decoded.broken, halves.native)
-            return BatchDecodeError(halves.batch, faults)
-        return error
-
-    def end(self) -> None:
-        """Waits until no batch is being read; from now on there are none."""
-        with self._lock:
-            self._batches = iter(())
-            for parts in self._parts:
-                parts.clear()
-
-    def _divide_next(self) -> bool:
-        if self._error is not None:
-            raise self._error
-        try:
-            batch = next(self._batches, None)
-        except BaseException as error:  # for the other decoder, too
-            self._error = error
-            raise
-        if batch is None:
-            return False
-        halves = divide(batch, self._cpu_share)
-        dali = select(batch, halves.dali) if len(halves.dali) else stand_in(batch, self._stored)
-        native = select(batch, halves.native)
-        self._halves.append((halves, (dali, native)))
-        self._parts[_DALI].append(dali)
-        self._parts[_NATIVE].append(native)
-        return True
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        batch, to_cpu = job.batch, is_for_cpu(job.batch, self._cpu_share)
+        dali, native = np.flatnonzero(~to_cpu), np.flatnonzero(to_cpu)
+        of_dali = _select(batch, dali) if len(dali) else stand_in(batch, self._stored)
+        job.parts = (Job(of_dali, dali), Job(_select(batch, native), native))
 
 
-def _join(decoded: Sequence[Decoded], rows: Sequence[I64]) -> Decoded:
-    images = tuple(_join_rows(parts, rows) for parts in zip(*(one.images for one in decoded), strict=True))
-    views = zip(*(one.masks for one in decoded), strict=True)
-    masks = tuple(tuple(_join_rows(parts, rows) for parts in zip(*view, strict=True)) for view in views)
-    broken = {}
-    for one, at in zip(decoded, rows, strict=True):
-        broken.update(_renumbered(one.broken, at))
-    return Decoded(
-        images,
-        masks,
-        max(one.seconds for one in decoded),
-        sum(one.work_s for one in decoded),  # NaN, since DALI does not tell; so is the next but one
-        sum(one.read_wait_s for one in decoded),  # one is waited for after the other
-        sum(one.queue_depth for one in decoded),
-        broken,
-    )
+class Join(Stage):
+    """Joins the parts to torch tensors, or passes on the output of the only decoder that had samples."""
+
+    name = "join"
+
+    @torch.no_grad()
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        decoded, rows = [part.decoded for part in job.parts], [part.rows for part in job.parts if part.rows is not None]
+        job.held += decoded
+        views = zip(*(one.masks for one in decoded), strict=True)
+        job.decoded = Decoded(
+            tuple(_join_rows(arrays, rows) for arrays in zip(*(one.images for one in decoded), strict=True)),
+            tuple(tuple(_join_rows(arrays, rows) for arrays in zip(*view, strict=True)) for view in views),
+            0.0,
+            sum(one.work_s for one in decoded),  # NaN, since DALI does not report it; the next, too
+            queue_depth=sum(one.queue_depth for one in decoded),
+            broken={row: fault for part in job.parts for row, fault in part.in_whole(part.decoded.broken).items()},
+        )
 
 
-def _renumbered(faults: Mapping[int, Fault], rows: I64) -> dict[int, Fault]:
-    """By rows of the whole batch, for those of a half."""
-    return {int(rows[row]): fault for row, fault in faults.items()}
+def find_dalis_faults(find_faults: FindFaults, cpu_share: float, batch: Batch) -> dict[int, Fault]:
+    """The faults that `find_faults` finds in DALI's samples, by row of the whole batch.
+
+    The CPU decoder takes anything, and reports afterwards what did not decode.
+    """
+    rows = np.flatnonzero(~is_for_cpu(batch, cpu_share))
+    found = find_faults(_select(batch, rows)) if len(rows) else {}
+    return {int(rows[row]): fault for row, fault in found.items()}
 
 
-@torch.no_grad()
+def _select(batch: Batch, rows: I64) -> Batch:
+    """The part of a batch that a decoder needs for some samples: bytes, sizes, masks and views."""
+    return replace(batch, encoded=replace(batch.encoded, columns={}, members={}), prepared={}).take(rows)
+
+
 def _join_rows(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
-    """One array out of two; the entries of part i go to rows[i]. Without a copy where one part is all of it."""
+    """Merges two arrays; the entries of part i go to rows[i]. Not copied if one part has all rows."""
     held = [(part, at) for part, at in zip(parts, rows, strict=True) if len(at)]
     if len(held) < 2:
-        return held[0][0] if held else parts[_NATIVE]
+        return held[0][0] if held else parts[NATIVE]
     tensors = [as_tensor(part) for part, _ in held]
     whole = torch.empty((sum(map(len, rows)), *tensors[0].shape[1:]), dtype=tensors[0].dtype, device=tensors[0].device)
     for tensor, (_, at) in zip(tensors, held, strict=True):
         whole.index_copy_(0, on_device(whole.device, at), tensor)
     return whole
+
+
+def stand_in(batch: Batch, stored: Stored) -> Batch:
+    """A batch of one gray image in place of an empty one, which DALI does not take: every batch needs its turn."""
+    if stored.raw:
+        image = np.zeros(_SIDE * _SIDE * stored.source.bytes, np.uint8)
+    else:
+        image = _encoded("RGB", "JPEG") if stored.source in (RGB, GRAY) else black_png((_SIDE, _SIDE), stored.source)
+    side = np.full(1, _SIDE, np.int32)
+    span = np.array([(image.ctypes.data, image.nbytes)], np.int64)
+    zero = np.zeros(1, np.int64)
+    crops = whole_images(side.astype(np.float64), side.astype(np.float64))
+    return Batch(
+        EncodedBatch(zero, [image], span, np.array([stored.raw]), side, side, {}, {}),
+        tuple([_encoded("L", "PNG")] for _ in batch.masks),
+        tuple(
+            View(view.size, crops, None, None, cubic=view.cubic if view.cubic is None else zero > 0)
+            for view in batch.views
+        ),
+        zero,
+        np.zeros(1, np.uint64),
+        batch.stop,
+        0.0,
+    )
+
+
+@cache
+def _encoded(mode: str, form: str) -> U8:
+    file = io.BytesIO()
+    Image.new(mode, (_SIDE, _SIDE)).save(file, form)
+    return np.frombuffer(file.getvalue(), np.uint8)

@@ -1,43 +1,44 @@
-"""What becomes of samples that do not decode: the one place for all decoders.
+"""Handles samples that do not decode, for all decoders.
 
     batches ─► find_faults ─► repair ─► decoder ─► repair ─► batches, in the same order
                (DALI's screen)   ▲         │ fails
-                                 └─────────┘ all batches that it had in flight, again
+                                 └─────────┘ all batches in flight, again
 
-A repaired batch is a function of the batch and of which of its samples do not decode, so it depends on neither threads
-nor timing, nor on when a fault was found: a sample that does not decode is replaced by the next one of its batch that
-does, counting from the last to the first again. Where none does, it is the first that does of those that follow the
-global batch in the stream.
+A repaired batch depends only on the batch and on which of its samples do not decode, not on threads, timing or when a
+fault was found. A sample that does not decode is replaced by the next one of its batch that does, wrapping around at
+the end. If none does, the replacement is the first good sample that follows the global batch in the stream.
 """
 
+import io
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from gpuload.decode.interface import BatchDecodeError, Decoded, Decoder, Fault
-from gpuload.decode.placeholder import with_placeholders
 from gpuload.errors import DecodeError
-from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.fields.tree import take
 from gpuload.read.batch import Batch
-from gpuload.types import I64
+from gpuload.types import I64, U8, HeightWidth
 
 OnCorrupt = Literal["raise", "skip", "mark"]
 
 FindFaults = Callable[[Batch], dict[int, Fault]]
 ReadSpare = Callable[[int], Batch]
 
-_MOST_SPARES = 1000  # samples that are tried in place of a batch of which no sample decodes
+_MOST_SPARES = 1000  # samples tried in place of a batch without any good sample
 
 
 class Guarded(NamedTuple):
     """A batch as it is handed out.
 
-    batch: with "skip" the replacements in place of what does not decode, else as it was asked for. asked: as it was
-    asked for. faults: its samples that do not decode, by their rows.
+    batch: with "skip", replacements stand in for samples that do not decode; else as requested. asked: the batch as
+    requested. faults: its samples that do not decode, by row.
     """
 
     batch: Batch
@@ -50,8 +51,8 @@ class Guarded(NamedTuple):
 class _InFlight:
     """A batch on its way through the decoder.
 
-    given: what the decoder gets. rows: int64 (N,), the row of `asked` that each row of `given` shows; None if all show
-    a spare sample. spares: how many of these were taken so far.
+    given: the decoder's input. rows: int64 (N,), the row of `asked` that each row of `given` shows; None if all show a
+    spare sample. spares: spare samples tried so far.
     """
 
     asked: Batch
@@ -64,7 +65,7 @@ class _InFlight:
 class Guard:
     """Guards a decoder.
 
-    find_faults: finds what must not be given to the decoder; None where it takes anything. pixels: of the images.
+    find_faults: finds samples that the decoder must not see; None if it takes anything. pixels: of the images.
     """
 
     def __init__(
@@ -74,10 +75,10 @@ class Guard:
         find_faults: FindFaults | None = None,
         pixels: Pixels = RGB,
     ) -> None:
-        self._decoder, self._on_corrupt, self._find_faults, self._pixels = decoder, on_corrupt, find_faults, pixels
+        self.decoder, self._on_corrupt, self._find_faults, self._pixels = decoder, on_corrupt, find_faults, pixels
 
     def decode(self, batches: Iterator[Batch], read_spare: ReadSpare) -> Iterator[Guarded]:
-        """Each batch with its pixels, in order. Only one call is active at a time; a new one ends the one before.
+        """Each batch with its pixels, in order. Only one call is active at a time; a new call ends the one before.
 
         read_spare: gives a batch of the one sample at this position of the stream.
 
@@ -88,15 +89,10 @@ class Guard:
         feed = _Feed(self, batches, read_spare)
         while True:
             try:
-                for _, decoded in self._decoder.decode(feed.batches()):
-                    flight = feed.in_flight[0]
-                    mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
-                    if mended is None:
-                        break
-                    feed.in_flight.popleft()
-                    batch = flight.given if self._on_corrupt == "skip" else flight.asked
-                    yield Guarded(batch, mended, flight.asked, flight.faults)
-                else:
+                decoding = self.decoder.decode(feed.batches())
+                while made := self._next(feed, decoding, read_spare):
+                    yield made.pop()  # in no variable: a suspended generator must not keep a batch alive
+                if made is None:
                     if feed.refused is not None:
                         raise feed.refused
                     return
@@ -111,10 +107,10 @@ class Guard:
 
     def close(self) -> None:
         """Stops the threads and frees the memory; batches handed out stay valid."""
-        self._decoder.close()
+        self.decoder.close()
 
     def begin(self, batch: Batch, read_spare: ReadSpare) -> _InFlight:
-        """The batch as the decoder is to get it.
+        """The batch with the decoder's input.
 
         Raises:
             BatchDecodeError, DecodeError: as `decode`.
@@ -127,8 +123,23 @@ class Guard:
             self._repair(flight, read_spare)
         return flight
 
+    def _next(
+        self, feed: "_Feed", decoding: Iterator[tuple[Batch, Decoded]], read_spare: ReadSpare
+    ) -> list[Guarded] | None:
+        """The next batch in a list; an empty list if it must be decoded again, None at the end."""
+        found = next(decoding, None)
+        if found is None:
+            return None
+        flight, decoded = feed.in_flight[0], found[1]
+        mended = self._mend(flight, decoded, read_spare) if decoded.broken else decoded
+        if mended is None:
+            return []
+        feed.in_flight.popleft()
+        batch = flight.given if self._on_corrupt == "skip" else flight.asked
+        return [Guarded(batch, mended, flight.asked, flight.faults)]
+
     def _mend(self, flight: _InFlight, decoded: Decoded, read_spare: ReadSpare) -> Decoded | None:
-        """Completes a decoded batch of which some samples are broken; None if it must be decoded again."""
+        """Repairs a decoded batch with broken samples; None if it must be decoded again."""
         if self._on_corrupt == "raise":
             raise BatchDecodeError(flight.asked, decoded.broken)
         is_spare = flight.rows is None
@@ -139,7 +150,7 @@ class Guard:
         self._repair(flight, read_spare)
         if is_spare or flight.rows is None:
             return None
-        # Copied, since a batch that is decoded again takes those after it with it.
+        # Copied: to decode it again would mean to decode the batches after it again, too.
         rows = sorted(decoded.broken)
         sources = flight.rows[rows].tolist()
         for arrays in (decoded.images, *decoded.masks):
@@ -149,10 +160,10 @@ class Guard:
             return decoded
         at = np.arange(len(flight.asked))
         at[rows] = sources
-        return decoded._replace(changed=tuple(None if one is None else one.take(at) for one in decoded.changed))
+        return decoded._replace(changed=take(decoded.changed, at))
 
     def _repair(self, flight: _InFlight, read_spare: ReadSpare) -> None:
-        """Gives the decoder what takes the place of the samples that do not decode."""
+        """Replaces the samples that do not decode in the decoder's input."""
         if self._on_corrupt == "mark":
             flight.given = with_placeholders(flight.asked, flight.faults, self._pixels)
             return
@@ -174,9 +185,9 @@ class Guard:
 
 
 class _Feed:
-    """Gives a decoder its batches, and keeps those that it has not returned yet, for another attempt.
+    """Feeds a decoder, and keeps the batches that it has not returned yet for another attempt.
 
-    refused: the error of the batch before which the feed ended; those before it are decoded first.
+    refused: the error of the batch at which the feed ended; the batches before it are decoded first.
     """
 
     def __init__(self, guard: Guard, batches: Iterator[Batch], read_spare: ReadSpare) -> None:
@@ -186,7 +197,7 @@ class _Feed:
         self._error: BaseException | None = None
 
     def batches(self) -> Iterator[Batch]:
-        """All batches that are in flight, then the next ones. The decoder must have ended the attempt before."""
+        """All batches in flight, then the next ones. The decoder must have ended its previous attempt."""
         waiting, self.in_flight = self.in_flight, deque()
         while waiting:
             flight = waiting.popleft()
@@ -197,7 +208,7 @@ class _Feed:
             yield begun.given
 
     def _next(self) -> _InFlight | None:
-        if self._error is not None:  # the attempt before met it, behind the batch that made it end
+        if self._error is not None:  # the previous attempt met it after the batch that ended that attempt
             raise self._error
         if self.refused is not None:
             return None
@@ -214,15 +225,15 @@ class _Feed:
 
 @lru_cache(maxsize=8)
 def _each_row(count: int) -> I64:
-    """Of all batches of this size. To make it for each cost the thread that starts batches 9 µs: NumPy gives up
-    Python's lock for it, which other threads then have."""
+    """Shared by all batches of this size. Making it anew costs the starting thread 9 µs, since NumPy releases the GIL,
+    which other threads then take."""
     rows = np.arange(count)
     rows.flags.writeable = False
     return rows
 
 
 def _note(flight: _InFlight, found: Any) -> bool:
-    """Adds faults, given by rows of what the decoder got; False if none of them is new."""
+    """Records faults, given by rows of the decoder's input; False if none of them is new."""
     if flight.rows is None:
         return True  # of the spare sample; the next one follows
     rows = {int(flight.rows[row]): fault for row, fault in found.items()}
@@ -232,8 +243,31 @@ def _note(flight: _InFlight, found: Any) -> bool:
 
 
 def _neighbours(count: int, broken: Any) -> I64 | None:
-    """int64 (count,): each row, or in place of a broken one the next that is not, after the last one the first."""
+    """int64 (count,): each row, or for a broken one the next good row, wrapping around."""
     good = np.setdiff1d(np.arange(count), np.fromiter(broken, np.int64, len(broken)))
     if not len(good):
         return None
     return good[np.searchsorted(good, np.arange(count)) % len(good)]
+
+
+def with_placeholders(batch: Batch, rows: Collection[int], pixels: Pixels = RGB) -> Batch:
+    """The batch with black images and masks at these rows, of the sizes in the index, so that crops stay valid."""
+    encoded = batch.encoded
+    images, spans, masks = list(encoded.images), encoded.spans.copy(), [list(field) for field in batch.masks]
+    for row in rows:
+        size = (int(encoded.heights[row]), int(encoded.widths[row]))
+        gray = black_png(size)
+        images[row] = data = gray if pixels in (RGB, GRAY) else black_png(size, pixels)
+        spans[row] = (data.ctypes.data, data.nbytes)
+        for of_field in masks:
+            of_field[row] = gray
+    return replace(
+        batch, encoded=replace(encoded, images=images, spans=spans), masks=tuple(masks), placeholders=frozenset(rows)
+    )
+
+
+def black_png(size: HeightWidth, pixels: Pixels = GRAY) -> U8:
+    """uint8 (bytes,): a black PNG of these pixels, which PNG must be able to hold."""
+    file = io.BytesIO()
+    Image.new(pixels.mode, size[::-1]).save(file, "PNG")
+    return np.frombuffer(file.getvalue(), np.uint8)

@@ -1,6 +1,6 @@
-"""What a decoder is: the interface of `gpuload.decode.dali` and `gpuload.decode.native`."""
+"""Inputs and outputs of decoders."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -9,16 +9,15 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.augment.crops import Crops
+from gpuload.errors import DeviceError
 from gpuload.fields.pixels import RGB, Pixels
-from gpuload.read.batch import Batch, take_rows
-from gpuload.types import I64
+from gpuload.read.batch import Batch
 
 
 class Fault(NamedTuple):
     """Why a sample does not decode.
 
-    reason: in words, such as "it is truncated". mask: of which of its masks, counted as `Batch.masks` is; None of its
-    image.
+    reason: in words, such as "it is truncated". mask: index of the faulty mask in `Batch.masks`; None for the image.
     """
 
     reason: str
@@ -29,18 +28,13 @@ NO_FAULTS: Mapping[int, Fault] = MappingProxyType({})
 
 
 class Changed(NamedTuple):
-    """What a function of the user's made of the N samples of a view.
+    """What a user function made of the N samples of a view.
 
-    columns: of the index, in place of those that were read. crops: of the images that these are about.
+    columns: replace those that were read from the index. crops: of the images that they describe.
     """
 
     columns: Mapping[str, Any]
     crops: Crops
-
-    def take(self, rows: I64) -> "Changed":
-        """The samples at these rows."""
-        columns = {name: take_rows(values, rows) for name, values in self.columns.items()}
-        return Changed(columns, self.crops.select(rows))
 
 
 class Decoded(NamedTuple):
@@ -48,14 +42,14 @@ class Decoded(NamedTuple):
 
     images: for each view, (N, C, height, width), or with channels_last (N, height, width, C).
     masks: for each view, for each mask field, uint8 (N, height, width).
-    seconds: from the start of its decoding until it was ready, or with DALI until it was taken. Batches are decoded
+    seconds: from the start of decoding until the batch was ready, or with DALI until it was taken. Batches are decoded
         concurrently.
-    work_s: work of the decoding threads, all together. read_wait_s: how long whoever asked for the batch waited until
-        it had been read. queue_depth: batches that were ready when it was asked for. NaN where it is not known.
-    broken: the samples that do not decode, by their rows. Their pixels may be anything; arrays are then NumPy arrays or
-        torch's tensors, whose rows can be replaced.
-    changed: for each view what a function of the user's made of its samples, None where there is none; or no views.
-    function_s: work of these functions, in all threads and processes together.
+    work_s: total work of the decoding threads. read_wait_s: how long the consumer waited for the batch to be read.
+        queue_depth: batches that were ready when it was requested. NaN if unknown.
+    broken: the samples that do not decode, by row. Their pixels are undefined; arrays are then NumPy arrays or torch
+        tensors, whose rows can be replaced.
+    changed: for each view, what a user function made of its samples, or None; empty without functions.
+    function_s: total work of these functions in all threads and processes.
     """
 
     images: tuple[Any, ...]
@@ -68,44 +62,43 @@ class Decoded(NamedTuple):
     changed: tuple[Changed | None, ...] = ()
     function_s: float = 0.0
 
+    def map(self, make: Callable[[Any], Any]) -> "Decoded":
+        """The same with `make` applied to each array."""
+        masks = tuple(tuple(make(mask) for mask in view) for view in self.masks)
+        return self._replace(images=tuple(make(images) for images in self.images), masks=masks)
+
 
 # NumPy and DALI have no bfloat16: the decoder delivers float32, which is cast when the batch is handed over.
 NUMPY_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "float32", "uint8": "uint8"}
 
 
 class Decoder(Protocol):
-    """Decodes batches in order, some of them ahead of the one asked for."""
+    """Decodes batches in order: a `Runner`, or `NoDecoder`."""
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """Each batch with its pixels.
-
-        Only one call is active at a time; a new one ends the one before. Samples that do not decode are told in
-        `Decoded.broken` by a decoder that can go on.
-
-        Raises:
-            BatchDecodeError: by a decoder that cannot: samples of the next batch do not decode. A new call may follow.
-        """
+        """As `Runner.decode`."""
 
     def close(self) -> None:
-        """Stops the threads and frees the memory; batches handed out stay valid."""
+        """As `Runner.close`."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What is known of all stored images beforehand.
+    """What the manifests say about all stored images.
 
-    width, height: of the largest, so that memory can be allocated at the start; 0 is unknown.
+    width, height: of the largest, so that memory can be allocated at the start; 0 if unknown.
     plain: each is upright as it is stored, and if it is a JPEG, gray or RGB.
-    raw: they are pixels (height, width, channels) already.
+    raw: all are stored as pixels (height, width, channels). mixes_raw: only some are.
     pixels: of the batch. source: what the images decode to.
-    others: some may be of other encodings than JPEG and PNG.
-    mask_fills: for each mask field, the class of what lies outside the image.
+    others: some may have encodings other than JPEG and PNG.
+    mask_fills: for each mask field, the class outside the image.
     """
 
     width: int = 0
     height: int = 0
     plain: bool = False
     raw: bool = False
+    mixes_raw: bool = False
     mask_fills: tuple[int, ...] = ()
     pixels: Pixels = RGB
     source: Pixels = RGB
@@ -113,15 +106,23 @@ class Stored:
 
 
 class BatchDecodeError(Exception):
-    """Samples of a batch do not decode. faults: by their rows in the batch."""
+    """Samples of a batch do not decode. faults: by row of the batch."""
 
     def __init__(self, batch: Batch, faults: Mapping[int, Fault]) -> None:
         super().__init__(f"{len(faults)} of {len(batch)} samples do not decode")
         self.batch, self.faults = batch, dict(sorted(faults.items()))
 
 
+def capture_fault(device: str) -> DeviceError:
+    """The error for a user who captures a CUDA graph while a decoder launches its work."""
+    return DeviceError(
+        f"{device}: a CUDA graph was captured in mode 'global' while batches were decoded, which forbids that to all "
+        "threads. Capture before the first batch, or use torch.cuda.graph(..., capture_error_mode='thread_local')"
+    )
+
+
 class NoDecoder:
-    """Decodes nothing, where neither images nor masks are asked for."""
+    """Decodes nothing, for loaders that request neither images nor masks."""
 
     def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
         """As `Decoder`."""
@@ -133,7 +134,7 @@ class NoDecoder:
 
 
 def no_pixels(batch: Batch, forms: Sequence[Form], masks: int) -> Decoded:
-    """What decoding a batch without samples gives. masks: number of mask fields."""
+    """The decoded form of a batch without samples. masks: number of mask fields."""
     images = []
     for form, view in zip(forms, batch.views, strict=True):
         shape = (form.channels, *view.size) if form.layout == "NCHW" else (*view.size, form.channels)

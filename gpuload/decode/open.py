@@ -2,191 +2,332 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
-from gpuload.collector import paused_collector
-from gpuload.decode.function.open import Functions, inner_forms, open_functions
 from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
-from gpuload.decode.interface import Decoder, NoDecoder, Stored
+from gpuload.decode.interface import NoDecoder, Stored
+from gpuload.decode.runner import OnPart, Runner, Stage
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, MissingPackageError
-from gpuload.fields.pixels import GRAY, RGB
-from gpuload.installed import Fault, fault_of, has_driver, require
-from gpuload.ranks import Ranks, find_device
+from gpuload.fields.motion import MovingField
+from gpuload.fields.pixels import GRAY, RGB, Pixels
+from gpuload.functions.callers import Caller, InThreads
+from gpuload.functions.interface import Entries
+from gpuload.machine.installed import Fault, fault_of, has_driver, paused_collector, require
+from gpuload.machine.ranks import Ranks, find_device
+from gpuload.read.batch import Batch
 
-DecoderName = Literal["auto", "dali", "native", "both"]
+if TYPE_CHECKING:  # needs torch
+    from gpuload.decode.device import Device
+
 Backend = Literal["dali", "native", "both"]
 
 _LOG = logging.getLogger(__name__)
 
+_SPARE = 3  # batches beside those ahead whose memory is kept
 
-def choose_backend(decoder: str, device: str, ranks: Ranks, decodes: bool = True) -> tuple[Backend, int | None]:
+
+def choose_backend(
+    decoder: str,
+    device: str,
+    ranks: Ranks,
+    decodes: bool = True,
+    prefer: Callable[[int], Backend] = lambda device_id: "dali",
+) -> tuple[Backend, int | None]:
     """The decoder and the number of the GPU that batches are on, or None for the CPU.
 
-    "auto" is DALI on a GPU. On a CPU it is "native" where that can be used: its images/s over DALI's, for random crops
-    on 2 cores (2026-11), are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128.
-    Where it cannot, DALI decodes, and that is logged.
+    "auto" on a CPU is "native" where that can be used: its images/s over DALI's, for random crops on 2 cores (2026-11),
+    are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. Where it cannot, DALI
+    decodes, and that is logged. On a GPU "auto" is what `prefer` says of it, or whichever can be used.
 
     decodes: whether anything is to be decoded; if not, no packages are needed.
 
     Raises:
         DeviceError: there is no such GPU.
-        MissingPackageError: the packages of the decoder cannot be used; with "auto" on a CPU, those of neither.
+        MissingPackageError: the packages of the decoder cannot be used; with "auto", those of neither.
     """
-    if decoder in ("native", "both") and decodes and (fault := native_fault()) is not None:
-        raise MissingPackageError(f"decoder={decoder!r}: {fault.reason}. {fault.remedy}. Or use decoder='dali'")
-    if decoder == "native":
-        return "native", find_device(device, ranks, 0 if device == "cpu" else _count_torchs_gpus(device))
-    device_id = find_device(device, ranks, 0 if device == "cpu" else _count_gpus(device))
+    native = native_fault() if decodes and decoder != "dali" else None
+    if decoder in ("native", "both") and native is not None:
+        raise MissingPackageError(f"decoder={decoder!r}: {native.reason}. {native.remedy}. Or use decoder='dali'")
+    device_id = find_device(device, ranks, _count(decoder, device, by_torch=decodes and native is None))
     if not decodes:
-        return ("native" if decoder == "auto" and device_id is None else "dali"), device_id
-    if decoder == "auto" and device_id is None:
-        if (fault := native_fault()) is None:
-            return "native", None
-        if (other := _dali_fault()) is not None:
-            raise MissingPackageError(
-                f"decoder='auto': no decoder can be used. 'native': {fault.reason}; 'dali': {other.reason}. "
-                f"{fault.remedy}"
-            )
-        _log(fault, "DALI decodes, which on a CPU is slower than the native decoder")
-    elif (fault := _dali_fault()) is not None:
-        raise _without_dali(f"decoder={decoder!r}", fault)
-    return ("both" if decoder == "both" else "dali"), device_id
+        return ("native" if decoder == "native" or (decoder == "auto" and device_id is None) else "dali"), device_id
+    if decoder == "native" or (decoder == "auto" and native is None and device_id is None):
+        return "native", device_id
+    dali = _dali_fault()
+    if dali is None:
+        if decoder != "auto":
+            return ("both" if decoder == "both" else "dali"), device_id
+        if native is None and device_id is not None:
+            return prefer(device_id), device_id
+        assert native is not None
+        slower = "" if device_id is not None else ", which on a CPU is slower than the native decoder"
+        _log(native, f"DALI decodes{slower}")
+        return "dali", device_id
+    if decoder != "auto":
+        raise _without_dali(f"decoder={decoder!r}", dali)
+    if native is not None:
+        raise MissingPackageError(
+            f"decoder='auto': no decoder can be used. 'native': {native.reason}; 'dali': {dali.reason}. {native.remedy}"
+        )
+    _log(dali, "the CPU decodes for the GPU")
+    return "native", device_id
+
+
+def _count(decoder: str, device: str, by_torch: bool) -> int:
+    """GPUs for a decoder: those of torch for the native one, whose batches torch uploads, else those of DALI."""
+    if device == "cpu":
+        return 0
+    if decoder == "native":
+        return _count_torchs_gpus(device)
+    return (_count_torchs_gpus(device) if decoder == "auto" and by_torch else 0) or _count_gpus(device)
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What is known of a loader's functions, and of the samples that they get.
+
+    all: those of all epochs and views. processes: in which they are called; 0: in threads. masks, moving: names of the
+    mask fields, and the fields that move. entries: the same, by name. name_of_sample: for messages.
+    """
+
+    all: Sequence[Any]
+    processes: int
+    masks: Sequence[str]
+    moving: Sequence[MovingField]
+    entries: Entries
+    name_of_sample: Callable[[Batch, int], str]
+
+
+def find_functions(
+    schedule: Schedule,
+    masks: Sequence[str],
+    moving: Sequence[MovingField],
+    datasets: Sequence[Dataset],
+) -> Functions | None:
+    """Those of all views and epochs; None where there are none."""
+    if not schedule.functions:
+        return None
+    boxes = tuple(field.name for field in moving if not field.points)
+    keypoints = tuple((field.name, field.points) for field in moving if field.points)
+    entries = Entries(boxes, tuple(masks), keypoints)
+    return Functions(schedule.functions, schedule.processes, masks, moving, entries, partial(_name_of_sample, datasets))
+
+
+def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
+    dataset, sample = datasets[int(batch.sources[row])], int(batch.encoded.samples[row])
+    shard = int(dataset.shards_of(sample))
+    return f"{dataset.shard_paths[shard]}: sample {batch.encoded.columns['key'][row].as_py()!r}"
+
+
+class Resources(NamedTuple):
+    """What a decoder may use.
+
+    batch_size: samples in a batch, at most. num_threads: that decode. prefetch: batches ahead of the one handed out.
+    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: what "both" gives to
+    the CPU decoder.
+    """
+
+    batch_size: int
+    num_threads: int
+    prefetch: int
+    hw_decoder_load: float | None = None
+    cpu_share: float = 0.0
+
+
+def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]) -> Stored:
+    """What the manifests tell. pixels: of the batch. mask_fills: of each mask field, the class outside of the image."""
+    manifests, raw = [dataset.manifest for dataset in datasets], [_is_raw(dataset) for dataset in datasets]
+    return Stored(
+        max(manifest.width for manifest in manifests),
+        max(manifest.height for manifest in manifests),
+        plain=all(manifest.upright for manifest in manifests),
+        raw=all(raw),
+        mixes_raw=any(raw) and not all(raw),
+        mask_fills=mask_fills,
+        pixels=pixels,
+        source=RGB if pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
+        others=any(manifest.has_others for manifest in manifests),
+    )
 
 
 def open_decoder(
     name: Backend,
     device_id: int | None,
-    datasets: Sequence[Dataset],
-    schedule: Schedule,
-    mask_fills: tuple[int, ...] | None,
-    graph: Callable[[Any, Any], Any] | None,
-    hw_decoder_load: float | None,
-    on_corrupt: OnCorrupt = "raise",
-    cpu_share: float = 0.0,
+    forms: Sequence[Form],
+    stored: Stored | None,
+    resources: Resources,
     functions: Functions | None = None,
-    **options: Any,
+    on_corrupt: OnCorrupt = "raise",
 ) -> Guard:
-    """The decoder, guarded; options are batch_size, num_threads and prefetch.
+    """The decoder, guarded.
 
-    mask_fills: for each mask field the class of what lies outside the image; None where neither images nor masks are
-        asked for, so that nothing is decoded. cpu_share: what "both" gives to the CPU decoder. functions: of the
-        user's; None: there are none.
+    stored: None where neither images nor masks are asked for, so that nothing is decoded. functions: of the user's;
+    None: there are none.
 
     Raises:
-        ArgumentError: both encoded and raw images for DALI; DALI operators for another decoder.
+        ArgumentError: both encoded and raw images for DALI.
     """
-    if graph is not None and name != "dali":
-        raise ArgumentError("graph: DALI operators need decoder='dali'")
-    modes = {form.padding_mode for form in schedule.forms} - {"constant"}
-    if graph is not None and modes:
-        raise ArgumentError(
-            f"graph: DALI operators come before the padding of RandomCrop(padding_mode={modes.pop()!r}). Use "
-            "padding_mode='constant', or transforms"
-        )
-    if mask_fills is None:
+    if stored is None:
         return Guard(NoDecoder())
-    manifests = [dataset.manifest for dataset in datasets]
-    stored = Stored(
-        max(manifest.width for manifest in manifests),
-        max(manifest.height for manifest in manifests),
-        plain=all(manifest.upright for manifest in manifests),
-        raw=all(_is_raw(dataset) for dataset in datasets),
-        mask_fills=mask_fills,
-        pixels=schedule.pixels,
-        source=RGB if schedule.pixels == RGB else manifests[0].pixels,  # gray decodes to RGB as well
-        others=any(manifest.has_others for manifest in manifests),
-    )
-    if functions is None:
-        decoder, find_faults = _open(
-            name, schedule.forms, datasets, stored, device_id, graph, hw_decoder_load, cpu_share, **options
+    opening = _Opening(name, device_id, stored, resources, open_device(device_id))
+    with paused_collector():
+        stages = opening.stages(forms) if functions is None else opening.stages_around(functions, forms)
+    runner = Runner(stages, resources.prefetch, opening.device)
+    return Guard(runner, on_corrupt, opening.find_faults, stored.source)
+
+
+class _Opening:
+    """Makes the stages of a decoder.
+
+    device: what torch computes on; None for the CPU, or where torch cannot use the GPU. find_faults: finds the samples
+    that the decoder must not be given; None where it takes anything.
+    """
+
+    def __init__(
+        self, name: Backend, device_id: int | None, stored: Stored, resources: Resources, device: "Device | None"
+    ) -> None:
+        self._name, self._device_id, self._stored, self._resources = name, device_id, stored, resources
+        self.device = device
+        self.find_faults: FindFaults | None = None
+
+    def stages(self, forms: Sequence[Form]) -> list[Stage]:
+        """Those of batches of these forms."""
+        stored = self._stored
+        if self._name == "native":
+            _check_gray("decoder='native'", stored)
+            return self._native(forms)
+        if stored.mixes_raw:
+            raise ArgumentError(
+                f"decoder={self._name!r}: one of the data sets holds encoded images and another raw ones. Pack both in "
+                "the same way, or use decoder='native'"
+            )
+        if self._name == "dali":
+            return self._dali(forms)
+        from gpuload.decode.both import DALI, NATIVE, Divide, Join, find_dalis_faults
+
+        feed, *dali = [OnPart(DALI, stage) for stage in self._dali(forms)]
+        begin, *native = [OnPart(NATIVE, stage) for stage in self._native(forms)]
+        assert self.find_faults is not None
+        self.find_faults = partial(find_dalis_faults, self.find_faults, self._resources.cpu_share)
+        return [Divide(stored, self._resources.cpu_share), feed, begin, *dali, *native, Join()]
+
+    def stages_around(self, functions: Functions, forms: Sequence[Form]) -> list[Stage]:
+        """The same with functions of the user's: they are on the CPU, and what they have made is copied to a GPU."""
+        stored, device = self._stored, self.device
+        befores = [form for form in forms if form.function == "before_crop"]
+        if befores:
+            if (fault := native_fault()) is not None:
+                raise MissingPackageError(f"Function(before_crop=True): {fault.reason}. {fault.remedy}")
+            _check_gray("Function(before_crop=True)", stored)
+        from gpuload.decode.buffers import Buffers
+        from gpuload.decode.finish import Finish, Postprocess
+        from gpuload.decode.function.decoder import CallFunctions, Inner
+        from gpuload.decode.function.views import Setting
+
+        whole: Any = None
+        if befores:
+            from gpuload.decode.function.whole import WholeImages
+
+            whole = WholeImages([form.levels(stored.pixels) for form in befores], stored)
+        settings = {
+            number: Setting(
+                number,
+                form,
+                functions.masks,
+                stored.mask_fills,
+                functions.moving,
+                None if device is not None else Postprocess(form, "cpu", stored.pixels),
+                stored.pixels,
+            )
+            for number, form in enumerate(forms)
+            if form.function
+        }
+        allocate = np.empty if device is None else device.allocate
+        kept = self._resources.prefetch + _SPARE
+        make_buffers = partial(Buffers, self._resources.batch_size, kept=kept, allocate=allocate)
+        numbers = [number for number, form in enumerate(forms) if form.function != "before_crop"]
+        stages: list[Stage] = [Inner(numbers, settings)]
+        if numbers:
+            inner = _Opening(self._name, None, stored, self._resources, None)
+            stages += [OnPart(0, stage) for stage in inner.stages([self._inner(forms[number]) for number in numbers])]
+            self.find_faults = inner.find_faults
+        caller: Caller
+        if functions.processes:
+            from gpuload.functions.processes import InProcesses
+
+            caller = InProcesses(functions.all, functions.entries, functions.processes)
+        else:
+            caller = InThreads(functions.all, functions.entries, self._resources.num_threads)
+        stages.append(
+            CallFunctions(numbers, settings, whole, functions.all, functions.name_of_sample, caller, make_buffers)
         )
-        return Guard(decoder, on_corrupt, find_faults, stored.source)
-    if graph is not None:
-        raise ArgumentError("graph: cannot be used where an Augment has a function. Use one of them")
-    forms, inner, find_faults = inner_forms(schedule.forms, stored, device_id), None, None
-    if len(forms) < len(schedule.forms):
-        if (fault := native_fault()) is not None:
-            raise MissingPackageError(f"Augment(function_at='before_crop'): {fault.reason}. {fault.remedy}")
-        _check_gray("Augment(function_at='before_crop')", stored, datasets)
-    if forms:  # on the CPU, where the functions are; what they have made is copied to a GPU
-        ahead = {**options, "prefetch": 1}
-        inner, find_faults = _open(name, forms, datasets, stored, None, None, None, cpu_share, **ahead)
-    decoder = open_functions(inner, functions, schedule.forms, stored, device_id, **options)
-    return Guard(decoder, on_corrupt, find_faults, stored.source)
+        return stages if device is None else [*stages, Finish(forms, stored, device, levels=True)]
 
+    def _inner(self, form: Form) -> Form:
+        """What the decoder makes of a view: where a function comes after it, levels, and for a GPU all levels."""
+        if form.function:
+            return form.levels(self._stored.pixels)._replace(layout="channels_last", flips_vertically=False)
+        return form if self.device is None else form.levels(self._stored.pixels)
 
-def _open(
-    name: Backend,
-    forms: tuple[Form, ...],
-    datasets: Sequence[Dataset],
-    stored: Stored,
-    device_id: int | None,
-    graph: Callable[[Any, Any], Any] | None,
-    hw_decoder_load: float | None,
-    cpu_share: float,
-    **options: Any,
-) -> tuple[Decoder, FindFaults | None]:
-    """The decoder, and what finds the samples that it must not be given; None where it takes anything."""
-    if name == "native":
-        _check_gray("decoder='native'", stored, datasets)
-        return _open_native(forms, stored, device_id, **options), None
-    if any(map(_is_raw, datasets)) and not stored.raw:
-        raise ArgumentError(
-            f"decoder={name!r}: one of the data sets holds encoded images and another raw ones. Pack both in the same "
-            "way, or use decoder='native'"
+    def _native(self, forms: Sequence[Form]) -> list[Stage]:
+        from gpuload.decode.finish import Finish
+        from gpuload.decode.native.decoder import NativeDecoder
+
+        stored, (batch_size, threads, prefetch, *_) = self._stored, self._resources
+        options: dict[str, Any] = {"batch_size": batch_size, "threads": threads, "kept": prefetch + _SPARE}
+        if self.device is None:
+            return [NativeDecoder(forms, stored, **options)]
+        levels = [form.levels(stored.pixels) for form in forms]
+        native = NativeDecoder(levels, stored, **options, allocate=self.device.allocate)
+        return [native, Finish(forms, stored, self.device, levels=True)]
+
+    def _dali(self, forms: Sequence[Form]) -> list[Stage]:
+        is_plain = all(form.is_plain for form in forms)
+        if not is_plain:
+            require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
+        from gpuload.decode.dali.decoder import DaliDecoder
+
+        batch_size, num_threads, prefetch, hw_decoder_load, _ = self._resources
+        dali = DaliDecoder(
+            forms,
+            self._stored,
+            self.device,
+            hw_decoder_load=hw_decoder_load,
+            batch_size=batch_size,
+            device_id=self._device_id,
+            num_threads=num_threads,
+            prefetch_queue_depth=prefetch,
         )
-    dali, find_faults = _open_dali(forms, stored, device_id, graph=graph, hw_decoder_load=hw_decoder_load, **options)
-    if name == "dali":
-        return dali, find_faults
-    from gpuload.decode.both import BothDecoder
-    from gpuload.decode.share import find_dalis_faults
+        self.find_faults = dali.find_faults
+        if is_plain:
+            return [dali.feed, dali]
+        from gpuload.decode.finish import Finish
 
-    native = _open_native(forms, stored, device_id, **options)
-    both = BothDecoder(dali, native, stored, cpu_share)
-    return both, partial(find_dalis_faults, find_faults, cpu_share)
+        return [dali.feed, dali, Finish(forms, self._stored, self.device, levels=False)]
 
 
-def _check_gray(subject: str, stored: Stored, datasets: Sequence[Dataset]) -> None:
-    if stored.source == GRAY and any(map(_is_raw, datasets)) and not stored.raw:
+def open_device(device_id: int | None) -> "Device | None":
+    """The GPU as torch computes on it; None for the CPU, and where torch cannot use it."""
+    if device_id is None or fault_of("torch") is not None or not import_module("torch").cuda.is_available():
+        return None
+    from gpuload.decode.device import Device
+
+    return Device(device_id)
+
+
+def _check_gray(subject: str, stored: Stored) -> None:
+    if stored.source == GRAY and stored.mixes_raw:
         raise ArgumentError(
             f"{subject}: one of the data sets holds encoded gray images and another raw ones. Pack both in the same way"
         )
-
-
-def _open_native(forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any) -> Decoder:
-    with paused_collector():
-        if device_id is not None:
-            from gpuload.decode.upload import open_uploading
-
-            return open_uploading(forms, stored, device_id, **options)
-        from gpuload.decode.native.decoder import NativeDecoder
-
-        return NativeDecoder(forms, stored, **options)
-
-
-def _open_dali(
-    forms: tuple[Form, ...], stored: Stored, device_id: int | None, **options: Any
-) -> tuple[Decoder, FindFaults]:
-    """The decoder, and what finds the samples that it must not be given."""
-    is_plain = all(form.is_plain for form in forms)
-    if not is_plain:
-        require("decoder='dali': transforms, normalize='image', erasing and padding_mode need torch", "torch")
-    from gpuload.decode.dali.decoder import DaliDecoder
-
-    dali = DaliDecoder(forms, stored, device_id=device_id, **options)
-    if is_plain:
-        return dali, dali.find_faults
-    from gpuload.decode.dali.padding import PaddingDecoder
-    from gpuload.decode.postprocess import PostprocessingDecoder
-
-    pads = any(form.padding_mode != "constant" for form in forms)
-    decoder = PaddingDecoder(dali, forms) if pads else dali
-    return PostprocessingDecoder(decoder, forms, stored, device_id), dali.find_faults
 
 
 def _is_raw(dataset: Dataset) -> bool:

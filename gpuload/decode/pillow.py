@@ -1,16 +1,85 @@
-"""Images decoded by Pillow, for either decoder: what they do not decode themselves, upright, in the mode of the set."""
+"""Images and masks decoded by Pillow, for both decoders: images that they do not decode themselves, upright and in the
+mode of the set, and masks, which hold the class of each pixel as gray PNG."""
 
 import io
+import re
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from gpuload.decode.masks import reason_of, refuse_damaged_png
+from gpuload.augment import View
+from gpuload.augment.crops import PaddingMode
+from gpuload.augment.padding import source_of
 from gpuload.fields.pixels import GRAY, RGB, Pixels
-from gpuload.headers import encodings
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.headers import encodings, png
+from gpuload.headers.sized import MAX_PIXELS
 from gpuload.types import U8, Array, HeightWidth
+
+OTHER_SIZE = "it is not of its image's size"
+
+
+def reason_of(error: Exception) -> str:
+    """Why Pillow does not decode a file, in one line that is the same for the same file."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is in no image format that Pillow reads"
+    return re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split())) or type(error).__name__
+
+
+def refuse_damaged_png(data: U8) -> None:
+    """Raises OSError for a damaged PNG. If its end is damaged, Pillow silently shows the rest black."""
+    if data[: len(png.START)].tobytes() == png.START and (fault := png.find_fault(data.data)) is not None:
+        raise OSError(fault)
+
+
+class OtherSizeError(ValueError):
+    """A mask does not have its image's size; the message is `OTHER_SIZE`."""
+
+
+_ANY_SIZE_PIXELS = 1 << 20  # decoded whatever the image's size, so that damage is reported before a wrong size
+
+
+def decode_mask(data: U8, size: HeightWidth) -> U8:
+    """uint8 (height, width). size: of its image.
+
+    Raises:
+        OtherSizeError: it is of another size; a large one is not decoded then.
+        OSError: it is damaged, or Pillow does not decode it.
+    """
+    refuse_damaged_png(data)
+    with Image.open(io.BytesIO(data.tobytes())) as image:
+        if image.width * image.height > max(size[0] * size[1], _ANY_SIZE_PIXELS):
+            raise OtherSizeError(OTHER_SIZE)
+        mask = np.array(image.convert("L") if image.mode != "L" else image)
+    if mask.shape != size:
+        raise OtherSizeError(OTHER_SIZE)
+    return mask
+
+
+def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, mode: PaddingMode = "constant") -> U8:
+    """uint8 (height, width) of the output: cropped, resized to the nearest pixel and flipped as image `row` is.
+
+    An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
+    do. fill: the class outside of the image. mode: the padding there, as for `RandomCrop`.
+    """
+    crops = view.crops
+    source = []
+    for axis in range(2):
+        start, low = int(crops.start[row, axis]), float(crops.roi_start[row, axis])
+        region = float(crops.roi_end[row, axis]) - low
+        # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
+        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
+        source.append(source_of(start + np.clip(at, 0, crops.shape[row, axis] - 1), mask.shape[axis], mode))
+    y, x = source
+    result: U8 = mask[y[:, None], x]
+    result[y < 0] = fill
+    result[:, x < 0] = fill
+    if crops.mirror[row]:
+        result = result[:, ::-1]
+    if crops.mirror_y[row]:
+        result = result[::-1]
+    return result
+
 
 _ALPHA = Pixels(4)
 
@@ -20,7 +89,7 @@ class UndecodableError(Exception):
 
 
 def refuse_larger(found: HeightWidth, told: HeightWidth) -> None:
-    """Raises UndecodableError where there are many more pixels than the index says, before there is memory for them."""
+    """Raises UndecodableError for many more pixels than the index says, before memory for them is allocated."""
     if found[0] * found[1] > max(told[0] * told[1], MAX_PIXELS):
         raise UndecodableError(f"{found[1]} × {found[0]} pixels, and the index says {told[1]} × {told[0]}")
 

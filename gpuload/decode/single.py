@@ -1,6 +1,6 @@
-"""Single images decoded as `DaliIterator` decodes them, one at a time, for `verify`.
+"""Decodes single images as `DaliIterator` does, for `verify`.
 
-The functions have a name to be imported by, since they run in worker processes, which a decoder may end.
+The functions are importable by name, since they run in worker processes, which a decoder may crash.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ OTHER_SIZE = "is not of the size that the index says"
 
 
 def find_dali_fault(content: bytes, height: int, width: int) -> str | None:
-    """What is wrong with an image for DALI's CPU decoder; None where nothing is."""
-    from gpuload.decode.dali.trial import Trial
+    """Why DALI's CPU decoder does not decode an image; None if it does."""
+    from gpuload.decode.dali.screen import Trial
 
     view = memoryview(content)
-    if avif.is_avif(view) or tiff.is_tiff(view):  # in a loader Pillow decodes these, see `transcode`
+    if avif.is_avif(view) or tiff.is_tiff(view):  # a loader decodes these by Pillow, see `transcode`
         return _find_pillow_fault(content, height, width, "DALI")
     found = _kept(Trial).decoded_size(np.frombuffer(content, np.uint8))
     if found is None:
@@ -32,21 +32,21 @@ def find_dali_fault(content: bytes, height: int, width: int) -> str | None:
 
 
 def find_native_fault(content: bytes, height: int, width: int) -> str | None:
-    """What is wrong with an image for the native decoder; None where nothing is."""
+    """Why the native decoder does not decode an image; None if it does."""
     from gpuload.decode.native.images import DecodePlan, ImageDecoder
 
     if not content.startswith(jpeg.START):
         return _find_pillow_fault(content, height, width, "the native decoder")
     data = np.frombuffer(content, np.uint8)
     plan = DecodePlan(_batch_of(data, height, width), np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
-    _owners, broken = _kept(_open_native, ImageDecoder).decode(plan, slice(0, 1))
+    _owners, broken = _kept(_open_native, ImageDecoder).decode(plan, 0)
     if broken:
         return f"is not decoded by the native decoder: {broken[0].reason}"
     return None if plan.pictures[0, 1:3].tolist() == [height, width] else OTHER_SIZE
 
 
 def _find_pillow_fault(content: bytes, height: int, width: int, decoder: str) -> str | None:
-    """Of an image of any mode."""
+    """The same for Pillow, in any mode."""
     data = np.frombuffer(content, np.uint8)
     try:
         size = decode_upright(data, (height, width)).size
@@ -57,7 +57,7 @@ def _find_pillow_fault(content: bytes, height: int, width: int, decoder: str) ->
 
 @cache
 def _kept(make: Callable[..., Any], *args: Any) -> Any:
-    """A decoder, for all images of this process."""
+    """A decoder that all images of this process share."""
     return make(*args)
 
 

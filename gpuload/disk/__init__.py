@@ -4,7 +4,7 @@ A folder holds one split: `shard-*.tar` with a `.idx` each, `index.arrow`, `mani
 `_info.json`. `gpuload/DESIGN.md` says what each file is for.
 """
 
-from gpuload.disk.index import Index, IndexWriter
+from gpuload.disk.index import Index, write_index
 from gpuload.disk.manifest import Manifest, ShardInfo
 
-__all__ = ["Index", "IndexWriter", "Manifest", "ShardInfo"]
+__all__ = ["Index", "Manifest", "ShardInfo", "write_index"]

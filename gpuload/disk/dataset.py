@@ -1,33 +1,30 @@
-"""A packed folder opened for reading: what it holds and where its samples are."""
+"""A packed folder opened for reading: the door to its samples, and selections of them."""
 
-import hashlib
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_text, checked, optional, whole
+from gpuload.checks import COUNT, PATH, checked, choice, optional
 from gpuload.counted import counted
-from gpuload.disk.dataset_checks import EXPRESSION, NUMBERS, SAMPLES, SHARDS, NotSupported
-from gpuload.disk.opening import open_folder, open_url
-from gpuload.errors import ArgumentError, FormatError, StateError
-from gpuload.fields.field import Field
-from gpuload.store.cache import CACHE_SIZE, Wanted
-from gpuload.store.interface import FolderStore, Store
-from gpuload.store.open import open_cache, open_store
-from gpuload.store.url import LOCATION, URL, joined
+from gpuload.disk.dataset_checks import EXCLUDE, EXPRESSION, SAMPLES
+from gpuload.disk.quarantine import find_excluded
+from gpuload.disk.sample import html_of, read_sample
+from gpuload.disk.stored import StoredSet
+from gpuload.errors import ArgumentError, StateError
+from gpuload.headers.sized import MAX_PIXELS
+from gpuload.store.cache import CACHE_SIZE
+from gpuload.store.url import LOCATION, URL
 from gpuload.types import I64
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc  # takes 0.15 s of the first batch
 
-    from gpuload.store.parts import Parts  # asyncio
 
-
-class Dataset(NotSupported):
+class Dataset(StoredSet):
     """A packed folder such as `shards/train`, or one at a URL such as `s3://bucket/set/train`, opened for reading.
 
     A folder may also be the index of shards that lie at URLs, see `python -m gpuload index`.
@@ -41,37 +38,45 @@ class Dataset(NotSupported):
         processes on this machine, and how large it may become: bytes, or such as "200GB". By default $GPULOAD_CACHE,
         else gpuload in the user's cache folder; and nine tenths of what is free on its disk. cache_size=0: shards are
         downloaded into memory, by each process those that it needs soon.
+    verify: "sha256": loaders compare the checksum of each shard with the manifest's, once, before they hand out a
+        sample of it. That is done while reading ahead; the first batch waits for a window of shards.
+    max_pixels: of an image, by the index; loaders refuse a larger one before there is memory for it. The packer's
+        option `--max-pixels` has the same default, Pillow's.
+    exclude: samples to leave out, as `subset` would: the file that `python -m gpuload verify --quarantine FILE` wrote,
+        or a list of keys. All ranks must leave out the same.
 
     Raises:
-        ArgumentError: `folder` is not a path.
+        ArgumentError: a value that is not as described; there is no such key, or nothing is left.
         FormatError: the manifest is missing, damaged or has an unsupported version, or the index does not match it.
         ShardError: a shard is missing or has a different size from the one in the manifest.
         RemoteError: the URL cannot be read. MissingPackageError: the packages of the extra "remote" are not installed.
     """
 
-    @checked("Dataset", folder=LOCATION, cache=optional(PATH), cache_size=optional(CACHE_SIZE))
+    @checked(
+        "Dataset",
+        folder=LOCATION,
+        cache=optional(PATH),
+        cache_size=optional(CACHE_SIZE),
+        verify=optional(choice("sha256", "downloads")),
+        max_pixels=COUNT,
+        exclude=optional(EXCLUDE),
+    )
     def __init__(
-        self, folder: str | Path | URL, cache: str | Path | None = None, cache_size: int | str | None = None
+        self,
+        folder: str | Path | URL,
+        cache: str | Path | None = None,
+        cache_size: int | str | None = None,
+        verify: Literal["sha256", "downloads"] | None = None,
+        max_pixels: int = MAX_PIXELS,
+        exclude: str | Path | Sequence[str] | None = None,
     ) -> None:
-        self._selected: I64 | None = None
-        self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
         assert not isinstance(cache_size, str)  # the rule gives a number
-        if isinstance(self.folder, URL):
-            opened = open_url(self.folder, open_cache(cache, cache_size))
-        else:
-            opened = open_folder(self.folder, cache, cache_size)
-        self.folder, self._root, self.cache = opened.folder, opened.root, opened.cache
-        self.manifest, self._index, self.shard_times = opened.manifest, opened.index, opened.shard_times
-        self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
-        self.shard_paths: tuple[Path | URL, ...] = tuple(
-            joined(self.folder, shard.name) for shard in self.manifest.shards
-        )
-        self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
-        self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
-
-    def __len__(self) -> int:
-        """Number of samples; of a subset, the number of selected ones."""
-        return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
+        super().__init__(folder, cache, cache_size)
+        self.verify, self.max_pixels = verify, max_pixels
+        if exclude is not None and len(excluded := find_excluded(self, exclude)):
+            self._select(np.setdiff1d(np.arange(len(self)), excluded))
+            if not len(self):
+                raise ArgumentError(f"Dataset(exclude): leaves out all samples of {self.folder}. Is it the right list?")
 
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
@@ -80,8 +85,6 @@ class Dataset(NotSupported):
 
     def _repr_html_(self) -> str:
         """For notebooks: what the set holds, and some of its images where they are on a local disk."""
-        from gpuload.disk.html import html_of
-
         return html_of(self)
 
     def __getitem__(self, index: int | str) -> dict[str, Any]:
@@ -97,26 +100,13 @@ class Dataset(NotSupported):
             ArgumentError: there is no such key (the message names close ones) or number.
             DecodeError: the image or a mask does not decode. ShardError: the shard cannot be read.
         """
-        from gpuload.disk.sample import read_sample
-
         return read_sample(self, index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
-        cache = () if self.cache is None else (self.cache.asked, self.cache.given)
-        return _reopen, (folder, self.manifest.fingerprint, self._selected, *cache)
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Name of each class by its number; None if the packer was not given names."""
-        return self.manifest.classes
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
-        if self._selected is None:
-            return self.manifest.fingerprint
-        return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
+        cache = (None, None) if self.cache is None else (self.cache.asked, self.cache.given)
+        options = (*cache, self.verify, self.max_pixels)
+        return _reopen, (folder, self.manifest.fingerprint, self._selected, options)
 
     @checked("Dataset.subset", samples=SAMPLES)
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
@@ -150,8 +140,7 @@ class Dataset(NotSupported):
         part.__dict__.update(self.__dict__)
         for computed in ("labels", "fingerprint"):
             part.__dict__.pop(computed, None)
-        part._selected = self.stored_samples(chosen)
-        part.shard_sizes = np.diff(np.searchsorted(part._selected, self.first_samples))
+        part._select(self.stored_samples(chosen))
         return part
 
     @checked("Dataset.filter", expression=EXPRESSION)
@@ -166,10 +155,9 @@ class Dataset(NotSupported):
         Raises:
             ArgumentError: the expression cannot be evaluated on the columns, or no sample is left.
         """
-        self.fetch_rows()
         numbers = []
-        for shard, first in enumerate(self.first_samples[:-1].tolist()):
-            rows = pa.Table.from_batches([self.rows(shard)])
+        for first, batch in self.all_rows():
+            rows = pa.Table.from_batches([batch])
             rows = rows.append_column("sample number", pa.array(np.arange(first, first + rows.num_rows)))
             try:
                 numbers.append(rows.filter(expression).column("sample number").to_numpy())
@@ -183,141 +171,15 @@ class Dataset(NotSupported):
             return self.subset(np.isin(self._selected, kept))
         return self.subset(kept)
 
-    def stored_samples(self, numbers: I64) -> I64:
-        """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
-        return numbers if self._selected is None else self._selected[numbers]
 
-    @property
-    def index_path(self) -> Path:
-        return self._index.path
-
-    @property
-    def index_bytes(self) -> pa.Buffer:
-        """The index file, memory-mapped; of a large set at a URL, zeros where it was not fetched yet."""
-        return self._index.bytes
-
-    @property
-    def index_parts(self) -> "Parts | None":
-        """What fetches the rows of shards; None where all rows are here."""
-        return self._index.parts
-
-    @checked("Dataset.fetch_rows", shards=optional(SHARDS))
-    def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
-        """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
-
-        shards: their numbers; None: of all. What is here already is not fetched again.
-
-        Raises:
-            ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
-                the manifest.
-        """
-        numbers, count = np.asarray(() if shards is None else shards), len(self.shard_paths)
-        outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
-        if len(outside):
-            raise ArgumentError(f"Dataset.fetch_rows(shards): expected numbers in 0..{count - 1}, found {outside[0]}")
-        self._index.fetch(None if shards is None else numbers.tolist())
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and Arrow types of the index columns."""
-        return self._index.schema
-
-    @checked("Dataset.rows", shard=whole(0))
-    def rows(self, shard: int) -> pa.RecordBatch:
-        """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
-
-        shard: its number.
-
-        Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
-        shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
-
-        Raises:
-            ArgumentError: there is no such shard.
-            FormatError: the index and the manifest disagree on the number of samples in the shard.
-            RemoteError: they lie at a URL, and cannot be read.
-        """
-        if shard >= len(self.shard_paths):
-            raise ArgumentError(
-                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
-            )
-        rows = self._index.shard(shard)
-        expected = self.manifest.shards[shard].samples
-        if rows.num_rows != expected:
-            raise FormatError(
-                f"{self._index.path}: has {rows.num_rows} rows for {self.shard_paths[shard].name}, manifest.json says "
-                f"{expected}. They come from different runs: copy the folder again"
-            )
-        return rows
-
-    def first_row(self) -> pa.RecordBatch:
-        """The first sample's row of the index, as a batch of one row; costs O(1)."""
-        first = int(self.stored_samples(np.zeros(1, np.int64))[0])
-        shard = int(np.searchsorted(self.first_samples, first, side="right")) - 1
-        return self.rows(shard).slice(first - int(self.first_samples[shard]), 1)
-
-    @checked("Dataset.keys", samples=NUMBERS)
-    def keys(self, samples: npt.ArrayLike) -> list[str]:
-        """The keys of samples.
-
-        samples: their numbers in the stored order of the whole set (the field "index").
-
-        Raises:
-            ArgumentError: a number is out of range.
-        """
-        numbers = np.asarray(samples)
-        total = int(self.first_samples[-1])
-        outside = numbers[(numbers < 0) | (numbers >= total)] if numbers.dtype != bool else numbers
-        if len(outside):
-            raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
-        shards = np.searchsorted(self.first_samples, numbers, side="right") - 1
-        rows = numbers - self.first_samples[shards]
-        self.fetch_rows(np.unique(shards))
-        return [
-            self._index.shard(shard).column("key")[row].as_py()
-            for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)
-        ]
-
-    @cached_property
-    def labels(self) -> I64:
-        """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) on first use."""
-        self.require_field("label")
-        labels: I64 = self._index.table().column("label").to_numpy()
-        return labels if self._selected is None else labels[self._selected]
-
-    @checked("Dataset.require_field", name=Rule("the name of a field", as_text))
-    def require_field(self, name: str) -> Field:
-        """The packed field of this name.
-
-        Raises:
-            ArgumentError: there is none; the message lists the packed fields.
-        """
-        if name not in self.fields:
-            raise ArgumentError(
-                f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
-            )
-        return self.fields[name]
-
-    def open_store(self) -> Store:
-        """What gives a reader the shards."""
-        infos = self.manifest.shards
-        if self._root is None:
-            assert isinstance(self.folder, Path)
-            return FolderStore([self.folder / info.name for info in infos])
-        assert self.cache is not None
-        names = [info.name.removeprefix(f"{self._root}/") for info in infos]
-        return open_store(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos])
-
-
-def _reopen(
-    folder: str, fingerprint: str, selected: I64 | None, cache: Path | None = None, cache_size: int | None = None
-) -> Dataset:
+def _reopen(folder: str, fingerprint: str, selected: I64 | None, options: tuple[Any, ...]) -> Dataset:
     """A pickled data set, opened again.
 
     Raises:
         StateError: the folder now holds another set than the one that was pickled.
         FormatError, ShardError: as `Dataset`.
     """
-    dataset = Dataset(folder, cache, cache_size)
+    dataset = Dataset(folder, *options)
     if dataset.manifest.fingerprint != fingerprint:
         raise StateError(
             f"{folder}: holds another data set (fingerprint {dataset.manifest.fingerprint}) than the pickled one had "

@@ -1,11 +1,11 @@
-"""What the methods of `Dataset` accept, and what people try who know data sets that hold images."""
+"""Rules for the arguments of `Dataset`'s methods, and hints for users of other libraries' data sets."""
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import Rule, unknown_attribute
+from gpuload.checks import PATH, Rule, as_items, as_text, either, unknown_attribute
 from gpuload.errors import CallError
 
 
@@ -33,6 +33,11 @@ def _as_expression(value: Any) -> Any:
 SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
 NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
 SHARDS = Rule("shard numbers, whole numbers (n,)", _as_array)
+EXCLUDE = either(
+    "a file that verify --quarantine wrote, or a list of keys",
+    PATH,
+    Rule("", lambda value: tuple(map(as_text, as_items(value)))),
+)
 EXPRESSION = Rule("an Arrow expression, such as pyarrow.compute.field('label') < 10", _as_expression)
 
 _NO_IMAGES = (
@@ -55,7 +60,7 @@ _ATTRIBUTES = {
 
 
 class NotSupported:
-    """What a data set is asked for by mistake: an error that says what to write instead of Python's own."""
+    """Operations that data sets of other libraries have: each raises an error that says what to write instead."""
 
     def __iter__(self) -> NoReturn:  # else Python would loop by Dataset.__getitem__
         raise CallError(f"Dataset: a loop over a dataset {_NO_IMAGES}")

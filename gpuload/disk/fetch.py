@@ -1,24 +1,23 @@
-"""Copies a set from a URL into a local folder: complete, checked, and resumable after any interruption."""
+"""Copies a set from a URL into a local folder: complete, verified, and resumable after any interruption."""
 
 import asyncio
 import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk import timm_info
-from gpuload.disk.dali_index import dali_index_path
-from gpuload.disk.manifest import Manifest, ShardInfo
+from gpuload.disk.for_others import dali_index_path, write_timm_info
+from gpuload.disk.manifest import Manifest, ShardInfo, check_length
 from gpuload.errors import ArgumentError, FormatError, OutputError
 from gpuload.store.background import background
+from gpuload.store.files import Handle
 from gpuload.store.hub import pinned
-from gpuload.store.locks import fcntl
 from gpuload.store.objects import NoSuchObjectError, Objects
 from gpuload.store.remote_set import read_manifest
-from gpuload.store.transfer import download
+from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 
 _SCRATCH = ".fetching"
@@ -29,9 +28,9 @@ Watch = Callable[[int, int, int], None]
 
 
 def fetch(url: str | URL, folder: str | Path, watch: Watch = lambda done, of, size: None) -> Manifest:
-    """Copies the set at a URL into a folder. What lies there already, of an interrupted copy, is checked and kept.
+    """Copies the set at a URL into a folder. Verifies and keeps what an interrupted copy has left there.
 
-    watch: called with the number of shards that are there, of all, and their bytes.
+    watch: called with the number of shards copied, the number of all, and the bytes copied.
 
     Raises:
         ArgumentError: it is no URL, or the folder is one. FormatError: it is no packed set.
@@ -58,14 +57,13 @@ class _Copy:
             if found and not found & {_SCRATCH, manifest_file.FILE_NAME}:
                 raise OutputError(f"{self.folder}: is not empty, it holds {min(found)!r}. Give a new folder")
             self.scratch.mkdir(exist_ok=True)
-            lock = os.open(self.scratch, os.O_RDONLY | os.O_CLOEXEC)
+            lock = Handle(os.open(self.scratch, os.O_RDONLY | os.O_CLOEXEC))
+            if not lock.lock():
+                raise OutputError(f"{self.folder}: another process copies into it. Wait for its end")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return self._copy()
-            except BlockingIOError:
-                raise OutputError(f"{self.folder}: another process copies into it. Wait for its end") from None
             finally:
-                os.close(lock)
+                lock.close()
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written ({error.strerror}). Give another folder") from None
 
@@ -78,7 +76,7 @@ class _Copy:
             raise
 
     async def _run(self) -> Manifest:
-        data = await read_manifest(self.objects, manifest_file.FILE_NAME)
+        data = (await read_manifest(self.objects, check_length)).data
         manifest = parse_manifest(data, self.scratch, self.objects.url)
         self._check_folder(manifest)
         limit, here = asyncio.Semaphore(_AT_A_TIME), [0, 0]
@@ -97,10 +95,11 @@ class _Copy:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         path = self.folder / index_file.FILE_NAME
-        await fetch_file(self.objects, path.name, path, sha256=manifest.index_sha256)
-        for name in (timm_info.FILE_NAME, "rejected.jsonl", "duplicates.jsonl"):
+        await fetch_file(self.objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
+        for name in ("rejected.jsonl", "duplicates.jsonl"):
             with suppress(NoSuchObjectError):
-                await self._file(name, self.folder / name)
+                await fetch_file(self.objects, name, self.folder / name, most=manifest.most_beside)
+        write_timm_info(self.folder, manifest)  # a stranger's could name any file, which timm would open
         os.replace(self.scratch / manifest_file.FILE_NAME, self.folder / manifest_file.FILE_NAME)
         self.scratch.rmdir()
         return manifest
@@ -120,31 +119,8 @@ class _Copy:
         if not await asyncio.to_thread(_is_whole, path, info):
             await fetch_file(self.objects, info.name, path, info.bytes, info.sha256)
         with suppress(NoSuchObjectError):  # sets that are read where they were indexed have none beside the shard
-            await self._file(str(dali_index_path(Path(info.name))), dali_index_path(path))
-
-    async def _file(self, name: str, path: Path) -> None:
-        await fetch_file(self.objects, name, path)
-
-
-async def fetch_file(
-    objects: Objects, name: str, path: Path, size: int | None = None, sha256: str | None = None
-) -> None:
-    """One file, under a temporary name until it is whole.
-
-    Raises:
-        RemoteError, WrongBytesError: as `download`. OSError: it cannot be written.
-    """
-    part = path.with_name(f"{path.name}.part")
-    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        await download(
-            objects, name, handle, size=size, sha256=sha256, begin=lambda length: os.ftruncate(handle, length)
-        )
-        await asyncio.to_thread(os.fdatasync, handle)
-        part.rename(path)
-    finally:
-        os.close(handle)
-        part.unlink(missing_ok=True)
+            name = str(dali_index_path(Path(info.name)))
+            await fetch_file(self.objects, name, dali_index_path(path), most=info.bytes)
 
 
 class Pieces:
@@ -159,10 +135,10 @@ class Pieces:
         Raises:
             FormatError: there is none. RemoteError: it cannot be read.
         """
-        return background().wait(read_manifest(self.objects, manifest_file.FILE_NAME))
+        return bytes(background().wait(read_manifest(self.objects, check_length)).data)
 
-    def get(self, *names: str) -> None:
-        """Downloads these files, unchecked; those that do not exist are left out.
+    def get(self, *names: str, most: int | None = None) -> None:
+        """Downloads these files without verifying them; skips those that do not exist. most: bytes of each.
 
         Raises:
             RemoteError: one cannot be read.
@@ -172,7 +148,7 @@ class Pieces:
             for name in names:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with suppress(NoSuchObjectError):
-                    await fetch_file(self.objects, name, self.folder / name)
+                    await fetch_file(self.objects, name, self.folder / name, most=most)
 
         background().wait(each())
 
@@ -190,17 +166,10 @@ def parse_manifest(data: bytes, folder: Path, url: URL) -> Manifest:
     path = folder / manifest_file.FILE_NAME
     path.write_bytes(data)
     try:
-        manifest = Manifest.read(folder)
+        return Manifest.read(folder, url)
     except FormatError as error:
         path.unlink()
         raise FormatError(str(error).replace(str(folder), str(url))) from None
-    for info in manifest.shards:
-        name = PurePosixPath(info.name)
-        if name.is_absolute() or ".." in name.parts:
-            raise FormatError(
-                f"{url}: its shard {info.name!r} lies outside of the set's folder. Upload a set whose shards lie in it"
-            )
-    return manifest
 
 
 def _is_whole(path: Path, info: ShardInfo) -> bool:

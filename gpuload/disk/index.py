@@ -6,104 +6,115 @@ shards costs O(window), whatever the number of samples.
 """
 
 import hashlib
+import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from gpuload.disk.arrow_footer import batch_bounds, footer_bytes
+from gpuload.counted import counted
 from gpuload.errors import FormatError
 from gpuload.fields.field import Field
+from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema
+from gpuload.machine.limits import count_cores
+from gpuload.machine.regular_file import open_regular
 
 if TYPE_CHECKING:
     from gpuload.store.parts import Parts  # asyncio
 
 FILE_NAME = "index.arrow"
-_BLOCK_BYTES = 1 << 20
-_END_BYTES = 10
+_HEAD_BYTES = 8  # "ARROW1" and its padding, before the schema
+
+POINTS_COLUMN = pa.field(POINTS, pa.large_binary())
 
 
 class IndexDigests(NamedTuple):
-    """What a manifest tells of an index, so that what is fetched from a URL can be compared with it.
+    """What a manifest tells of an index, None where it tells nothing.
 
-    index_sha256: of the file. index_parts: of each shard's record batch, and of what follows the last one.
+    index_sha256: of the file. index_parts: SHA-256s of each shard's record batch, and of what follows the last one.
+    index_offsets: where each record batch begins, where the last one ends, and the size of the file.
     """
 
-    index_sha256: str
-    index_parts: tuple[str, ...] | None
+    index_sha256: str | None = None
+    index_parts: tuple[str, ...] | None = None
+    index_offsets: tuple[int, ...] | None = None
+
+
+UNKNOWN = IndexDigests()
 
 
 def index_digests(path: Path) -> IndexDigests:
-    """Those of an index; `index_parts` is None where it has no record batch."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        bounds = batch_bounds(_footer(file, size), size)
-        ends = [size] if bounds is None else [*bounds.tolist(), size]
-        whole, parts = hashlib.sha256(), []
-        file.seek(0)
-        for end in ends:
-            part = hashlib.sha256()
-            while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
-                part.update(block)
-                whole.update(block)
-            parts.append(part.hexdigest())
-    return IndexDigests(whole.hexdigest(), None if bounds is None else tuple(parts[1:]))  # the first is of the schema
+    """Those of an index; of its parts nothing where it is damaged."""
+    data = memoryview(pa.memory_map(str(path)).read_buffer())
+    whole, stream = hashlib.sha256(data).hexdigest(), pa.BufferReader(data[_HEAD_BYTES:])
+    try:
+        messages = pa.ipc.MessageReader.open_stream(stream)  # the schema and the record batches
+        offsets = (*(_HEAD_BYTES + stream.tell() for _ in messages), len(data))
+    except (pa.ArrowException, OSError):
+        return IndexDigests(whole)
+    return IndexDigests(whole, tuple(hashlib.sha256(data[a:b]).hexdigest() for a, b in pairwise(offsets)), offsets)
 
 
-def _footer(file: BinaryIO, size: int) -> bytes:
-    """The last bytes of an Arrow file, with its whole footer."""
-    file.seek(max(0, size - _END_BYTES))
-    file.seek(max(0, size - (footer_bytes(file.read()) or 0)))
-    return file.read()
+@contextmanager
+def write_index(
+    path: Path, fields: tuple[Field, ...], points: bool = False
+) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Gives a function that writes the rows of the next shard to a new index.
 
+    points: it has seek points, which rows may lack.
+    """
+    schema = index_schema(fields)
+    if points:
+        schema = schema.append(POINTS_COLUMN)
 
-class IndexWriter:
-    """Writes `index.arrow`, one record batch per shard, in shard order."""
+    def write(rows: pa.RecordBatch) -> None:
+        if points and POINTS not in rows.schema.names:
+            rows = rows.append_column(POINTS_COLUMN, pa.array([b""] * len(rows), POINTS_COLUMN.type))
+        writer.write_batch(rows)
 
-    def __init__(self, path: Path, fields: tuple[Field, ...]) -> None:
-        self.schema = index_schema(fields)
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_file(self._file, self.schema)
-
-    def append(self, rows: pa.RecordBatch) -> None:
-        """Writes the rows of the next shard."""
-        self._writer.write_batch(rows)
-
-    def close(self) -> None:
-        self._writer.close()
-        self._file.close()
-
-    def __enter__(self) -> "IndexWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        yield write
 
 
 class Index:
-    """Reads `index.arrow` through a memory map.
+    """Reads `index.arrow` through a memory map, each shard's rows once compared with their SHA-256, where it is known.
 
-    parts: of the index of a set at a URL, the record batches, which are downloaded as they are needed, into the file at
-        `path`; None: the file is whole.
+    digests: what the manifest tells of the file. shards: how many it lists. parts: of the index of a set at a URL, the
+        record batches and what follows them, which are downloaded as they are needed; None: the file is here.
+
+    A shard's rows are compared when they are first asked for: 0.8 ms for 10,000 samples with a label (2 busy cores,
+    2026-11), and no more than the window that is read from is touched.
 
     Raises:
-        FormatError: the file is missing or damaged, or lacks a column of these fields.
+        FormatError: the file is missing or damaged, is not that of the manifest, or lacks a column of these fields.
     """
 
-    def __init__(self, path: Path, fields: tuple[Field, ...], parts: "Parts | None" = None) -> None:
-        self.path, self.parts = path, parts
+    def __init__(
+        self,
+        path: Path,
+        fields: tuple[Field, ...],
+        digests: IndexDigests = UNKNOWN,
+        shards: int | None = None,
+        parts: "Parts | None" = None,
+    ) -> None:
+        self.path, self.parts, self._digests = path, parts, digests
+        self._compared: set[int] = set()  # numbers of the parts that have the right SHA-256
         try:
             if parts is None:
-                self.bytes = pa.memory_map(str(path), "r").read_buffer()  # no copy: the memory map
+                with open_regular(path) as file:
+                    self._stamp = os.fstat(file.fileno())
+                    self.bytes = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self._compare_end()
             else:
-                self.bytes = pa.py_buffer(parts.file.memory)[: parts.file.size]
-            self._reader = pa.ipc.open_file(self.bytes)
+                assert digests.index_parts is not None
+                self.bytes = pa.py_buffer(parts.read(len(digests.index_parts) - 1))
+            self._reader = pa.ipc.open_file(self.bytes)  # its schema and footer are at the end
             self.schema: pa.Schema = self._reader.schema
             names = self.schema.names
         except FileNotFoundError:
@@ -124,19 +135,27 @@ class Index:
                 raise FormatError(
                     f"{path}: column {column.name!r} is of type {found}, expected {column.type}. Copy the folder again"
                 )
+        if shards not in (None, len(self)):
+            raise FormatError(
+                f"{path}: indexes {counted(len(self), 'shard')}, manifest.json lists {shards:,}. They come from "
+                "different runs: copy the folder again"
+            )
 
     def __len__(self) -> int:
         """Number of shards."""
         return int(self._reader.num_record_batches)
 
     def fetch(self, numbers: Iterable[int] | None = None) -> None:
-        """Downloads the rows of these shards, or of all, together, where they are not here.
+        """Downloads the rows of these shards, or of all, together, and compares them with their SHA-256s.
 
         Raises:
             RemoteError: they cannot be read. FormatError: they are not those of the manifest.
         """
+        numbers = range(len(self)) if numbers is None else numbers
         if self.parts is not None:
             self.parts.wait(numbers)
+        else:
+            self._compare(numbers)
 
     def shard(self, number: int) -> pa.RecordBatch:
         """The rows of one shard; its columns are views of the file.
@@ -144,28 +163,69 @@ class Index:
         Raises:
             RemoteError, FormatError: as `fetch`.
         """
-        if self.parts is not None and not self.parts.has(number):
-            self.parts.wait([number])
         try:
+            if self.parts is not None:
+                return pa.ipc.read_record_batch(pa.py_buffer(self.parts.read(number)), self.schema)
+            self._compare([number])
             return self._reader.get_batch(number)
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
-            raise self._damaged(error) from None
+            raise FormatError(f"{self.path}: is damaged ({_first_line(error)}). Copy the folder again") from None
 
-    def table(self) -> pa.Table:
-        """All rows; the columns have one chunk per shard and are views of the file.
+    def check_unchanged(self) -> None:
+        """Compares what was read so far once more where the file was changed since it was opened: 2 µs.
 
         Raises:
-            RemoteError, FormatError: as `fetch`.
+            FormatError: it is another one now.
         """
-        self.fetch()
+        if self.parts is not None:
+            return
         try:
-            return self._reader.read_all()
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise self._damaged(error) from None
+            found = os.stat(self.path)
+        except OSError:  # what is mapped stays
+            return
+        known = self._stamp
+        if (found.st_ino, found.st_dev) == (known.st_ino, known.st_dev) and found.st_mtime_ns != known.st_mtime_ns:
+            numbers, self._compared, self._stamp = sorted(self._compared), set(), found
+            self._compare_end()
+            self._compare(numbers)
 
-    def _damaged(self, error: Exception) -> FormatError:
-        return FormatError(f"{self.path}: is damaged ({_first_line(error)}). Copy the folder again")
+    def _compare_end(self) -> None:
+        """Compares what follows the record batches; the whole, where the manifest tells nothing of parts."""
+        size, offsets = self.bytes.size, self._digests.index_offsets
+        if offsets is not None and offsets[-1] != size:
+            raise FormatError(
+                f"{self.path}: is {size:,} bytes, manifest.json says {offsets[-1]:,}. It was truncated, or comes "
+                "from another run: copy the folder again"
+            )
+        if offsets is not None:
+            self._compare([len(offsets) - 2])
+        elif self._digests.index_sha256 is not None:
+            self._refuse_unless(self._digests.index_sha256, 0, size)
+
+    def _compare(self, numbers: Iterable[int]) -> None:
+        """Compares these parts with their SHA-256s, unless they were compared before."""
+        if self._digests.index_parts is None:
+            return
+        new = [number for number in numbers if number not in self._compared]
+        if len(new) == 1:
+            self._compare_part(new[0])
+        elif new:
+            with ThreadPoolExecutor(min(len(new), count_cores())) as pool:  # hashing takes no lock of Python's
+                list(pool.map(self._compare_part, new))
+
+    def _compare_part(self, number: int) -> None:
+        assert self._digests.index_parts is not None and self._digests.index_offsets is not None
+        self._refuse_unless(self._digests.index_parts[number], *self._digests.index_offsets[number : number + 2])
+        self._compared.add(number)
+
+    def _refuse_unless(self, expected: str, begin: int, end: int) -> None:
+        found = hashlib.sha256(memoryview(self.bytes)[begin:end]).hexdigest()
+        if found != expected:
+            raise FormatError(
+                f"{self.path}: is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, "
+                f"manifest.json says {expected[:16]}…. Copy the folder again"
+            )
 
 
 def _first_line(error: Exception) -> str:
-    return " ".join(str(error).splitlines()[:1])
+    return " ".join(str(getattr(error, "strerror", None) or error).splitlines()[:1])

@@ -2,16 +2,23 @@
 
 import hashlib
 import json
+import mmap
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuload.disk.manifest_check import OPTIONAL, check_field, checked_values
+from gpuload.counted import counted
+from gpuload.disk.index import IndexDigests
+from gpuload.disk.manifest_check import OPTIONAL, check_field, checked_values, shard_name_fault
 from gpuload.errors import FormatError, some_of
-from gpuload.fields.field import Field
+from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.headers.json_text import parse_json
-from gpuload.installed import upgrade_command
+from gpuload.machine.installed import upgrade_command
+from gpuload.machine.regular_file import open_regular
+from gpuload.store.url import URL
 
 FILE_NAME = "manifest.json"
 FORMAT = "gpuload"
@@ -19,6 +26,8 @@ FORMAT = "gpuload"
 # 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
 # version 1 had them is written as version 1, so that older versions of gpuload read it.
 VERSION = 2
+# A longer file has more than 1 KiB for each of its shards: parsed, it would take many times its size.
+_FREE_BYTES, _SHARD_BYTES, _MOST_BYTES = 64 << 20, 1024, 1 << 30
 _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
 
 
@@ -40,9 +49,8 @@ class Manifest:
     width, height, image_bytes: the largest of any stored image, in pixels and bytes; DALI preallocates by them.
     mean, std: of each channel over `pixels_from` images, with pixels in 0..1; None if not measured.
     packing: the settings it was packed with and counts of what became of the images, for people who read the file.
-    index_sha256: of `index.arrow`; None in sets that were packed before 2026-12.
-    index_parts: SHA-256s of the record batch of each shard in `index.arrow`, and of what follows the last one; None in
-        sets that were packed before 2026-12.
+    index_sha256, index_parts, index_offsets: of `index.arrow`, see `IndexDigests`; None in sets that were packed before
+        2026-12.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -57,6 +65,7 @@ class Manifest:
     packing: dict[str, Any] = field(default_factory=dict)
     index_sha256: str | None = None
     index_parts: tuple[str, ...] | None = None
+    index_offsets: tuple[int, ...] | None = None
 
     @property
     def samples(self) -> int:
@@ -67,33 +76,46 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     @property
+    def most_beside(self) -> int:
+        """Bytes that the index, or another file beside the shards, can have: the tars hold most of it, too."""
+        return 2 * self.bytes + _FREE_BYTES
+
+    @property
+    def index_digests(self) -> IndexDigests:
+        """What it tells of the index; of parts nothing unless it also tells where they lie."""
+        known = self.index_parts is not None and self.index_offsets is not None
+        return IndexDigests(
+            self.index_sha256, self.index_parts if known else None, self.index_offsets if known else None
+        )
+
+    @property
     def upright(self) -> bool:
         """Whether every image is stored upright; in shards packed by other tools EXIF data may rotate it."""
         return "indexed" not in self.packing
 
     @property
+    def image(self) -> Field:
+        return next((field for field in self.fields if field.name == "image"), IMAGE)  # tests make some without
+
+    @property
     def is_raw(self) -> bool:
         """Whether images are stored as pixels, and not encoded."""
-        return next(field.kind for field in self.fields if field.name == "image") == "raw"
+        return self.image.kind == "raw"
 
     @property
     def pixels(self) -> Pixels:
         """What every image decodes to."""
-        return Pixels.of_field(next(field for field in self.fields if field.name == "image"))
+        return Pixels.of_field(self.image)
 
     @property
     def has_others(self) -> bool:
         """Whether images may be stored in other encodings than JPEG and PNG."""
-        image = next(field for field in self.fields if field.name == "image")
-        return not {member.lower() for member in image.member.split(";")} <= _FIRST_ENCODINGS
+        return not {member.lower() for member in self.image.member.split(";")} <= _FIRST_ENCODINGS
 
     @property
     def version(self) -> int:
         """The first version of the format that has what this set holds."""
-        image = next((field for field in self.fields if field.name == "image"), None)
-        if image is None:  # in the middle of being made, as by tests
-            return 1
-        return 1 if Pixels.of_field(image) == RGB and not self.has_others else 2
+        return 1 if self.pixels == RGB and not self.has_others else 2
 
     @property
     def fingerprint(self) -> str:
@@ -117,22 +139,26 @@ class Manifest:
         temporary.replace(path)
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
+    def read(cls, folder: Path, url: URL | None = None) -> "Manifest":
         """Reads and checks the file.
 
+        url: where it was copied from: then no shard lies outside of that folder, indexed or not.
+
         Raises:
-            FormatError: it is missing, is not a manifest, has an unsupported version, or was edited.
+            FormatError: it is missing, is not a manifest, has an unsupported version, was edited, or names files that
+                are none of its shards.
         """
         path = folder / FILE_NAME
         try:
-            found = parse_json(path.read_text(encoding="utf-8"))
+            found = parse_json(_read_text(path))
         except FileNotFoundError:
             raise FormatError(
                 f"{folder}: no {FILE_NAME}, so this is not a packed folder. Pack images with `python -m gpuload pack`, "
                 "or index WebDataset shards with `python -m gpuload index`"
             ) from None
         except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: cannot be read ({error}). Copy the folder again") from None
+            reason = getattr(error, "strerror", None) or error
+            raise FormatError(f"{path}: cannot be read ({reason}). Copy the folder again") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise FormatError(f"{path}: is not a gpuload manifest (its 'format' is not {FORMAT!r})")
         if type(found.get("version")) is not int or not 1 <= found["version"] <= VERSION:
@@ -156,13 +182,49 @@ class Manifest:
                 f"{path}: is damaged: a set has one field 'image' of kind image or raw, and no two of one name; found "
                 f"{some_of(names, 8)}. Copy the folder again"
             )
+        for shard in shards:
+            if fault := shard_name_fault(shard.name, "indexed" in manifest.packing and url is None):
+                raise FormatError(
+                    f"{path}: its shard {shard.name!r} {fault}. Shards lie in the folder of their manifest, unless "
+                    "`python -m gpuload index` has written it. Do not use this one"
+                )
         if manifest.fingerprint != found.get("fingerprint"):
             raise FormatError(
                 f"{path}: its shards do not match its fingerprint; it was edited or damaged. Copy it again"
             )
-        if manifest.index_parts is not None and len(manifest.index_parts) != len(shards) + 1:
+        parts, offsets = manifest.index_parts or (), manifest.index_offsets or ()
+        if (parts and len(parts) != len(shards) + 1) or (offsets and len(offsets) != len(shards) + 2):
             raise FormatError(
-                f"{path}: is damaged: index_parts has {len(manifest.index_parts):,} entries, expected "
-                f"{len(shards) + 1:,}. Copy the folder again"
+                f"{path}: is damaged: index_parts has {len(parts):,} entries and index_offsets {len(offsets):,}, "
+                f"expected {len(shards) + 1:,} and {len(shards) + 2:,}. Copy the folder again"
+            )
+        if list(offsets) != sorted(offsets) or (offsets and offsets[-1] > manifest.most_beside):
+            raise FormatError(
+                f"{path}: is damaged: index_offsets, where the parts of the index begin, do not grow, or are larger "
+                "than the set. Copy the folder again"
             )
         return manifest
+
+
+def _read_text(path: Path) -> str:
+    """The file's text.
+
+    Raises:
+        ValueError: as `check_length`, or it is no text. OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _FREE_BYTES:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                check_length(content)
+        return file.read(size).decode("utf-8")
+
+
+def check_length(text: bytes | bytearray | mmap.mmap) -> None:
+    """Raises ValueError where a manifest, or its beginning, is longer than its number of shards explains."""
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"{len(text):,} bytes are too many for a manifest")
+    if len(text) > _FREE_BYTES:
+        shards = sum(1 for _ in re.finditer(b'"sha256"', text))
+        if len(text) > _FREE_BYTES + _SHARD_BYTES * shards:
+            raise ValueError(f"{len(text):,} bytes are too many for the manifest of {counted(shards, 'shard')}")

@@ -1,4 +1,4 @@
-"""What a `manifest.json` may hold: every value is checked before anything is opened, allocated or computed by it."""
+"""Rules for `manifest.json`: every value is checked before it opens, allocates or computes anything."""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +11,9 @@ from gpuload.fields.registry import kind_of
 
 _MOST_TEXT = 4096
 _MOST_SIDE = 2**31 - 1
+_NOT_IN_NAMES = re.compile(r"[\\\x00-\x1f\x7f-\x9f]")  # a backslash separates folders on Windows
+_URL_PATH = re.compile(r"(?:https?|s3|gs|az|hf)://[^/?#@]+/[^?#]+")  # without a user or a signature
+_DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
 
 
 def _as_name(value: Any) -> str:
@@ -22,10 +25,17 @@ def _as_name(value: Any) -> str:
 
 
 def _as_sha256(value: Any) -> str:
-    digest = as_text(value)
+    digest = as_text(value)  # the cache names files by it
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError
     return digest
+
+
+def _as_member(value: Any) -> str:
+    member = _as_name(value)  # a part of the names in tars that are packed from this set
+    if _NOT_IN_NAMES.search(member) or "/" in member:
+        raise ValueError
+    return member
 
 
 def _as_object(value: Any) -> dict[str, Any]:
@@ -38,11 +48,17 @@ _NAME = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_name)
 _NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_name, as_items(value)))))
 _SIDE = whole(0, _MOST_SIDE)
 _LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
-_SHARD: Mapping[str, Rule[Any]] = {"name": _NAME, "samples": whole(0, 2**40), "bytes": whole(0, 2**62), "sha256": _NAME}
+_SHA256 = Rule("64 hexadecimal digits", _as_sha256)
+_SHARD: Mapping[str, Rule[Any]] = {
+    "name": _NAME,
+    "samples": whole(0, 2**40),
+    "bytes": whole(0, 2**62),
+    "sha256": _SHA256,
+}
 _FIELD: Mapping[str, Rule[Any]] = {
     "name": _NAME,
     "kind": _NAME,
-    "member": _NAME,
+    "member": Rule("extensions of file names", _as_member),
     "classes": _NAMES,
     "size": whole(0, 1_000_000),
     "dtype": optional(_NAME),
@@ -58,12 +74,13 @@ _SET: Mapping[str, Rule[Any]] = {
     "std": _LEVELS,
     "pixels_from": whole(0, 2**62),
     "packing": Rule("an object", _as_object),
-    "index_sha256": optional(Rule("64 hexadecimal digits", _as_sha256)),
-    "index_parts": optional(
-        Rule("a list of 64 hexadecimal digits each", lambda value: tuple(map(_as_sha256, as_items(value))))
-    ),
+    "index_sha256": optional(_SHA256),
+    "index_parts": optional(several(_SHA256, "a list of 64 hexadecimal digits each")),
+    "index_offsets": optional(several(whole(0, 2**62), "a list of whole numbers")),
 }
-OPTIONAL = ("index_sha256", "index_parts")  # what older sets lack
+# What lies beside the shards: a copy of a set must not let a shard take its place.
+_OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "duplicates.jsonl", "_info.json")
+OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
 
 
 def checked_values(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,8 +98,33 @@ def checked_values(found: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def shard_name_fault(name: str, may_be_elsewhere: bool) -> str:
+    """Why a shard cannot have this name; "" where it can.
+
+    may_be_elsewhere: whether it may be a URL, or lead out of the folder by leading "..", as `gpuload index` names the
+    shards that it leaves where they are. All other shards lie below their manifest.
+    """
+    if _NOT_IN_NAMES.search(name):
+        return "has a backslash or a control character"
+    if may_be_elsewhere and _URL_PATH.fullmatch(name):
+        rest = name.partition("://")[2].split("/")
+    else:
+        if name.startswith("/") or _DRIVE_OR_SCHEME.match(name):
+            return "is not a relative path"
+        rest = name.split("/")
+        while may_be_elsewhere and rest[:1] == [".."]:
+            rest = rest[1:]
+    if ".." in rest:
+        return "leads out of the folder"
+    if not rest or not {"", "."}.isdisjoint(rest):
+        return "is not the path of a file"
+    if rest[-1] in _OWN_FILES or (not may_be_elsewhere and any(part.startswith(".") for part in rest)):
+        return "is a name that gpuload uses for other files"
+    return ""
+
+
 def check_field(field: Field) -> None:
-    """Raises FormatError where this version of gpuload does not know the kind of a field, or where it cannot be so."""
+    """Raises FormatError for a field whose kind this version does not know, or whose description is impossible."""
     if fault := kind_of(field).field_fault(field):
         raise FormatError(f"field {field.name!r} of kind {field.kind!r}: {fault}. Copy the folder again")
 

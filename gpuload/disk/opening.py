@@ -1,10 +1,9 @@
 """A packed folder, or a set at a URL, opened and checked: its manifest, its index, and where its shards lie."""
 
+import errno
 import os
-import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +13,18 @@ import numpy as np
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.disk import manifest as manifest_file
-from gpuload.disk.shards_root import shards_root
+from gpuload.disk.manifest import check_length
 from gpuload.errors import FormatError, ShardError
-from gpuload.store.cache import Cache
-from gpuload.store.open import open_cache
-from gpuload.store.url import URL
+from gpuload.store.cache import Cache, open_cache
+from gpuload.store.files import open_own
+from gpuload.store.url import URL, as_location, joined, root_of
 from gpuload.types import I64
 
 if TYPE_CHECKING:
     from gpuload.store.objects import Objects  # asyncio
+
+
+WHOLE_BYTES = 16 << 20  # an index at a URL of up to this size is downloaded as a whole
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ def open_folder(folder: Path, cache: str | Path | None, cache_size: int | None) 
     root = shards_root(manifest, folder)
     found = None if root is None else open_cache(cache, cache_size)
     times = _check_shards(folder, manifest) if root is None else _unknown_times(manifest)
-    index = Index(folder / index_file.FILE_NAME, manifest.fields)
-    _check_count(index, manifest)
+    index = Index(folder / index_file.FILE_NAME, manifest.fields, manifest.index_digests, len(manifest.shards))
     return Opened(folder, root, found, manifest, index, times)
 
 
@@ -68,49 +68,43 @@ def open_url(url: URL, cache: Cache) -> Opened:
     Raises:
         FormatError, RemoteError: as `Dataset`.
     """
-    import asyncio
+    from gpuload.store.remote_set import fetch_set, pin  # asyncio and obstore
 
-    from gpuload.disk.remote_index import FILE_NAMES, fetch_index, open_index  # obstore
-    from gpuload.store.objects import Objects
-    from gpuload.store.remote_set import fetch_set, pin
+    url = pin(url, cache)
 
-    url, read = pin(url, cache), dict[Path, Manifest]()  # what was read already: 16 µs for each shard
+    def opens(objects: "Objects", folder: Path) -> Opened:
+        manifest = Manifest.read(folder, url)
+        return Opened(url, url, cache, manifest, _remote_index(objects, folder, manifest), _unknown_times(manifest))
 
-    async def fetch(objects: "Objects", folder: Path) -> None:
-        with _faults_at(url, folder):
-            read[folder] = await asyncio.to_thread(Manifest.read, folder)
-            await fetch_index(objects, folder, read[folder])
-
-    folder = fetch_set(url, cache, manifest_file.FILE_NAME, FILE_NAMES, fetch)
-    with _faults_at(url, folder):
-        manifest = read[folder] if folder in read else Manifest.read(folder)
-        index = open_index(Objects(url), folder, manifest)
-        _check_count(index, manifest)
-    return Opened(url, url, cache, manifest, index, _unknown_times(manifest))
+    return fetch_set(url, cache, check_length, opens)
 
 
-@contextmanager
-def _faults_at(url: URL, folder: Path) -> Iterator[None]:
-    """Says of the files of a set at a URL that they are there, and removes the copies, so that whoever opens the set
-    next downloads them again."""
+def _remote_index(objects: "Objects", folder: Path, manifest: Manifest) -> Index:
+    """The index of a set at a URL: a small one is downloaded as a whole, of a large one the rows that are needed.
+
+    folder: of the cache.
+    """
+    from gpuload.store.background import background
+    from gpuload.store.objects import NoRanges
+    from gpuload.store.parts import Parts
+    from gpuload.store.transfer import fetch_file
+
+    digests, path, shards = manifest.index_digests, folder / index_file.FILE_NAME, len(manifest.shards)
     try:
-        yield
-    except FormatError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        text = str(error).replace(str(folder), str(url)).replace("Copy the folder again", "Upload the folder again")
-        raise type(error)(text) from None
+        open_own(path)
+    except FileNotFoundError:
+        if digests.index_offsets and digests.index_parts and digests.index_offsets[-1] > WHOLE_BYTES:
+            parts = Parts(objects, path.name, folder, digests.index_offsets, digests.index_parts)
+            with suppress(NoRanges):
+                return Index(path, manifest.fields, digests, shards, parts)
+        background().wait(fetch_file(objects, path.name, path, sha256=digests.index_sha256, most=manifest.most_beside))
+    index = Index(path, manifest.fields, digests, shards)
+    index.fetch()  # compares it here, where a damaged copy is downloaded again: 13 ms for the largest
+    return index
 
 
 def _unknown_times(manifest: Manifest) -> I64:
     return np.zeros(len(manifest.shards), np.int64)
-
-
-def _check_count(index: Index, manifest: Manifest) -> None:
-    if len(index) != len(manifest.shards):
-        raise FormatError(
-            f"{index.path}: indexes {counted(len(index), 'shard')}, manifest.json lists {len(manifest.shards)}. "
-            "They come from different runs: copy the folder again"
-        )
 
 
 def _check_shards(folder: Path, manifest: Manifest) -> I64:
@@ -120,7 +114,9 @@ def _check_shards(folder: Path, manifest: Manifest) -> I64:
         path = folder / info.name
         try:
             stamp = os.stat(path)
-        except (OSError, ValueError):
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # such as a loop of links
+                raise ShardError(f"{path}: cannot be read ({error.strerror}). Copy the folder again") from None
             raise ShardError(
                 f"{path}: missing; manifest.json lists {counted(len(manifest.shards), 'shard')}. Copy the folder again"
             ) from None
@@ -133,3 +129,24 @@ def _check_shards(folder: Path, manifest: Manifest) -> I64:
             )
         times[number] = stamp.st_mtime_ns
     return times
+
+
+def shards_root(manifest: Manifest, folder: Path) -> URL | None:
+    """The URL below which all shards lie; None where they are files.
+
+    Raises:
+        FormatError: only some lie at URLs, or they lie in several places.
+        ArgumentError, MissingPackageError: a URL cannot be read from here.
+    """
+    places = [joined(folder, shard.name) for shard in manifest.shards]
+    urls = [place for place in places if isinstance(place, URL)]
+    if not urls:
+        return None
+    root = root_of(urls)
+    if len(urls) < len(places) or root is None:
+        raise FormatError(
+            f"{folder}: its shards lie in several places, as {places[0]} and {places[-1]}. Index the shards of each "
+            "bucket by themselves, and mix the sets"
+        )
+    as_location(root.text)
+    return root

@@ -1,4 +1,4 @@
-"""A list of samples that a loader is to leave out: lines of JSON, as `verify --quarantine` writes them."""
+"""Lists of samples that a loader leaves out: lines of JSON, written by `verify --quarantine`."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gpuload.disk.dataset import Dataset
+from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, some_of
 from gpuload.types import I64
 
 
 class Quarantined(NamedTuple):
-    """A sample, by its key and where its image lies in its shard, so that a list of several splits fits each of them,
-    and does not fit a set that was packed anew.
+    """A sample, identified by its key and by where its image lies in its shard: a list may span several splits, and
+    does not match a set that was packed again.
 
     shard: name of the file. offset, bytes: of the image. reason: why it is left out.
     """
@@ -63,42 +63,27 @@ def _parse(entry: Any) -> Quarantined:
     return Quarantined(key, shard, offset, size, str(entry.get("reason", "")))
 
 
-def leave_out(datasets: Sequence[Dataset], exclude: str | Path | Sequence[str]) -> tuple[Dataset, ...]:
-    """The data sets without these samples; one that has none of them is returned as it is.
+def find_excluded(dataset: StoredSet, exclude: str | Path | Sequence[str]) -> I64:
+    """int64 (n,): the numbers of these samples in the stored order of the whole set.
 
-    exclude: path of a quarantine list, whose samples need not be in these sets; or keys, each of which must be in one
-    of them. With keys, the keys of all shards are read.
+    exclude: path of a quarantine list, whose samples need not be in this set; or keys, each of which must be. With
+    keys, the keys of all shards are read.
 
     Raises:
-        ArgumentError: no data set has one of the keys, the list cannot be read, or nothing is left of a data set.
+        ArgumentError: there is no such key, or the list cannot be read.
     """
     if isinstance(exclude, str | Path):
-        listed = read_quarantine(exclude)
-        found = [_find_listed(dataset, listed) for dataset in datasets]
-    else:
-        pairs = [_find_keys(dataset, exclude) for dataset in datasets]
-        known = set().union(*(keys for _, keys in pairs))
-        if missing := [key for key in exclude if key not in known]:
-            raise ArgumentError(
-                f"exclude: {' + '.join(str(dataset.folder) for dataset in datasets)} has no sample with the key "
-                f'{some_of(missing)}. Keys are those of the field "key"'
-            )
-        found = [samples for samples, _ in pairs]
-    return tuple(_without(dataset, samples) for dataset, samples in zip(datasets, found, strict=True))
+        return _find_listed(dataset, read_quarantine(exclude))
+    found, known = _find_keys(dataset, exclude)
+    if missing := [key for key in exclude if key not in known]:
+        raise ArgumentError(
+            f"Dataset(exclude): {dataset.folder} has no sample with the key {some_of(missing)}. Keys are those of the "
+            'field "key"'
+        )
+    return found
 
 
-def _without(dataset: Dataset, samples: I64) -> Dataset:
-    """samples: in the stored order of the whole set."""
-    numbers = dataset.stored_samples(np.arange(len(dataset)))
-    kept = ~np.isin(numbers, samples)
-    if kept.all():
-        return dataset
-    if not kept.any():
-        raise ArgumentError(f"exclude: leaves out all samples of {dataset.folder}. Is it the right list?")
-    return dataset.subset(kept)
-
-
-def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
+def _find_listed(dataset: StoredSet, listed: Sequence[Quarantined]) -> I64:
     numbers = {path.name: number for number, path in enumerate(dataset.shard_paths)}
     image = dataset.require_field("image")
     wanted: dict[int, list[Quarantined]] = {}
@@ -118,15 +103,14 @@ def _find_listed(dataset: Dataset, listed: Sequence[Quarantined]) -> I64:
     return np.array(found, np.int64)
 
 
-def _find_keys(dataset: Dataset, keys: Sequence[str]) -> tuple[I64, set[str]]:
+def _find_keys(dataset: StoredSet, keys: Sequence[str]) -> tuple[I64, set[str]]:
     """The numbers of samples with these keys, and the keys that were found."""
     import pyarrow.compute as pc  # 0.02 s of the first batch
 
-    dataset.fetch_rows()
     wanted = pa.array(keys, pa.string())
     numbers, names = [np.empty(0, np.int64)], set()
-    for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
-        column = dataset.rows(shard).column("key")
+    for first, rows in dataset.all_rows():
+        column = rows.column("key")
         at = np.flatnonzero(pc.is_in(column, value_set=wanted).to_numpy(zero_copy_only=False))
         numbers.append(at + first)
         names.update(column.take(pa.array(at)).to_pylist())

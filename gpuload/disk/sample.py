@@ -1,71 +1,64 @@
-"""Single samples by key or number: found in the index, read from their shard, decoded by Pillow."""
+"""Single samples, found by key or number and decoded by Pillow; and the HTML that a notebook shows of a set."""
 
-import io
 import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gpuload.checks import shown
+from gpuload.counted import counted
+from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
-from gpuload.fields.arrays import shape_column
 from gpuload.fields.field import Field
-from gpuload.headers.limits import MAX_PIXELS
-from gpuload.pictures.as_rgb import as_rgb
-
-if TYPE_CHECKING:
-    from gpuload.disk.dataset import Dataset
+from gpuload.fields.registry import kind_of
+from gpuload.machine.regular_file import open_regular
+from gpuload.pictures.marks import name_of
+from gpuload.pictures.shown import decode_image, jpeg_uri, thumbnail
+from gpuload.store.url import URL
 
 _MOST_COMPARED = 10_000  # keys, and sources, that are compared with one that is not there: some tenths of a second
 _MOST_SHOWN, _MOST_CONTAINING = 3, 60
 
 
-def read_sample(dataset: "Dataset", index: Any) -> dict[str, Any]:
+def read_sample(dataset: StoredSet, index: Any) -> dict[str, Any]:
     """As `Dataset.__getitem__`."""
     number = _find(dataset, index)
-    shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
-    rows = dataset.rows(shard)
-    row = rows.slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
-    sample: dict[str, Any] = {"key": row["key"], "index": number, "source": row["source"], "image": None}
-    members = _Members(dataset, shard, row)
-    for name, field in dataset.fields.items():
-        if field.kind in ("image", "raw"):
-            sample[name] = _image(dataset, members, field, row)
-        else:
-            sample |= _values(members, field, row)
+    members = _Members(dataset, number)
+    sample: dict[str, Any] = {"key": members.row["key"], "index": number, "source": members.row["source"]}
+    for field in dataset.fields.values():
+        sample |= members.look(field)
     return sample
 
 
-def stored_picture(dataset: "Dataset", number: int, most_px: int | None = None) -> Image.Image:
+def stored_picture(dataset: StoredSet, number: int, most_px: int | None = None) -> Image.Image:
     """One image, by its number in the whole set, as a person looks at it: RGB, upright. most_px: as `decode_image`.
 
     Raises:
         ShardError: it cannot be read. Exception: of many kinds, by Pillow, where it does not decode.
     """
+    image, members = dataset.fields["image"], _Members(dataset, number)
     if dataset.manifest.is_raw:
-        shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
-        row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
-        return _image(dataset, _Members(dataset, shard, row), dataset.fields["image"], row)
-    return decode_image(stored_image(dataset, number), most_px)
+        picture: Image.Image = members.look(image)["image"]
+        return picture
+    return decode_image(members.read(image), most_px)
 
 
-def stored_image(dataset: "Dataset", number: int) -> bytes:
+def stored_image(dataset: StoredSet, number: int) -> bytes:
     """The bytes of one image, by its number in the whole set, as they are stored: a file, or the pixels of a raw one.
 
     Raises:
         ShardError: they cannot be read.
     """
-    shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
-    row = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
-    return _Members(dataset, shard, row).read(dataset.fields["image"])
+    return _Members(dataset, number).read(dataset.fields["image"])
 
 
-def _find(dataset: "Dataset", index: Any) -> int:
+def _find(dataset: StoredSet, index: Any) -> int:
     """The number of a sample in the whole set.
 
     Raises:
@@ -83,17 +76,16 @@ def _find(dataset: "Dataset", index: Any) -> int:
     return int(dataset.stored_samples(np.array([index % len(dataset)]))[0])
 
 
-def _number_of_key(dataset: "Dataset", key: str) -> int:
+def _number_of_key(dataset: StoredSet, key: str) -> int:
     import pyarrow.compute as pc  # 0.15 s
 
     try:
         wanted = pa.scalar(key, pa.large_string())
     except (pa.ArrowException, ValueError):  # lone surrogates
         raise ArgumentError(f"Dataset: dataset[{shown(key)}]: is not text. Use a key of the set") from None
-    dataset.fetch_rows()
     for column in ("key", "source"):
-        for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
-            found = pc.index(dataset.rows(shard).column(column), wanted).as_py()
+        for first, rows in dataset.all_rows():
+            found = pc.index(rows.column(column), wanted).as_py()
             if found >= 0 and _has(dataset, first + found):
                 return int(first + found)
     close = _close_names(dataset, key)
@@ -103,7 +95,7 @@ def _number_of_key(dataset: "Dataset", key: str) -> int:
     )
 
 
-def _has(dataset: "Dataset", number: int) -> bool:
+def _has(dataset: StoredSet, number: int) -> bool:
     """Whether a data set, which may be a subset, has the sample of this number in the whole set."""
 
     def stored(place: int) -> int:
@@ -113,8 +105,8 @@ def _has(dataset: "Dataset", number: int) -> bool:
     return place < len(dataset) and stored(place) == number
 
 
-def _close_names(dataset: "Dataset", name: str) -> Sequence[str]:
-    """Keys and sources that are like one that is not there: those that differ by little, else those that contain it."""
+def _close_names(dataset: StoredSet, name: str) -> Sequence[str]:
+    """Keys and sources similar to a missing one: close matches, else names that contain it."""
     import pyarrow.compute as pc
 
     stem = _stem(name)
@@ -122,8 +114,8 @@ def _close_names(dataset: "Dataset", name: str) -> Sequence[str]:
     containing: list[str] = []
     step = max(1, int(dataset.first_samples[-1]) // _MOST_COMPARED)
     for column in ("key", "source"):
-        for shard, first in enumerate(dataset.first_samples[:-1].tolist()):
-            names = dataset.rows(shard).column(column)
+        for first, rows in dataset.all_rows():
+            names = rows.column(column)
             if stem and len(containing) < _MOST_CONTAINING * (1 + (column == "source")):
                 hits = names.filter(pc.match_substring(names, stem, ignore_case=True))
                 containing += hits.slice(0, _MOST_SHOWN).to_pylist()
@@ -138,11 +130,29 @@ def _stem(name: str) -> str:
 
 
 class _Members:
-    """The members of one sample, by the offsets of its row of the index."""
+    """The members of one sample, by its number in the whole set. row: of the index."""
 
-    def __init__(self, dataset: "Dataset", shard: int, row: dict[str, Any]) -> None:
-        self._dataset, self._shard, self._row = dataset, shard, row
-        self.where = f"{dataset.shard_paths[shard]}: sample {row['key']!r}"
+    def __init__(self, dataset: StoredSet, number: int) -> None:
+        self._dataset, self.row = dataset, dataset.row(number).to_pylist()[0]
+        self._shard = int(dataset.shards_of(number))
+        self.where = f"{dataset.shard_paths[self._shard]}: sample {self.row['key']!r}"
+
+    def look(self, field: Field) -> dict[str, Any]:
+        """As `Kind.look`.
+
+        Raises:
+            ShardError: as `read`. DecodeError: its value is damaged.
+        """
+        try:
+            return kind_of(field).look(field, self.row, lambda: self.read(field))
+        except ShardError:
+            raise
+        except Exception as error:  # Pillow's decoders raise many kinds
+            reason = str(error).split(" <")[0] or type(error).__name__
+            what = "" if field.name == "image" else f"its {field.name!r} "
+            raise DecodeError(
+                f"{self.where}: {what}does not decode: {reason}. `python -m gpuload verify` lists all"
+            ) from None
 
     def read(self, field: Field) -> bytes:
         """The bytes that its columns span.
@@ -150,7 +160,7 @@ class _Members:
         Raises:
             ShardError: the shard cannot be read, or ends before.
         """
-        offset, size = int(self._row[field.offset_column]), int(self._row[field.bytes_column])
+        offset, size = int(self.row[field.offset_column]), int(self.row[field.bytes_column])
         if offset < 0 or not 0 <= size <= self._dataset.manifest.shards[self._shard].bytes:
             raise ShardError(
                 f"{self.where}: the index places its {field.name!r} outside of the shard. Copy the folder again"
@@ -158,7 +168,7 @@ class _Members:
         store = self._dataset.open_store()
         try:
             lease = store.open(self._shard)  # of a set at a URL, in the cache or kept for the next field
-            with open(lease.path, "rb", buffering=0) as file:
+            with open_regular(lease.path) as file:
                 content = os.pread(file.fileno(), size, offset)
         except OSError as error:
             raise ShardError(f"{self.where}: cannot be read ({error.strerror}). Check the disk, or copy it") from None
@@ -169,67 +179,51 @@ class _Members:
         return content
 
 
-def _image(dataset: "Dataset", members: _Members, field: Field, row: dict[str, Any]) -> Image.Image:
-    """RGB, upright, as the loader decodes it; pixels that are not 8-bit RGB as `as_rgb` shows them."""
-    width, height = int(row["width"]), int(row["height"])
-    content = members.read(field)
-    if field.kind == "raw":
-        pixels = dataset.manifest.pixels
-        if len(content) != width * height * pixels.bytes:
-            raise ShardError(
-                f"{members.where}: has {len(content)} bytes, {width} × {height} pixels need another number"
-            )
-        return Image.fromarray(as_rgb(np.frombuffer(content, pixels.stored).reshape(height, width, pixels.channels)))
-    try:
-        return decode_image(content)
-    except Exception as error:  # Pillow's decoders raise many kinds
-        reason = str(error).split(" <")[0] or type(error).__name__
-        raise DecodeError(f"{members.where}: does not decode: {reason}. `python -m gpuload verify` lists all") from None
+_IMAGES, _SIDE_PX, _MOST_BYTES = 8, 96, 4_000_000
+_MOST_NAMES = 12
 
 
-def decode_image(content: bytes, most_px: int | None = None) -> Image.Image:
-    """An encoded image, RGB, upright. most_px: a JPEG may be decoded smaller, but its sides not below this.
+def html_of(dataset: StoredSet) -> str:
+    """HTML whose texts are escaped, whatever the set holds; images that do not decode are left out."""
+    manifest = dataset.manifest
+    whole = int(dataset.first_samples[-1])
+    samples = f"{len(dataset):,}" + (f" of {whole:,}" if len(dataset) != whole else "")
+    rows = [
+        ("samples", f"{samples} in {counted(len(dataset.shard_paths), 'shard')}, {manifest.bytes / 1e6:,.1f} MB"),
+        ("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields)),
+        ("largest", f"{manifest.width} × {manifest.height} pixels"),
+        ("fingerprint", dataset.fingerprint),
+    ]
+    if dataset.classes is not None:
+        names = ", ".join(dataset.classes[:_MOST_NAMES]) + (", …" if len(dataset.classes) > _MOST_NAMES else "")
+        rows.insert(1, ("classes", f"{len(dataset.classes):,}: {names}"))
+    cells = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
+        for name, text in rows
+    )
+    pictures = "" if isinstance(dataset.folder, URL) else _pictures(dataset)
+    return f"<div><strong>Dataset</strong> {escape(str(dataset.folder))}<table>{cells}</table>{pictures}</div>"
 
-    Raises:
-        Exception: of many kinds, by Pillow.
-    """
-    with Image.open(io.BytesIO(content)) as image:
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"{image.width} × {image.height} pixels")
-        if most_px is not None:
-            image.draft("RGB", (most_px, most_px))
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-            return Image.fromarray(as_rgb(np.asarray(upright).astype(np.uint16)[..., None]))
-        return upright.convert("RGB")
 
-
-def _values(members: _Members, field: Field, row: dict[str, Any]) -> dict[str, Any]:
-    """What a field is to a person: numbers, text, arrays, for a mask a picture of class numbers."""
-    name = field.name
-    if field.kind == "mask":
+def _pictures(dataset: StoredSet) -> str:
+    """A row of images, evenly spaced over the set."""
+    numbers = np.unique(np.linspace(0, len(dataset) - 1, min(_IMAGES, len(dataset))).astype(np.int64))
+    figures = []
+    for number in dataset.stored_samples(numbers).tolist():
         try:
-            with Image.open(io.BytesIO(members.read(field))) as mask:
-                return {name: mask.convert("L") if mask.mode not in ("L", "P") else mask.copy()}
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DecodeError(f"{members.where}: its mask does not decode: {error}. Pack it again") from None
-    if field.kind == "array":
-        shape, content = row[shape_column(field)], members.read(field)
-        try:
-            return {name: np.frombuffer(content, np.dtype(field.dtype)).reshape(shape).copy()}
-        except ValueError:
-            raise ShardError(f"{members.where}: its {name!r} is not of shape {shape}. Copy the folder again") from None
-    if field.kind == "boxes":
-        return {
-            name: np.array(row[name], np.float32).reshape(-1, 4),
-            f"{name}_class": np.array(row[f"{name}_class"], np.int64),
-        }
-    if field.kind == "keypoints":
-        return {name: np.array(row[name], np.float32).reshape(-1, field.size, 3)}
-    if field.kind == "target" and field.size:
-        return {name: np.array(row[name], np.float32)}
-    if field.kind == "json":
-        from gpuload.headers.json_text import parse_json
+            uri, text = _picture(dataset, number)
+        except Exception:  # a notebook shows what there is; errors are told where samples are asked for
+            continue
+        figures.append(
+            f'<figure style="display:inline-block;margin:4px;max-width:{_SIDE_PX}px"><img src="{uri}" alt="">'
+            f'<figcaption style="font-size:11px;overflow-wrap:anywhere">{escape(text)}</figcaption></figure>'
+        )
+    return f"<div>{''.join(figures)}</div>"
 
-        return {name: parse_json(row[name])}
-    return {name: row[name]}
+
+def _picture(dataset: StoredSet, number: int) -> tuple[str, str]:
+    row = dataset.row(number).to_pylist()[0]
+    image = stored_picture(dataset, number, None if row["image_bytes"] > _MOST_BYTES else 2 * _SIDE_PX)
+    named = "label" in dataset.fields and row["label"] is not None
+    text = name_of(int(row["label"]), dataset.classes) if named else row["key"]
+    return jpeg_uri(thumbnail(image, _SIDE_PX, _SIDE_PX)), text

@@ -1,9 +1,10 @@
 """Tar archives as WebDataset uses them: a sample's members are adjacent and distinguished by their extensions."""
 
-import io
 import os
-import tarfile
-from collections.abc import Iterable, Iterator
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -90,49 +91,266 @@ class TarWriter:
         self.size += len(end)
 
 
-def read_members(path: Path, links: list[str] | None = None) -> Iterator[Member]:
+class Damage(NamedTuple):
+    """An unreadable part of a tar, bytes start..end: the next sound header, or the end of the file, is at `end`."""
+
+    start: int
+    end: int
+    fault: str
+
+
+def read_members(
+    path: Path, others: list[tuple[str, str]] | None = None, damage: list[Damage] | None = None
+) -> Iterator[Member]:
     """The regular files in a tar of any format, in stored order, without reading their data.
 
-    links: gets the names of members that are links to others.
+    others: gets name and kind of each member that is neither a regular file nor a folder, such as "link".
+    damage: gets each damaged part, and reading continues at the next sound header; None: damage is an error.
+
+    A tar ends with zeros only. Where anything follows them, such as another tar, that is damage, too: a member of which
+    the header was lost looks the same.
 
     Raises:
-        ShardError: it is not a tar, is compressed or truncated, or cannot be read.
+        ShardError: it is not a tar, is compressed, damaged or truncated, or cannot be read.
     """
     try:
-        shard_bytes = os.path.getsize(path)
-        with _WithinFile(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            for info in archive:
-                if info.size < 0:  # the next header would be sought before this one, maybe without an end
-                    raise tarfile.ReadError("a negative size")
-                if links is not None and (info.islnk() or info.issym()):
-                    links.append(info.name)
-                if not info.isreg() or info.issparse():
-                    continue
-                if info.offset_data + info.size > shard_bytes:
-                    raise tarfile.ReadError("unexpected end of data")
-                yield Member(info.name, info.offset_data, info.size)
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:  # sizes and times beyond any number
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ShardError(f"{path}: is not a regular file. Give a tar, or a link to one")
+            yield from _Archive(descriptor).members(others, damage)
+        finally:
+            os.close(descriptor)
+    except _DamagedError as error:
         raise ShardError(
-            f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again; `tar tf` should "
-            "list it"
+            f"{path}: not a complete, uncompressed tar archive ({error}). Copy or unpack it again, or leave out what "
+            "is damaged with `python -m gpuload pack --from tar --skip-damaged`"
         ) from None
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-class _WithinFile(io.BufferedReader):
-    """A file from which no more is read than it has.
+class _DamagedError(Exception):
+    """What is wrong, and at which byte. extended: in an extended header, which describes the member after it."""
 
-    tarfile reads long names and extended headers at once, and Python allocates beforehand as much as is asked for:
-    gigabytes, where a damaged header says so.
-    """
+    def __init__(self, fault: str, at: int, extended: bool = False) -> None:
+        super().__init__(f"{fault} at byte {at:,}")
+        self.extended = extended
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path))
-        self._bytes = os.path.getsize(path)
 
-    def read(self, size: int | None = -1) -> bytes:
-        return super().read(self._bytes if size is None else min(size, self._bytes))
+class _Header(NamedTuple):
+    """A header block. name: also of an extended header. size: of the data behind it, in bytes. kind: its type flag."""
+
+    name: bytes
+    size: int
+    kind: bytes
+
+    @classmethod
+    def parse(cls, block: bytes) -> "_Header":
+        """Raises ValueError where the checksum or the size is wrong; the message is the fault alone."""
+        if len(block) < BLOCK_BYTES:
+            raise ValueError("a header that is cut short")
+        digits, counted = _DIGITS.fullmatch(block[148:156]), block[:148] + b" " * 8 + block[156:]
+        # Old tars add bytes up as signed ones.
+        sums = sum(counted), sum(counted) - 256 * sum(byte > 127 for byte in counted)
+        if digits is None or int(digits[1], 8) not in sums:
+            raise ValueError("a damaged header")
+        name, prefix = block[:100].partition(b"\0")[0], block[345:500].partition(b"\0")[0]
+        if prefix and block[257:263] == b"ustar\0":  # GNU's own format has times there
+            name = prefix + b"/" + name
+        return cls(name, _size(block[124:136]), block[156:157])
+
+
+_DIGITS = re.compile(rb" *([0-7]+)[ \0]*")
+_RECORD = re.compile(rb"([0-9]{1,9}) ([^=\n]+)=")
+_WITHOUT_DATA = {b"1": "link", b"2": "link", b"3": "device", b"4": "device", b"6": "pipe"} | dict.fromkeys(
+    (b"5", b"V"),
+    "folder",  # or the label of a volume
+)
+_WITH_DATA = {b"D": "folder", b"S": "sparse file", b"M": "part of a file"}
+_MOST_EXTENDED = 1 << 20  # bytes of an extended header; names and times take a few hundred
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
+_SCANNED = 1 << 20  # bytes that are searched at once for a header, a multiple of BLOCK_BYTES
+
+
+def _size(field: bytes) -> int:
+    """A size in octal digits, or in base 256 where the highest bit is set (GNU tar)."""
+    if field[0] & 0x80:
+        value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+        if value >> 94:  # the sign of 95 bits
+            raise ValueError("a negative size")
+        return value
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if digits and not digits.isdigit():
+        raise ValueError("a size that is no number")
+    return int(digits or b"0", 8)
+
+
+def _records(payload: bytes) -> dict[bytes, bytes]:
+    """The records of a PAX header, each "LENGTH KEY=VALUE\n". Raises ValueError where one is wrong."""
+    records, payload = {}, payload.rstrip(b"\0")
+    while payload:
+        match = _RECORD.match(payload)
+        length = int(match[1]) if match else 0
+        if match is None or not match.end() < length <= len(payload) or payload[length - 1 : length] != b"\n":
+            raise ValueError("a damaged extended header")
+        records[match[2]] = payload[match.end() : length - 1]
+        payload = payload[length:]
+    return records
+
+
+class _Archive:
+    """An open tar."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._bytes = os.fstat(descriptor).st_size
+
+    def members(self, others: list[tuple[str, str]] | None, damage: list[Damage] | None) -> Iterator[Member]:
+        at = 0
+        while True:
+            try:
+                found = self._entry(at)
+            except _DamagedError as error:
+                end = self._resume(at, error.extended)
+                if damage is None or end - at == self._bytes:
+                    raise
+                damage.append(Damage(at, end, str(error)))
+                if end == self._bytes:
+                    return
+                at = end
+                continue
+            if found is None:
+                return
+            member, kind, at = found
+            if kind == "file":
+                yield member
+            elif others is not None and kind != "folder":
+                others.append((member.name, kind))
+
+    def _entry(self, at: int) -> tuple[Member, str, int] | None:
+        """The member whose headers begin at byte `at`, what it is, and where the next one begins; None at the end.
+
+        Raises:
+            _DamagedError: it has no sound header, or its data are not all there.
+        """
+        records: dict[bytes, bytes] = {}
+        while True:
+            extended = bool(records)
+            block = self._read(at, BLOCK_BYTES)
+            if not block.strip(b"\0"):
+                if not extended and self._ends(at):
+                    return None
+                raise _DamagedError("an extended header without its member", at, extended)
+            try:
+                header = _Header.parse(block)
+                if header.kind not in b"xXgLK":
+                    return self._member(at, header, records)
+                records |= self._extended(at, header)
+            except ValueError as error:
+                compressed = next(
+                    (name for start, name in _COMPRESSED.items() if not at and block.startswith(start)), ""
+                )
+                fault = f"compressed with {compressed}" if compressed else str(error)
+                extended |= not compressed and block[156:157] in b"xXgLK"
+                raise _DamagedError(fault, at, extended) from None
+            at += member_span(header.size)
+
+    def _ends(self, at: int) -> bool:
+        """Whether the archive ends with the zeros at byte `at`.
+
+        Raises:
+            _DamagedError: there are too few, or something follows them.
+        """
+        if self._bytes - at < BLOCK_BYTES:
+            raise _DamagedError("no zero blocks, with which a tar ends, so that it was cut short", at)
+        behind = self._find(at, lambda block: bool(block.strip(b"\0")))
+        if behind == self._bytes:
+            return True
+        fault = f"zeros in place of a header, and data behind them at byte {behind:,}"
+        with suppress(ValueError):
+            _Header.parse(self._read(behind, BLOCK_BYTES))
+            if behind - at >= 2 * BLOCK_BYTES:
+                fault = (
+                    f"the end of a tar, and another one behind it at byte {behind:,}, as where tars are joined by cat,"
+                )
+        raise _DamagedError(fault, at)
+
+    def _extended(self, at: int, header: _Header) -> dict[bytes, bytes]:
+        """The records of an extended header. A long name of GNU tar is the record "path".
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        if header.size > min(_MOST_EXTENDED, self._bytes - at - BLOCK_BYTES):
+            raise ValueError(f"an extended header of {header.size:,} bytes")
+        payload = self._read(at + BLOCK_BYTES, header.size)
+        if header.kind in b"LK":
+            return {b"path" if header.kind == b"L" else b"linkpath": payload.partition(b"\0")[0]}
+        records = _records(payload)
+        if header.kind == b"g":
+            if {b"path", b"size"} & set(records):
+                raise ValueError("a header for all members that sets their name or size")
+            return {}
+        return records
+
+    def _member(self, at: int, header: _Header, records: Mapping[bytes, bytes]) -> tuple[Member, str, int]:
+        name = records.get(b"GNU.sparse.name", records.get(b"path", header.name)).decode("utf-8", "surrogateescape")
+        data, size, kind = at + BLOCK_BYTES, header.size, _WITHOUT_DATA.get(header.kind)
+        if kind is not None:
+            return Member(name, data, 0), kind, data
+        if b"size" in records:
+            if not records[b"size"].isdigit() or len(records[b"size"]) > 18:
+                raise ValueError("a damaged extended header")
+            size = int(records[b"size"])
+            if size < 8**11 and size != header.size:
+                raise ValueError(f"headers with two sizes, {size:,} and {header.size:,} bytes,")
+        if header.kind == b"S":
+            more = self._read(at + 482, 1)
+            while more.strip(b"\0"):  # blocks of its map, each of which says whether there is another
+                more, data = self._read(data + 504, 1), data + BLOCK_BYTES
+        if data + size > self._bytes:
+            raise ValueError(f"{name!r} of {size:,} bytes, which are more than the file has,")
+        sparse = any(key.startswith(b"GNU.sparse.") for key in records)
+        is_folder = header.kind == b"\0" and name.endswith("/")  # of the first tars, which had no type for it
+        kind = "sparse file" if sparse else "folder" if is_folder else "file" if header.kind in b"0\x007" else None
+        kind = kind or _WITH_DATA.get(header.kind, f"member of type {header.kind.decode('latin-1')!r}")
+        return Member(name, data, size), kind, data + member_span(size) - BLOCK_BYTES
+
+    def _resume(self, start: int, extended: bool) -> int:
+        """Where the next sound header behind the damage at byte `start` is, or the end of the file.
+
+        A member whose extended header may be lost is passed over, since its own header may have but a part of its name.
+        """
+        end = self._find(start + BLOCK_BYTES, _is_header)
+        header = self._read(end, BLOCK_BYTES)
+        if header[156:157] in b"xXgLK":  # so that the member behind it is whole
+            return end
+        before = range(max(start + BLOCK_BYTES, end - 8 * BLOCK_BYTES), end, BLOCK_BYTES)
+        blocks = (self._read(at, BLOCK_BYTES) for at in before)
+        if extended or any(_RECORD.match(block) or block.startswith(header[:100]) for block in blocks):
+            return self._resume(end, False)
+        return end
+
+    def _find(self, start: int, wanted: Callable[[bytes], bool]) -> int:
+        """The first block from byte `start` on that is wanted, or the end of the file."""
+        for first in range(start, self._bytes, _SCANNED):
+            chunk = self._read(first, _SCANNED)
+            for at in range(0, len(chunk), BLOCK_BYTES):
+                if wanted(chunk[at : at + BLOCK_BYTES]):
+                    return first + at
+        return self._bytes
+
+    def _read(self, at: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, at)
+
+
+def _is_header(block: bytes) -> bool:
+    try:
+        _Header.parse(block)
+    except ValueError:
+        return False
+    return True
 
 
 def group_members(members: Iterable[Member]) -> Iterator[tuple[str, list[Member]]]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpuload.disk.dataset import Dataset
-from gpuload.doctor import gpu, machine, packages, remote, shards, trial
-from gpuload.doctor.finding import Finding
-from gpuload.doctor.gpu import Driver
+from gpuload.doctor import environment, machine, sets, trial
+from gpuload.doctor.environment import Driver
+from gpuload.doctor.findings import Finding
 from gpuload.errors import ArgumentError, RemoteError
-from gpuload.installed import cuda_extra, fault_of
+from gpuload.machine.installed import cuda_extra, fault_of
 from gpuload.store.url import URL
 
 Found = Finding | list[Finding]
@@ -16,12 +16,12 @@ Found = Finding | list[Finding]
 # What an environment is checked for. A check that raises is a finding, too.
 ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
     "system": lambda driver: machine.check_system(),
-    "driver": gpu.check_driver,
-    "DALI": gpu.check_dali,
-    "torch": gpu.check_torch,
-    "torchvision": lambda driver: packages.check_torchvision(),
-    "versions": lambda driver: packages.check_versions(),
-    "CPU decoder": lambda driver: packages.check_native(),
+    "driver": environment.check_driver,
+    "DALI": environment.check_dali,
+    "torch": environment.check_torch,
+    "torchvision": lambda driver: environment.check_torchvision(),
+    "versions": lambda driver: environment.check_versions(),
+    "CPU decoder": lambda driver: environment.check_native(),
     "cores": lambda driver: machine.check_cores(),
     "memory": lambda driver: machine.check_memory(),
     "shared memory": lambda driver: machine.check_shared_memory(),
@@ -30,10 +30,10 @@ ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
 
 # What a packed set is checked for. The disk comes before the trials, which read the shards into memory.
 SET: dict[str, Callable[[Dataset], Found]] = {
-    "set": shards.check_set,
-    "disk": shards.check_disk,
-    "network": remote.check_network,
-    "cache": remote.check_cache,
+    "set": sets.check_set,
+    "disk": sets.check_disk,
+    "network": sets.check_network,
+    "cache": sets.check_cache,
 }
 
 
@@ -43,35 +43,38 @@ def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
     Raises:
         FormatError: `folder` is no packed set.
     """
-    sets, unreachable = _open(folder)
-    driver = gpu.find_driver()
+    opened, unreachable = _open(folder)
+    driver = environment.find_driver()
     for name, check in ENVIRONMENT.items():
         yield from _run(name, lambda check=check: check(driver))  # type: ignore[misc]
     yield from unreachable
-    for dataset in sets:
+    for dataset in opened:
         for name, examine_set in SET.items():
             yield from _run(name, lambda check=examine_set, dataset=dataset: check(dataset))  # type: ignore[misc]
-    if sets:
-        first = sets[0].folder
-        found = decoders(driver)
-        if not found:
-            said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
-            yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
-        for device, decoder in found:
-            yield from _run(
-                f"{decoder} on {device}",
-                lambda device=device, decoder=decoder: trial.try_decoder(first, device, decoder, seconds),  # type: ignore[misc]
-            )
+    if unreachable:
+        return
+    found = decoders(driver)
+    if not found:
+        said = "neither decoder='native' nor decoder='dali' can be used here, so that nothing can be loaded"
+        yield Finding("decoders", "broken", said, f"`pip install 'gpuload[{cuda_extra() or 'cpu'}]'`")
+    for device, decoder in found:
+
+        def attempt(device: str = device, decoder: str = decoder) -> Finding:
+            if opened:
+                return trial.try_decoder(opened[0].folder, device, decoder, seconds)
+            return trial.try_loading(device, decoder)
+
+        yield from _run(f"{decoder} on {device}", attempt)
 
 
 def _open(folder: Path | URL | None) -> tuple[list[Dataset], list[Finding]]:
     """The sets, and what is wrong with a URL that cannot be read."""
     try:
-        return ([] if folder is None else shards.open_sets(folder)), []
+        return ([] if folder is None else sets.open_sets(folder)), []
     except (RemoteError, ArgumentError) as error:  # of a cache that cannot be written
         if not isinstance(folder, URL):
             raise
-        return [], [remote.unreachable(folder, error)]
+        return [], [sets.unreachable(folder, error)]
 
 
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from gpuload import __version__
-from gpuload.doctor.finding import Finding, size
-from gpuload.limits import affinity, available_memory, count_cores, cpu_quota, machine_memory, memory_limit, throttled
+from gpuload.doctor.findings import Finding, size
+from gpuload.machine.limits import (
+    affinity,
+    available_memory,
+    count_cores,
+    cpu_quota,
+    machine_memory,
+    memory_limit,
+    throttled,
+)
 
 _SHARED_MEMORY = Path("/dev/shm")
 _LITTLE_SHARED = 256e6  # Docker's default is 64 MiB

@@ -5,24 +5,37 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 import gpuload
-from gpuload.augment.fit import neutral
-from gpuload.doctor.finding import Finding, size
-from gpuload.installed import fault_of
-from gpuload.limits import count_cores
-from gpuload.monitor.binding import Setup, advice
+from gpuload.doctor.findings import Finding, size
+from gpuload.machine.installed import fault_of
+from gpuload.monitor.measure import measure_loader
 from gpuload.store.url import URL
 
 SIDE = 224
-_MOST_BATCH = 64
+_MOST_BATCH, _AHEAD = 64, 5
 # Of a process that imports, compiles the CPU decoder, and decodes. A compilation takes 12 s of one core's time, or a
 # minute where others use the cores too.
 _MOST_SECONDS = 180.0
+
+
+def try_loading(device: str, decoder: str) -> Finding:
+    """Whether a decoder loads anything on a device: a few small images that are packed for it."""
+    with TemporaryDirectory(prefix="gpuload-doctor-") as folder:
+        pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+        gpuload.pack([{"image": image} for image in pixels], folder, workers=1)
+        found = try_decoder(Path(folder) / "train", device, decoder, 0.01)
+    if found.grade != "ok":
+        return found
+    first_s = found.data["first_s"]
+    said = f"loads images; the first batch came after {first_s:.1f} s"
+    return Finding(found.name, "ok", said, data={"device": device, "decoder": decoder, "first_s": first_s})
 
 
 def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -> Finding:
@@ -58,55 +71,38 @@ def try_decoder(folder: Path | URL, device: str, decoder: str, seconds: float) -
 
 def measure(folder: str, device: str, decoder: str, seconds: float) -> dict[str, Any]:
     """What the process prints: rates, the stage that binds, and advice."""
-    output: Any = "torch" if fault_of("torch") is None else "numpy"
-    began = time.perf_counter()
     dataset = gpuload.Dataset(folder)
-    augment = gpuload.Augment(SIDE, **neutral(dataset.manifest.pixels))
     batch_size = min(_MOST_BATCH, len(dataset))
     with gpuload.DaliIterator(
         dataset,
         batch_size,
-        augment=augment,
+        augment=gpuload.Augment(SIDE, normalize=None),
         device=device,
         decoder=decoder,  # type: ignore[arg-type]
         fields=("image",),
-        output=output,
+        output="torch" if fault_of("torch") is None else "numpy",
         rank=0,  # whatever the environment says
         world_size=1,
     ) as loader:
-        first_s, started, counted = None, 0.0, None
-        while counted is None or loader.metrics().steps == counted.steps or time.perf_counter() - started < seconds:
-            for _ in loader:
-                if first_s is None:
-                    first_s = time.perf_counter() - began
-                if counted is None and (loader.metrics().steps > 4 or len(loader) <= 4):
-                    _wait_for_compilation()
-                    started, counted = time.perf_counter(), loader.metrics()
-                elif counted is not None and time.perf_counter() - started >= seconds:
-                    break
-        elapsed, now = time.perf_counter() - started, loader.metrics()
-        images, stored = now.images - counted.images, now.bytes - counted.bytes
-        steps = min(1000, now.steps - counted.steps)
-        binds = loader.metrics(max(1, steps)).binds
-        setup = Setup(dataset.folder, loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
+        found, last, advice = measure_loader(loader, seconds, _AHEAD, _wait_for_compilation)
         return {
             "device": loader.device,
             "decoder": loader.decoder,
             "num_threads": loader.num_threads,
             "batch_size": batch_size,
-            "images": images,
-            "seconds": elapsed,
-            "images_per_s": images / elapsed,
-            "bytes_per_s": stored / elapsed,
-            "first_s": first_s,
-            "binds": binds,
-            "advice": advice(binds, setup),
+            "images": found.images,
+            "seconds": found.seconds,
+            "images_per_s": found.images_per_s,
+            "bytes_per_s": found.images_per_s * last.bytes / last.images,
+            "first_s": found.first_s,
+            "binds": last.binds,
+            "advice": advice,
         }
 
 
 def _wait_for_compilation() -> None:
     """The JPEG decoder is compiled while libjpeg-turbo decodes, more slowly."""
-    background = sys.modules.get("gpuload.decode.native.background")
+    background = sys.modules.get("gpuload.decode.native.compiled")
     if background is not None:
         background.wait_for_all()
 

@@ -1,6 +1,7 @@
 """Array fields, whose values stay in the shard: stacked as they are, or padded."""
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,9 +13,10 @@ import pyarrow as pa
 from gpuload.checks import COUNT, check_fields, optional, whole
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe
-from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
-from gpuload.fields.rows import BoundField, DatasetView, Rows
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe
+from gpuload.fields.placement import Placement
+from gpuload.fields.ragged import flat, lengths_of, pad_all, rows_of
+from gpuload.fields.rows import BoundField, Rows
 from gpuload.headers.npy import read_array
 from gpuload.types import Array, ClassNames
 
@@ -53,11 +55,89 @@ class PaddedTokens(NamedTuple):
     lengths: Any
 
 
+class _BoundElements(BoundField, ABC):
+    """A field whose arrays are in `Rows.members`, and their shapes in its column."""
+
+    def prepare(self) -> None:
+        self.members, self._stored = (self.name,), np.dtype(self.field.dtype)
+        # Of the first sample's array: O(1), where checking all samples would cost O(samples).
+        shapes = [tuple(dataset.first_row().column(self.columns[0])[0].as_py()) for dataset in self.datasets]
+        self._check(shapes)
+
+    @abstractmethod
+    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raises ArgumentError where the dtype, or the first shapes of the data sets, cannot be."""
+
+    def _elements(self, rows: Rows) -> Array:
+        return join_elements(rows.members[self.name], self._stored)
+
+
+class BoundArray(_BoundElements):
+    """(N, …) of the packed dtype, in native byte order."""
+
+    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
+            raise ArgumentError(
+                f"{self.name!r}: torch does not have the packed dtype {self._stored}. Leave the field out, or pack it "
+                "with another dtype"
+            )
+        for dataset, shape in zip(self.datasets, shapes, strict=True):
+            if shape != shapes[0]:
+                raise ArgumentError(
+                    f"{dataset.folder}: its first {self.name!r} has shape {shape}, that of {self.datasets[0].folder} "
+                    f"has {shapes[0]}. {_advice(self.name)}"
+                )
+        self._first_shape = shapes[0]
+
+    def values(self, rows: Rows) -> Array:
+        shapes = rows.columns[self.columns[0]]
+        shape = tuple(shapes[0].as_py()) if len(rows) else self._first_shape
+        alike = (lengths_of(shapes) == len(shape)).all()
+        if not alike or (flat(shapes).reshape(len(rows), len(shape)) != shape).any():
+            found = [tuple(shape) for shape in shapes.to_pylist()]
+            other = next(row for row, found_shape in enumerate(found) if found_shape != shape)
+            raise DecodeError(
+                f"{rows.sample_name(self.datasets, other)}: its {self.name!r} has shape {found[other]}, that of "
+                f"{rows.sample_name(self.datasets, 0)} has {shape}. {_advice(self.name)}"
+            )
+        return self._elements(rows).reshape(len(rows), *shape)
+
+
+class BoundTokens(_BoundElements):
+    """`PaddedTokens`, see `Tokens`."""
+
+    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        if self._stored.kind not in "iu":
+            raise ArgumentError(
+                f"{describe(self.spec)}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
+                f"{self.name!r} by its name"
+            )
+        for dataset, shape in zip(self.datasets, shapes, strict=True):
+            if len(shape) != 1:
+                raise ArgumentError(
+                    f"{describe(self.spec)}: tokens must have one dimension, the first array in {dataset.folder} has "
+                    f"shape {shape}. Request {self.name!r} by its name"
+                )
+
+    def values(self, rows: Rows) -> PaddedTokens:
+        shapes = rows.columns[self.columns[0]]
+        one_dimensional = lengths_of(shapes) == 1
+        if not one_dimensional.all():
+            other = int(np.argmin(one_dimensional))
+            raise DecodeError(
+                f"{rows.sample_name(self.datasets, other)}: tokens must have one dimension, its {self.name!r} has "
+                f"shape {tuple(shapes[other].as_py())}. Pack it again with one dimension"
+            )
+        tokens, lengths = self._elements(rows).astype(np.int64), flat(shapes).astype(np.int64)
+        return PaddedTokens(*pad_all(lengths, self.spec.max_length, (tokens, self.spec.pad)))
+
+
 class ArrayKind(Kind):
     """A NumPy array of any shape, with dtype `Field.dtype`, stored as `.npy`; the index holds its shape."""
 
     name = "array"
     specs = (Tokens,)
+    bound, plain = BoundTokens, BoundArray
     stays_in_shard = True
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
@@ -78,7 +158,7 @@ class ArrayKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         return Field(name, self.name, f"{name}.npy", dtype=detail), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
@@ -100,6 +180,10 @@ class ArrayKind(Kind):
     def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         return array_fault(content, header, tuple(row[shape_column(field)]), field.dtype)
 
+    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+        elements = np.frombuffer(read(), np.dtype(field.dtype))
+        return {field.name: elements.reshape(row[shape_column(field)]).copy()}
+
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as an array of their shape."""
         shapes, size = rows.column(shape_column(field)), rows.column(field.bytes_column).to_numpy()
@@ -111,9 +195,6 @@ class ArrayKind(Kind):
             np.flatnonzero(~(needed == size)),
             lambda row: f"its {field.name!r} as {size[row]:,} bytes for an array of shape {tuple(shapes[row].as_py())}",
         )
-
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundTokens(spec, field, datasets) if isinstance(spec, Tokens) else BoundArray(field, datasets)
 
 
 def shape_column(field: Field) -> str:
@@ -136,97 +217,9 @@ def array_fault(content: bytes, header: int, shape: tuple[int, ...], dtype: str 
     return ""
 
 
-class BoundArray:
-    """(N, …) of the packed dtype, in native byte order.
-
-    Raises:
-        ArgumentError: torch does not have this dtype, or the first arrays of two data sets differ in shape.
-    """
-
-    def __init__(self, field: Field, datasets: Sequence[DatasetView]) -> None:
-        self.name, self.members, self.columns = field.name, (field.name,), (shape_column(field),)
-        self._datasets, self._stored = tuple(datasets), np.dtype(field.dtype)
-        if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
-            raise ArgumentError(
-                f"{field.name!r}: torch does not have the packed dtype {self._stored}. Leave the field out, or pack it "
-                "with another dtype"
-            )
-        shapes = [_first_shape(field, dataset) for dataset in datasets]
-        for dataset, shape in zip(datasets, shapes, strict=True):
-            if shape != shapes[0]:
-                raise ArgumentError(
-                    f"{dataset.folder}: its first {field.name!r} has shape {shape}, that of {datasets[0].folder} has "
-                    f"{shapes[0]}. {_advice(field.name)}"
-                )
-        self._first_shape = shapes[0]
-
-    def values(self, rows: Rows) -> Array:
-        shapes = rows.columns[self.columns[0]]
-        shape = tuple(shapes[0].as_py()) if len(rows) else self._first_shape
-        self._check_equal(rows, shape)
-        found = join_elements(rows.members[self.name], self._stored)
-        return found.reshape(len(rows), *shape)
-
-    def _check_equal(self, rows: Rows, shape: tuple[int, ...]) -> None:
-        shapes = rows.columns[self.columns[0]]
-        if (lengths_of(shapes) == len(shape)).all() and (flat(shapes).reshape(len(rows), len(shape)) == shape).all():
-            return
-        found = [tuple(shape) for shape in shapes.to_pylist()]
-        other = next(row for row, found_shape in enumerate(found) if found_shape != shape)
-        raise DecodeError(
-            f"{rows.sample_name(self._datasets, other)}: its {self.name!r} has shape {found[other]}, that of "
-            f"{rows.sample_name(self._datasets, 0)} has {shape}. {_advice(self.name)}"
-        )
-
-
-class BoundTokens:
-    """`PaddedTokens`, see `Tokens`.
-
-    Raises:
-        ArgumentError: the arrays are not integers, or a data set's first one is not one-dimensional.
-    """
-
-    def __init__(self, spec: Tokens, field: Field, datasets: Sequence[DatasetView]) -> None:
-        self.name, self.members, self.columns = field.name, (field.name,), (shape_column(field),)
-        self._spec, self._datasets, self._stored = spec, tuple(datasets), np.dtype(field.dtype)
-        if self._stored.kind not in "iu":
-            raise ArgumentError(
-                f"{describe(spec)}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
-                f"{field.name!r} by its name"
-            )
-        for dataset in datasets:
-            shape = _first_shape(field, dataset)
-            if len(shape) != 1:
-                raise ArgumentError(
-                    f"{describe(spec)}: tokens must have one dimension, the first array in {dataset.folder} has shape "
-                    f"{shape}. Request {field.name!r} by its name"
-                )
-
-    def values(self, rows: Rows) -> PaddedTokens:
-        shapes = rows.columns[self.columns[0]]
-        one_dimensional = lengths_of(shapes) == 1
-        if not one_dimensional.all():
-            other = int(np.argmin(one_dimensional))
-            raise DecodeError(
-                f"{rows.sample_name(self._datasets, other)}: tokens must have one dimension, its {self.name!r} has "
-                f"shape {tuple(shapes[other].as_py())}. Pack it again with one dimension"
-            )
-        lengths = flat(shapes).astype(np.int64)
-        tokens = join_elements(rows.members[self.name], self._stored).astype(np.int64)
-        width = self._spec.max_length
-        return PaddedTokens(
-            pad(tokens, lengths, width, self._spec.pad), lengths if width is None else np.minimum(lengths, width)
-        )
-
-
 def join_elements(members: Sequence[npt.NDArray[np.uint8]], stored: np.dtype[np.generic]) -> Array:
     """The elements of all members, concatenated, in native byte order; a copy, since the views may be unaligned."""
     return np.concatenate([_NO_BYTES, *members]).view(stored).astype(stored.newbyteorder("="), copy=False)
-
-
-def _first_shape(field: Field, dataset: DatasetView) -> tuple[int, ...]:
-    """Shape of the first sample's array; costs O(1), where checking all samples would cost O(samples)."""
-    return tuple(dataset.first_row().column(shape_column(field))[0].as_py())
 
 
 def _advice(name: str) -> str:

@@ -1,22 +1,67 @@
-"""Binds a requested field to data sets, or says why it cannot be bound."""
+"""Binds a requested field to data sets, or says why it cannot be bound; fields that are computed instead of packed."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gpuload.errors import ArgumentError
 from gpuload.fields.captions import BoundText
-from gpuload.fields.computed import BoundBucket, BoundOriginalSize, BoundTopLeft
 from gpuload.fields.field import Field
-from gpuload.fields.integers import BoundIntegers
 from gpuload.fields.kind import FieldSpec, describe
 from gpuload.fields.registry import kind_of
-from gpuload.fields.rows import BoundField, DatasetView, PixelField
+from gpuload.fields.rows import BoundField, BoundIntegers, DatasetView, PixelField, Rows, Value, View
+from gpuload.types import F64, I64, HeightWidth
 
-# Fields that every sample has without their being packed.
-COMPUTED = ("key", "index", "dataset")
 
+class BoundBucket(BoundField):
+    """int64 (N,): the number of the batch's bucket."""
+
+    def values(self, rows: Rows) -> I64:
+        assert rows.bucket is not None  # checked when the loader was constructed
+        return np.full(len(rows), rows.bucket)
+
+
+class BoundOriginalSize(BoundField):
+    """int64 (N, 2): height and width of the stored image in pixels."""
+
+    def values(self, rows: Rows) -> I64:
+        return _sizes(rows)
+
+
+class BoundTopLeft(BoundField):
+    """int64 (N, 2): where the output begins, y and x, in the whole image, scaled and flipped as the output is.
+
+    So it is counted in pixels of the output; negative where the image is padded.
+    """
+
+    def values(self, rows: Rows) -> Value:
+        sizes = _sizes(rows)
+
+        def of(view: View, size: HeightWidth, affine: F64 | None) -> I64:
+            begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
+            flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
+            before = np.where(flipped, sizes - end, begin)
+            places: I64 = np.rint(before * size / np.maximum(end - begin, 1e-6)).astype(np.int64)
+            return places
+
+        return rows.per_view(of)
+
+
+def _sizes(rows: Rows) -> I64:
+    return np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
+
+
+# Fields that every sample has without their being packed, and the columns that they need.
+COMPUTED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
+    "key": (BoundText, ("key",)),
+    "index": (BoundIntegers, ("index",)),
+    "dataset": (BoundIntegers, ("dataset",)),
+}
 # The same, but a packed field of the name takes precedence: there are older sets with such fields.
-_UNLESS_PACKED: dict[str, BoundField] = {
-    field.name: field for field in (BoundBucket(), BoundOriginalSize(), BoundTopLeft())
+_UNLESS_PACKED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
+    "bucket": (BoundBucket, ()),
+    "original_size": (BoundOriginalSize, ("height", "width")),
+    "crop_top_left": (BoundTopLeft, ("height", "width")),
 }
 
 
@@ -34,15 +79,14 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
     """
     name = spec if isinstance(spec, str) else spec.name
     _check_own_name(name, datasets)
-    if spec in COMPUTED:
-        return BoundText(name) if name == "key" else BoundIntegers(name)
-    if isinstance(spec, str) and spec in _UNLESS_PACKED and not any(name in dataset.fields for dataset in datasets):
-        return _UNLESS_PACKED[spec]
+    is_packed = any(name in dataset.fields for dataset in datasets)
+    if isinstance(spec, str) and (computed := (COMPUTED if is_packed else COMPUTED | _UNLESS_PACKED).get(spec)):
+        bound, columns = computed
+        return bound(Field(name, "computed", ""), columns)
     field = _common_field(name, datasets)
-    if isinstance(spec, str):
-        return kind_of(field).bind(None, field, datasets)
-    _check_kind(spec, field, datasets)
-    return kind_of(field).bind(spec, field, datasets)
+    if not isinstance(spec, str):
+        _check_kind(spec, field, datasets)
+    return kind_of(field).bind(None if isinstance(spec, str) else spec, field, datasets)
 
 
 def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) -> None:

@@ -9,18 +9,20 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from PIL import Image
 
 from gpuload.checks import COUNT, FLAG, check_fields, choice, number, optional
 from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, shortest
-from gpuload.fields.motion import crop_edges, flips
-from gpuload.fields.parsing import number_classes, parse_list
-from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
-from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, shortest
+from gpuload.fields.motion import Entry, MovingField, crop_edges, flips
+from gpuload.fields.parsing import names_of, number_classes, parse_list
+from gpuload.fields.placement import Placement
+from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.rows import Rows, Value, View
 from gpuload.headers.json_text import parse_json
-from gpuload.types import F32, F64, I64, ClassNames, HeightWidth
+from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
 
@@ -76,6 +78,53 @@ class PaddedBoxes(NamedTuple):
     counts: Any
 
 
+Stored = tuple[F64, I64, I64]  # boxes (T, 4) of all samples, their classes (T,), and how many each sample has (N,)
+
+
+class BoundBoxes(MovingField):
+    """`PaddedBoxes` of each view.
+
+    An image with 20 boxes takes 4 µs, or 8 µs with an affine (batches of 256, one core, 2026-11).
+    """
+
+    spec: Boxes
+
+    def values(self, rows: Rows) -> Value:
+        stored = self._stored(rows.columns)
+
+        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
+            boxes, labels, counts = self._visible(stored, view, size, affine)
+            boxes = convert_boxes(boxes, self.spec.format)
+            if self.spec.normalized:
+                boxes /= [size[1], size[0], size[1], size[0]]
+            return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (boxes.astype(np.float32), 0), (labels, -1)))
+
+        return rows.per_view(boxes_in)
+
+    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+        stored = self._stored(columns)
+        boxes, labels, counts = stored if view is None else self._visible(stored, view, size)
+        parts = zip(split_rows(boxes.astype(np.float32), counts), split_rows(labels, counts), strict=True)
+        return [dict(zip(self.columns, part, strict=True)) for part in parts]
+
+    def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        name, classes = self.columns
+        labels = [sample[classes].astype(np.int64, copy=False) for sample in samples]
+        return {name: joined_lists([sample[name] for sample in samples], 4), classes: joined_lists(labels)}
+
+    def _stored(self, columns: Mapping[str, Any]) -> Stored:
+        boxes, labels = (columns[name] for name in self.columns)
+        return flat(boxes).reshape(-1, 4).astype(np.float64), flat(labels).astype(np.int64), lengths_of(boxes)
+
+    def _visible(self, stored: Stored, view: View, size: HeightWidth, affine: F64 | None = None) -> Stored:
+        """The boxes of which enough is visible, in pixels of the view's images."""
+        boxes, labels, counts = stored
+        images = rows_of(counts)
+        moved, visible = move_boxes(boxes, images, view, size, affine)
+        kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
+        return moved[kept], labels[kept], np.bincount(images[kept], minlength=len(counts))
+
+
 class BoxesKind(Kind):
     """Any number of boxes per sample, x0 y0 x1 y1 in pixels of the stored image, each with a class number.
 
@@ -85,14 +134,17 @@ class BoxesKind(Kind):
     name = "boxes"
     specs = (Boxes,)
     keys = ("boxes",)
+    bound = BoundBoxes
     usual_names = ("boxes", "bboxes")
     in_tables = True
+    entry_bytes = 48
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
-        return {field.name: pa.list_(_BOX), class_column(field): pa.list_(pa.int64())}
+        return {field.name: pa.list_(_BOX), self.class_column(field): pa.list_(pa.int64())}
 
-    def class_column(self, field: Field) -> str | None:
-        return class_column(field)
+    def class_column(self, field: Field) -> str:
+        """The class number of each box."""
+        return f"{field.name}_class"
 
     def companions(self, name: str) -> tuple[str, ...]:
         return (f"{name}_class",)
@@ -107,13 +159,13 @@ class BoxesKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """Raises SourceError if a box does not have four numbers, or its corners are in the wrong order."""
         checked = [_check_boxes(where, name, row, *pair) for row, pair in enumerate(values)]
         numbers, names = number_classes(where, name, [box_classes for _, box_classes in values], classes)
         field = Field(name, self.name, f"{name}.json", names)
         types = self.columns(field)
-        return field, [pa.array(checked, types[name]), pa.array(numbers, types[class_column(field)])]
+        return field, [pa.array(checked, types[name]), pa.array(numbers, types[self.class_column(field)])]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         """Clips the boxes to the canvas and drops those of which nothing is left on it."""
@@ -121,9 +173,9 @@ class BoxesKind(Kind):
         moved = np.clip(placement.move_points(corners), 0, placement.canvas).reshape(-1, 4)
         kept = np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
         boxes = shortest(moved[kept].astype(np.float32))
-        classes = [value[class_column(field)][number] for number in kept.tolist()]
+        classes = [value[self.class_column(field)][number] for number in kept.tolist()]
         content = json.dumps({"boxes": boxes, "classes": classes})
-        return Member(content.encode(), 0, {field.name: boxes, class_column(field): classes})
+        return Member(content.encode(), 0, {field.name: boxes, self.class_column(field): classes})
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         """Counts boxes that lie outside their images, and boxes that reach over an edge.
@@ -141,18 +193,37 @@ class BoxesKind(Kind):
             }
         )
 
-    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        import pyarrow.compute as pc
-
-        sizes: I64 = pc.list_value_length(samples.column(field.name)).to_numpy() * 48 + 30
-        return sizes
-
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         found = parse_json(content)
-        return {field.name: found["boxes"], class_column(field): found["classes"]}
+        return {field.name: found["boxes"], self.class_column(field): found["classes"]}
+
+    def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
+        boxes, classes = row[field.name], row[self.class_column(field)]
+        return {
+            field.name: np.array(boxes, np.float32).reshape(-1, 4),
+            self.class_column(field): np.array(classes, np.int64),
+        }
+
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+        wanted, count = spec if isinstance(spec, Boxes) else Boxes(field.name), int(value.counts[row])
+        boxes = value.boxes[row][:count].astype(np.float64) * (size * 2 if wanted.normalized else 1)
+        if wanted.format != "xyxy":
+            low = boxes[:, :2] - (boxes[:, 2:] / 2 if wanted.format == "cxcywh" else 0)
+            boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)
+        return {field.name: boxes, self.class_column(field): value.labels[row][:count]}
+
+    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+        from gpuload.pictures.marks import draw_boxes  # Pillow's fonts
+
+        draw_boxes(picture, found[field.name], found[self.class_column(field)].tolist(), field.classes)
+        return picture
+
+    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
+        numbers = found[self.class_column(field)].tolist()
+        return super().texts(field, found, classes) | {self.class_column(field): names_of(numbers, classes)}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
-        boxes, classes = rows.column(field.name), rows.column(class_column(field))
+        boxes, classes = rows.column(field.name), rows.column(self.class_column(field))
         count, class_count = lengths_of(boxes), lengths_of(classes)
         yield BadRows(
             np.flatnonzero(count != class_count),
@@ -162,14 +233,6 @@ class BoxesKind(Kind):
             rows_of(4 * count)[~np.isfinite(flat(boxes))],
             lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected finite numbers",
         )
-
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundBoxes(spec if isinstance(spec, Boxes) else Boxes(field.name), field)
-
-
-def class_column(field: Field) -> str:
-    """Name of the index column with the class number of each box."""
-    return f"{field.name}_class"
 
 
 def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) -> list[list[float]]:
@@ -194,51 +257,6 @@ def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) 
         )
     found: list[list[float]] = array.tolist()
     return found
-
-
-@dataclass(frozen=True)
-class BoundBoxes:
-    """`PaddedBoxes` of each view.
-
-    An image with 20 boxes takes 4 µs, or 8 µs with an affine (batches of 256, one core, 2026-11).
-    """
-
-    spec: Boxes
-    field: Field
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.field.name, class_column(self.field))
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        return ()
-
-    def values(self, rows: Rows) -> Value:
-        stored: Any = rows.columns[self.field.name]
-        images = rows_of(lengths_of(stored))
-        boxes = flat(stored).reshape(-1, 4).astype(np.float64)
-        labels = flat(rows.columns[class_column(self.field)])
-
-        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
-            moved, visible = move_boxes(boxes, images, view, size, affine)
-            kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
-            converted = convert_boxes(moved[kept], self.spec.format)
-            if self.spec.normalized:
-                converted /= [size[1], size[0], size[1], size[0]]
-            counts = np.bincount(images[kept], minlength=len(rows))
-            width = self.spec.max_boxes
-            return PaddedBoxes(
-                pad(converted.astype(np.float32), counts, width, 0),
-                pad(labels[kept].astype(np.int64), counts, width, -1),
-                counts if width is None else np.minimum(counts, width),
-            )
-
-        return rows.per_view(boxes_in)
 
 
 def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:

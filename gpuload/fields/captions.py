@@ -1,29 +1,212 @@
-"""Captions: one text per sample."""
+"""Texts of samples: captions, one of several drawn and tokenized while reading, and JSON documents."""
 
-from collections.abc import Sequence
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from gpuload.errors import SourceError, some_of
-from gpuload.fields.chosen_caption import BoundCaptions, Captions
+from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, check_fields, function, optional
+from gpuload.draws import CAPTION, random_bits, uniform
+from gpuload.errors import ArgumentError, DecodeError, SourceError, some_of
 from gpuload.fields.field import Field
-from gpuload.fields.kind import Columns, FieldSpec, Kind, Member, Placement
-from gpuload.fields.rows import BoundField, DatasetView, Rows
-from gpuload.types import I64, ClassNames
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, describe
+from gpuload.fields.placement import Placement
+from gpuload.fields.rows import BoundField, Rows
+from gpuload.headers.json_text import parse_json
+from gpuload.types import F64, I64, ClassNames
+
+Tokenizer = Callable[[list[str]], Any]
+
+_DRAWS = 2  # of each sample: which caption, and whether none
+_WHICH, _NONE = 0, 1
 
 
-class CaptionKind(Kind):
-    """A text, stored in a `.txt` member in UTF-8."""
+@dataclass(frozen=True)
+class Captions(FieldSpec):
+    """One caption for each sample, as a list of N str, or what a tokenizer makes of it.
 
-    name = "caption"
-    specs = (Captions,)
-    usual_names = ("caption", "text")
-    in_tables = True
+    name: of a field of kind "caption", one text for each sample, or of kind "json", a text or a list of texts: of these
+        one is drawn each time, by (seed, epoch, sample).
+    dropout: probability that the text is `empty` instead, for classifier-free guidance; drawn in the same way.
+    lines: each line of a text of kind "caption" is a caption of its own; empty lines are none.
+    tokenizer: called with the list of N texts, in the thread that reads batches ahead of the decoder. It returns an
+        array or a tensor of N rows, a list of N, or a dict of these, such as transformers' tokenizers do; arrays are
+        handed over on the batch's device.
+    empty: the text that stands for a caption that is left out.
+
+    Raises:
+        ArgumentError: dropout outside of 0..1. When bound: the field is of another kind. While iterating: the tokenizer
+            fails, or returns something else.
+        DecodeError: while iterating, where a document is no text and no list of texts, or an empty one.
+    """
+
+    name: str = "caption"
+    dropout: float = 0.0
+    lines: bool = False
+    tokenizer: Tokenizer | None = None
+    empty: str = ""
+
+    kind = "caption"
+    other_kinds = ("json",)
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            name=NAME,
+            dropout=PROBABILITY,
+            lines=FLAG,
+            tokenizer=optional(function("a function of a list of str")),
+            empty=Rule("a text", as_text),
+        )
+
+
+class BoundCaptions(BoundField):
+    """The texts of `Captions`, or their tokens."""
+
+    spec: Captions
+    ahead = True
+
+    def prepare(self) -> None:
+        self._is_json = self.field.kind == "json"
+        if self._is_json and self.spec.lines:
+            raise ArgumentError(
+                f"{describe(self.spec)}: lines=True is for texts of kind 'caption', {self.name!r} in "
+                f"{self.datasets[0].folder} has kind 'json', which may hold a list. Leave lines out"
+            )
+        self._word = zlib.crc32(self.name.encode())  # so that two fields draw independently
+
+    def values(self, rows: Rows) -> Any:
+        texts = rows.columns[self.name].to_pylist()
+        if self._is_json or self.spec.lines:
+            chosen = self._draw(rows, _WHICH)
+            texts = [self._choose(rows, row, text, float(chosen[row])) for row, text in enumerate(texts)]
+        if self.spec.dropout:
+            for row in np.flatnonzero(self._draw(rows, _NONE) < self.spec.dropout).tolist():
+                texts[row] = self.spec.empty
+        return texts if self.spec.tokenizer is None else self._tokenize(self.spec.tokenizer, texts)
+
+    def _draw(self, rows: Rows, number: int) -> F64:
+        assert rows.keys is not None
+        keys = random_bits(rows.keys, np.full(len(rows), CAPTION, np.uint64))
+        keys = random_bits(keys, np.full(len(rows), self._word, np.uint64))
+        return uniform(keys, rows.columns["index"] * _DRAWS + number)
+
+    def _choose(self, rows: Rows, row: int, text: str, chosen: float) -> str:
+        if not self._is_json:
+            several = [line.strip() for line in text.splitlines() if line.strip()] or [text]
+            return several[int(chosen * len(several))]
+        try:
+            found = parse_json(text)
+        except ValueError as error:
+            raise self._refuse(rows, row, f"is not a JSON document ({error})") from None
+        if isinstance(found, str):
+            return found
+        if not isinstance(found, list) or not found or not all(isinstance(entry, str) for entry in found):
+            raise self._refuse(rows, row, "is no text and no list of texts")
+        return str(found[int(chosen * len(found))])
+
+    def _refuse(self, rows: Rows, row: int, what: str) -> DecodeError:
+        return DecodeError(
+            f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} {what}. Correct it and pack again, or "
+            "leave the sample out with gpuload.Dataset(exclude=[key])"
+        )
+
+    def _tokenize(self, tokenizer: Tokenizer, texts: list[str]) -> Any:
+        try:
+            made = tokenizer(texts or [self.spec.empty])
+        except Exception as error:
+            raise ArgumentError(
+                f"{describe(self.spec)}: its tokenizer raised {type(error).__name__} for {len(texts):,} texts: {error}"
+            ) from error
+        if isinstance(made, Mapping):
+            return {str(name): self._checked(part, len(texts)) for name, part in made.items()}
+        return self._checked(made, len(texts))
+
+    def _checked(self, made: Any, count: int) -> Any:
+        """An array or a list of `count` rows."""
+        if type(made).__module__ == "torch":
+            made = made.detach().cpu().numpy()
+        is_array = isinstance(made, np.ndarray) and made.ndim > 0 and made.dtype.kind in "biuf"
+        if not (is_array or isinstance(made, list | tuple)) or len(made) != max(count, 1):
+            what = type(made).__name__
+            if isinstance(made, np.ndarray):
+                what = f"an array of {made.dtype}, shape {made.shape}"
+            elif isinstance(made, list | tuple):
+                what += f" of {len(made):,}"
+            raise ArgumentError(
+                f"{describe(self.spec)}: its tokenizer returned {what} for {count:,} texts, expected an array "
+                "of numbers or a list with as many rows, or a dict of these"
+            )
+        return made[:count] if is_array else list(made[:count])
+
+
+class BoundText(BoundField):
+    """A list of N str, as packed: captions, or "key"."""
+
+    def values(self, rows: Rows) -> list[str]:
+        texts: list[str] = rows.columns[self.name].to_pylist()
+        return texts
+
+
+class BoundJson(BoundField):
+    """A list of N documents, parsed by `json.loads`.
+
+    Raises DecodeError for a text that is not JSON.
+    """
+
+    def values(self, rows: Rows) -> list[Any]:
+        documents: list[Any] = []
+        for row, text in enumerate(rows.columns[self.name].to_pylist()):
+            try:
+                documents.append(parse_json(text))
+            except ValueError as error:
+                raise DecodeError(
+                    f"{rows.sample_name(self.datasets, row)}: its field {self.name!r} is not a JSON document "
+                    f"({error}). Correct it and pack again"
+                ) from None
+        return documents
+
+
+class _TextKind(Kind):
+    """A text, stored in UTF-8."""
+
+    extension: ClassVar[str]
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.large_string()}
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        return Member(str(value[field.name]).encode(), 0, value)
+
+    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
+        import pyarrow.compute as pc  # takes 30 ms, which workers are spared
+
+        sizes: I64 = pc.binary_length(samples.column(field.name)).to_numpy()
+        return sizes
+
+    def load(self, field: Field, content: bytes) -> dict[str, Any]:
+        return {field.name: content.decode()}
+
+    def guess(self, member: str, content: Any) -> Field | None:
+        return Field(self.name, self.name, member) if member == self.extension else None
+
+    def _parsed(self, name: str, texts: Sequence[str]) -> Parsed:
+        member = self.extension if name == self.name else f"{name}.{self.extension}"
+        return Field(name, self.name, member), [pa.array(texts, pa.large_string())]
+
+
+class CaptionKind(_TextKind):
+    """A text, stored in a `.txt` member."""
+
+    name, extension = "caption", "txt"
+    specs = (Captions,)
+    bound, plain = BoundCaptions, BoundText
+    usual_names = ("caption", "text")
+    in_tables = True
 
     def claims(self, value: Any) -> bool:
         return isinstance(value, str)
@@ -37,7 +220,7 @@ class CaptionKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """Raises SourceError if a text is missing."""
         missing = [row for row, text in enumerate(values) if text is None]
         if missing:
@@ -45,44 +228,27 @@ class CaptionKind(Kind):
                 f"{where}: every sample needs a {name}; {len(missing):,} have none (numbers {some_of(missing)}). "
                 "Fill them in"
             )
-        member = "txt" if name == self.name else f"{name}.txt"
-        return Field(name, self.name, member), [pa.array([str(text) for text in values], pa.large_string())]
+        return self._parsed(name, list(map(str, values)))
 
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        return Member(str(value[field.name]).encode(), 0, value)
-
-    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        return text_bytes(samples.column(field.name))
-
-    def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: content.decode()}
-
-    def guess(self, member: str, content: Any) -> Field | None:
-        return Field("caption", self.name, member) if member == "txt" else None
-
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundCaptions(spec, datasets, is_json=False) if isinstance(spec, Captions) else BoundText(field.name)
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        return str(value)
 
 
-def text_bytes(column: pa.ChunkedArray) -> I64:
-    """int64 (N,): size of each text in bytes."""
-    import pyarrow.compute as pc  # takes 30 ms, which workers are spared
+class JsonKind(_TextKind):
+    """A JSON document, stored as the text that the source gave."""
 
-    sizes: I64 = pc.binary_length(column).to_numpy()
-    return sizes
+    name, extension = "json", "json"
+    bound, plain = BoundCaptions, BoundJson
 
+    def claims(self, value: Any) -> bool:
+        return True  # what no other kind claims
 
-@dataclass(frozen=True)
-class BoundText:
-    """A list of N str, as packed: captions, or "key"."""
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> Parsed:
+        """Any value that JSON can represent; a str is taken to be JSON text already."""
+        texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+        return self._parsed(name, texts)
 
-    name: str
-    members: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def values(self, rows: Rows) -> list[str]:
-        texts: list[str] = rows.columns[self.name].to_pylist()
-        return texts
+    def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
+        return {field.name: parse_json(row[field.name])}

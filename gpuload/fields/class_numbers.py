@@ -1,24 +1,28 @@
 """Classes: one class number per sample."""
 
-from collections.abc import Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gpuload.checks import COUNT, FLAG, check_fields, optional
+from gpuload.counted import counted
 from gpuload.errors import ArgumentError, SourceError, some_of
-from gpuload.fields.class_limits import check_classes, known_count
 from gpuload.fields.field import LABEL, Field
-from gpuload.fields.integers import BoundIntegers
-from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement, describe
-from gpuload.fields.parsing import flat_array, is_number
-from gpuload.fields.rows import BoundField, DatasetView, Rows
-from gpuload.types import I64, ClassNames
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe
+from gpuload.fields.parsing import flat_array, is_number, names_of, number_classes, parse_list
+from gpuload.fields.placement import Placement
+from gpuload.fields.ragged import flat, lengths_of, rows_of
+from gpuload.fields.rows import BoundField, BoundIntegers, Rows
+from gpuload.types import F32, I64, ClassNames
 
 BACKGROUND = "background"  # the packer's name for the class of images without an object
+
+_MOST_NAMES, _LEAST_WEIGHT = 3, 0.05  # classes under a picture, and the weight in a mixed label from which one counts
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,114 @@ class OneHot(FieldSpec):
         check_fields(self, name=NAME, num_classes=optional(COUNT), background=FLAG)
 
 
+@dataclass(frozen=True)
+class MultiHot(FieldSpec):
+    """Several labels as float32 (N, num_classes): 1 in the column of each class that a sample has, else 0.
+
+    name: of the packed field.
+    num_classes: number of columns; by default the number of the field's named classes.
+
+    Raises:
+        ArgumentError: num_classes is below 1. When bound: it is smaller than the number of named classes, or not given
+            while the classes have no names.
+    """
+
+    name: str = "labels"
+    num_classes: int | None = None
+
+    kind = "labels"
+
+    def __post_init__(self) -> None:
+        check_fields(self, name=NAME, num_classes=optional(COUNT))
+
+
+class _BoundHot(BoundField, ABC):
+    """float32 (N, K): 1 in the columns of a sample's classes, else 0."""
+
+    def prepare(self) -> None:
+        names = self._names()
+        needed, spec = self._needed(names), self.spec
+        if spec.num_classes is None and not names:
+            raise ArgumentError(
+                f"{describe(spec)}: the number of classes is unknown, since the classes in {self.datasets[0].folder} "
+                f"have no names. Use {describe(spec)[:-1]}, num_classes=…)"
+            )
+        self._count = needed if spec.num_classes is None else spec.num_classes
+        if self._count < needed:
+            raise ArgumentError(
+                f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): the named classes of "
+                f"{self.datasets[0].folder} need {needed}. Leave num_classes out"
+            )
+        # Column of each class, -1 for none; the last entry is for negative class numbers.
+        self._column_of = self._columns_of(names)
+
+    @abstractmethod
+    def _names(self) -> ClassNames: ...
+
+    def _needed(self, names: ClassNames) -> int:
+        """Columns for the named classes."""
+        return len(names or ())
+
+    def _columns_of(self, names: ClassNames) -> I64:
+        return np.append(np.arange(self._count), -1)
+
+    @abstractmethod
+    def _classes(self, rows: Rows) -> tuple[I64, I64]:
+        """int64 (T,) class numbers, and the row in the batch of each."""
+
+    def values(self, rows: Rows) -> F32:
+        numbers, of_rows = self._classes(rows)
+        known = len(self._column_of) - 1
+        if numbers.max(initial=-1) >= known:
+            wrong = int(np.argmax(numbers >= known))
+            raise ArgumentError(
+                f"{rows.sample_name(self.datasets, int(of_rows[wrong]))}: its {self.name!r} has class "
+                f"{numbers[wrong]}, expected {counted(known, 'class', 'classes')}, numbered from 0. Give a larger "
+                "num_classes"
+            )
+        columns = self._column_of[np.maximum(numbers, -1)]
+        has_column = columns >= 0
+        hot = np.zeros((len(rows), self._count), np.float32)
+        hot[of_rows[has_column], columns[has_column]] = 1
+        return hot
+
+
+class BoundOneHot(_BoundHot):
+    """See `OneHot`."""
+
+    def _names(self) -> ClassNames:
+        return self.datasets[0].classes
+
+    def _needed(self, names: ClassNames) -> int:
+        return sum(name != BACKGROUND for name in names or ()) + int(self.spec.background)
+
+    def _columns_of(self, names: ClassNames) -> I64:
+        first = int(self.spec.background)
+        named = np.array(names or [""] * (self._count - first)) != BACKGROUND
+        return np.append(np.where(named, np.cumsum(named) - 1 + first, first - 1), first - 1)
+
+    def _classes(self, rows: Rows) -> tuple[I64, I64]:
+        return rows.columns[self.name], np.arange(len(rows))
+
+
+class BoundMultiHot(_BoundHot):
+    """See `MultiHot`."""
+
+    def _names(self) -> ClassNames:
+        return self.field.classes
+
+    def _classes(self, rows: Rows) -> tuple[I64, I64]:
+        labels = rows.columns[self.name]
+        return flat(labels), rows_of(lengths_of(labels))
+
+
 class ClassKind(Kind):
     """A class number, stored as text in a `.cls` member. The data set holds the names of the classes."""
 
     name = "class"
     role = "label"
     specs = (OneHot,)
+    bound, plain = BoundOneHot, BoundIntegers
     keys = (LABEL.name,)
     usual_names = ("label", "class", "target", "y", "fine_label")
     in_tables = True
@@ -66,7 +172,7 @@ class ClassKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """Class numbers from integers, or from names, which are numbered in sorted order.
 
         The field's `classes` are the names, which a listing takes as those of the data set.
@@ -125,10 +231,14 @@ class ClassKind(Kind):
             return f"is {content[:40]!r}, the index says {str(row[field.name])[:40]!r}"
         return ""
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        if isinstance(spec, OneHot):
-            return BoundOneHot(spec, datasets[0].classes, datasets)
-        return BoundIntegers(field.name)
+    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
+        return {field.name: names_of([found[field.name]], classes, with_numbers=True)}
+
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        if np.ndim(value) and classes is not None and isinstance(spec, OneHot):  # which moves the background's column
+            others = tuple(name for name in classes if name != BACKGROUND)
+            classes = (BACKGROUND, *others) if spec.background else others
+        return _most_likely(value, classes)
 
 
 def _label(classes: ClassNames) -> Field:
@@ -139,38 +249,55 @@ def _text(label: Any) -> str | None:
     return None if label is None else str(label)
 
 
-class BoundOneHot:
-    """float32 (N, K), see `OneHot`.
+class LabelsKind(Kind):
+    """Class numbers, stored as a JSON list."""
 
-    Raises:
-        ArgumentError: the number of classes is unknown, or too small for the named ones.
-    """
+    name = "labels"
+    specs = (MultiHot,)
+    bound = BoundMultiHot
+    keys = ("labels",)
+    usual_names = ("labels", "tags")
+    in_tables = True
+    entry_bytes = 6
 
-    members: tuple[str, ...] = ()
+    def columns(self, field: Field) -> dict[str, pa.DataType]:
+        return {field.name: pa.list_(pa.int64())}
 
-    def __init__(self, spec: OneHot, names: ClassNames, datasets: Sequence[DatasetView]) -> None:
-        self.name, self.columns, self._datasets = spec.name, (spec.name,), tuple(datasets)
-        if not names:
-            self._num_classes = known_count(spec, spec.num_classes, datasets)
-            foreground = np.arange(self._num_classes - spec.background)
-        else:
-            foreground = np.flatnonzero(np.array(names) != BACKGROUND)
-            needed = len(foreground) + spec.background
-            self._num_classes = needed if spec.num_classes is None else spec.num_classes
-            if self._num_classes < needed:
-                raise ArgumentError(
-                    f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): the named classes of "
-                    f"{datasets[0].folder} need {needed}. Leave num_classes out"
-                )
-        # Column of each class, -1 for none; the last entry is for negative class numbers.
-        self._column_of = np.full((len(names) if names else len(foreground)) + 1, 0 if spec.background else -1)
-        self._column_of[foreground] = np.arange(len(foreground)) + spec.background
+    def class_column(self, field: Field) -> str | None:
+        return field.name
 
-    def values(self, rows: Rows) -> npt.NDArray[np.float32]:
-        numbers = np.maximum(rows.columns[self.name], -1)
-        check_classes(self.name, rows, self._datasets, numbers, np.arange(len(rows)), len(self._column_of) - 1)
-        columns = self._column_of[numbers]
-        with_column = np.flatnonzero(columns >= 0)
-        one_hot = np.zeros((len(rows), self._num_classes), np.float32)
-        one_hot[with_column, columns[with_column]] = 1
-        return one_hot
+    def parse_cell(self, cell: Any) -> list[Any]:
+        return parse_list(cell)
+
+    def parse(
+        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
+    ) -> Parsed:
+        """Class numbers from lists of integers or of names."""
+        numbers, names = number_classes(where, name, [list(row) for row in values], classes)
+        return Field(name, self.name, f"{name}.json", names), [pa.array(numbers, pa.list_(pa.int64()))]
+
+    def store(self, field: Field, value: Any, placement: Placement) -> Member:
+        return Member(json.dumps(value[field.name]).encode(), 0, value)
+
+    def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
+        labels = rows.column(field.name)
+        yield BadRows(
+            rows_of(lengths_of(labels))[flat(labels) < 0],
+            lambda row: f"its {field.name!r} as {labels[row].as_py()}, expected class numbers from 0",
+        )
+
+    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
+        return {field.name: names_of(found[field.name], classes, with_numbers=True)}
+
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        return _most_likely(value, classes)
+
+
+def _most_likely(value: Any, classes: ClassNames) -> str:
+    """The class of a number; of a row of weights, the classes with the largest."""
+    if np.ndim(value) == 0:
+        return names_of([int(value)], classes)
+    weights = np.asarray(value, np.float64)
+    order = [int(n) for n in np.argsort(-weights, kind="stable")[:_MOST_NAMES] if weights[n] >= _LEAST_WEIGHT]
+    whole = all(weights[n] > 0.99 for n in order)
+    return ", ".join(names_of([n], classes) + ("" if whole else f" {weights[n]:.2f}") for n in order)

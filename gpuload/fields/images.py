@@ -5,13 +5,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from gpuload.fields.arrays import array_fault
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.kind import BadRows, FieldSpec, Kind, Member, Parsed
 from gpuload.fields.pixels import Pixels
+from gpuload.fields.placement import Placement
 from gpuload.fields.rows import DatasetView, PixelField
-from gpuload.types import ClassNames, WidthHeight
+from gpuload.pictures.shown import as_rgb, decode_image
+from gpuload.types import ClassNames
+
+# Index column of a set that has it, large_binary: where the image may be decoded from, see packing/image/points.py.
+POINTS = "image_points"
+
+
+def has_points(schema: pa.Schema) -> bool:
+    """Whether an index of this schema has seek points."""
+    return POINTS in schema.names and pa.types.is_large_binary(schema.field(POINTS).type)
 
 
 class ImageKind(Kind):
@@ -33,7 +44,7 @@ class ImageKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         raise TypeError("the image is not parsed as a field: every listing has columns for it")
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
@@ -42,18 +53,14 @@ class ImageKind(Kind):
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {}
 
-    def find_fault(
-        self,
-        field: Field,
-        row: Mapping[str, Any],
-        content: bytes,
-        header: int,
-        image_size: Callable[[bytes], WidthHeight],
-    ) -> str:
+    def find_fault(self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: Any) -> str:
         width, height = image_size(content)
         if (width, height) != (row["width"], row["height"]):
             return f"is {width} x {height}, the index says {row['width']} x {row['height']}"
         return ""
+
+    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+        return {field.name: decode_image(read())}
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
         return {"mode": Pixels.of_field(field).mode}  # how the images are stored makes no difference to batches
@@ -66,6 +73,11 @@ class RawKind(ImageKind):
     """An image as pixels (height, width, channels) in a `.npy` member: uint8 RGB, or what the field says."""
 
     name = "raw"
+
+    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+        pixels = Pixels.of_field(field)
+        levels = np.frombuffer(read(), pixels.stored).reshape(row["height"], row["width"], pixels.channels)
+        return {field.name: Image.fromarray(as_rgb(levels))}
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         """Members that are not as large as their pixels, or do not begin where such values can."""

@@ -8,17 +8,18 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from gpuload.checks import COUNT, FLAG, Rule, as_items, check_fields, choice, optional, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, Columns, FieldSpec, Kind, Member, Placement, describe, shortest
-from gpuload.fields.motion import apply_affine, crop_and_flip, flips
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
+from gpuload.fields.motion import Entry, MovingField, apply_affine, crop_and_flip, flips
 from gpuload.fields.parsing import parse_list
-from gpuload.fields.ragged import flat, lengths_of, pad, rows_of
-from gpuload.fields.rows import BoundField, DatasetView, Rows, Value, View
-from gpuload.headers.json_text import parse_json
-from gpuload.types import F32, F64, I64, Bools, ClassNames, HeightWidth
+from gpuload.fields.placement import Placement
+from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
+from gpuload.fields.rows import Rows, Value, View
+from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, HeightWidth, WidthHeight
 
 KeypointFormat = Literal["xyv", "xy"]
 Pairs = tuple[tuple[int, int], ...]
@@ -93,6 +94,70 @@ class PaddedKeypoints(NamedTuple):
     counts: Any
 
 
+class BoundKeypoints(MovingField):
+    """`PaddedKeypoints` of each view."""
+
+    spec: Keypoints
+
+    def prepare(self) -> None:
+        spec, size = self.spec, self.points
+        pairs = pairs_by_name(self.field.classes) if spec.flip_pairs is None else spec.flip_pairs
+        largest = max((point for pair in pairs for point in pair), default=-1)
+        if largest >= size:
+            raise ArgumentError(
+                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}; {self.name!r} was "
+                f"packed with {size} points, numbered from 0"
+            )
+        self._flipped_order = np.arange(size)
+        for one, other in pairs:
+            self._flipped_order[[one, other]] = other, one
+
+    def values(self, rows: Rows) -> Value:
+        points, counts_before = self._stored(rows.columns)
+        images = rows_of(counts_before)
+
+        def points_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
+            moved = self._move(points, images, view, size, affine)
+            kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
+            instances = moved[kept]
+            if self.spec.normalized:
+                instances[..., :2] /= [size[1], size[0]]
+            counts = np.bincount(images[kept], minlength=len(rows))
+            values = instances[..., : len(self.spec.format)].astype(np.float32)
+            return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (values, 0)))
+
+        return rows.per_view(points_in)
+
+    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+        points, counts = self._stored(columns)
+        if view is not None:
+            xy = crop_and_flip(points[..., :2].reshape(-1, 2), np.repeat(rows_of(counts), self.points), view, size)
+            points = _visible_at(xy, _inside(xy, size[::-1]), points)
+        return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
+
+    def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        return {self.name: joined_lists([sample[self.name] for sample in samples], 3 * self.points)}
+
+    def _stored(self, columns: Mapping[str, Any]) -> tuple[F64, I64]:
+        """float64 (T, K, 3) instances of all samples, and int64 (N,) how many each sample has."""
+        stored = columns[self.name]
+        return flat(stored).reshape(-1, self.points, 3).astype(np.float64), lengths_of(stored)
+
+    def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
+        """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
+        images_of_points = np.repeat(images, self.points)
+        xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
+        # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
+        inside = _inside(xy, size[::-1])
+        if affine is not None:
+            xy = apply_affine(xy, images_of_points, affine)
+            inside &= _inside(xy, size[::-1])
+        moved = _visible_at(xy, inside, points)
+        mirrored = flips(view, images)[:, 0]
+        moved[mirrored] = moved[mirrored][:, self._flipped_order]
+        return moved
+
+
 class KeypointsKind(Kind):
     """Any number of instances per sample, each of `Field.size` points x, y, visibility (COCO's) in pixels of the image.
 
@@ -102,9 +167,11 @@ class KeypointsKind(Kind):
 
     name = "keypoints"
     specs = (Keypoints,)
+    bound = BoundKeypoints
     keys = ("keypoints",)
     usual_names = ("keypoints",)
     in_tables = True
+    entry_bytes = 18
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {field.name: pa.list_(pa.list_(pa.float32(), 3 * field.size))}
@@ -117,7 +184,7 @@ class KeypointsKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """Raises SourceError if instances differ in their number of points, or a value is not a finite number."""
         arrays = [_instances(where, name, row, value, classes) for row, value in enumerate(values)]
         sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))
@@ -148,14 +215,20 @@ class KeypointsKind(Kind):
         outside = _labelled(points) & ~_inside(points[..., :2], placement.source)
         return Counter({"keypoints that lie outside their images: {}, made invisible": int(outside.sum())})
 
-    def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
-        import pyarrow.compute as pc
+    def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
+        return {field.name: _as_points(row[field.name], field)}
 
-        sizes: I64 = pc.list_value_length(samples.column(field.name)).to_numpy() * 18 * field.size + 30
-        return sizes
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+        points = value.keypoints[row][: int(value.counts[row])].astype(np.float64)
+        if isinstance(spec, Keypoints) and spec.normalized:
+            points[..., :2] *= size
+        return {field.name: points}
 
-    def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: parse_json(content)}
+    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+        from gpuload.pictures.marks import draw_keypoints  # Pillow's fonts
+
+        draw_keypoints(picture, found[field.name])
+        return picture
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
         instances = rows.column(field.name)
@@ -164,67 +237,12 @@ class KeypointsKind(Kind):
             lambda row: f"its {field.name!r} as {str(instances[row].as_py())[:60]}, expected finite numbers",
         )
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundKeypoints(spec if isinstance(spec, Keypoints) else Keypoints(field.name), field)
 
-
-class BoundKeypoints:
-    """`PaddedKeypoints` of each view.
-
-    Raises:
-        ArgumentError: a pair of the spec names a point that was not packed.
-    """
-
-    members: tuple[str, ...] = ()
-
-    def __init__(self, spec: Keypoints, field: Field) -> None:
-        self.name, self.columns, self.points = spec.name, (field.name,), field.size
-        self._spec, self._field = spec, field
-        pairs = pairs_by_name(field.classes) if spec.flip_pairs is None else spec.flip_pairs
-        largest = max((point for pair in pairs for point in pair), default=-1)
-        if largest >= field.size:
-            raise ArgumentError(
-                f"{describe(spec)[:-1]}, flip_pairs={spec.flip_pairs!r}): names point {largest}; {field.name!r} was "
-                f"packed with {field.size} points, numbered from 0"
-            )
-        self._flipped_order = np.arange(field.size)
-        for one, other in pairs:
-            self._flipped_order[[one, other]] = other, one
-
-    def values(self, rows: Rows) -> Value:
-        stored: Any = rows.columns[self._field.name]
-        images = rows_of(lengths_of(stored))
-        points = flat(stored).reshape(-1, self._field.size, 3).astype(np.float64)
-
-        def points_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
-            moved = self._move(points, images, view, size, affine)
-            kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self._spec.min_visible)
-            instances = moved[kept]
-            if self._spec.normalized:
-                instances[..., :2] /= [size[1], size[0]]
-            counts = np.bincount(images[kept], minlength=len(rows))
-            width = self._spec.max_instances
-            values = instances[..., : len(self._spec.format)].astype(np.float32)
-            return PaddedKeypoints(
-                pad(values, counts, width, 0), counts if width is None else np.minimum(counts, width)
-            )
-
-        return rows.per_view(points_in)
-
-    def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
-        """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
-        images_of_points = np.repeat(images, self._field.size)
-        xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
-        # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
-        inside = _inside(xy, size[::-1])
-        if affine is not None:
-            xy = apply_affine(xy, images_of_points, affine)
-            inside &= _inside(xy, size[::-1])
-        moved = np.concatenate([xy.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
-        moved[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
-        mirrored = flips(view, images)[:, 0]
-        moved[mirrored] = moved[mirrored][:, self._flipped_order]
-        return moved
+def _visible_at(xy: F64, inside: Bools, points: F64) -> F64:
+    """float64 (T, K, 3): points (T, K, 3) at other places xy (T·K, 2), all 0 where not labelled or not `inside`."""
+    moved = np.concatenate([xy.reshape(*points.shape[:2], 2), points[..., 2:]], axis=2)
+    moved[~_labelled(points) | ~inside.reshape(points.shape[:2])] = 0
+    return moved
 
 
 def pairs_by_name(names: ClassNames) -> Pairs:

@@ -8,7 +8,7 @@ example of a kind that moves with its image, `targets.py` of one whose values ar
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,29 +17,16 @@ from PIL import Image
 
 from gpuload.checks import text
 from gpuload.fields.field import Field
+from gpuload.fields.placement import Placement
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
-from gpuload.types import F32, F64, I64, ClassNames, WidthHeight
+from gpuload.headers.json_text import parse_json
+from gpuload.types import I64, ClassNames, WidthHeight
 
 NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`
 
+ImageSize = Callable[[bytes], WidthHeight]
 Columns = list[pa.Array]  # columns of a listing, in the order of `Kind.columns`
-
-
-class Placement(Protocol):
-    """Where an image's pixels go when the packer resizes, crops or pads it."""
-
-    @property
-    def source(self) -> WidthHeight: ...
-    @property
-    def canvas(self) -> WidthHeight: ...
-    @property
-    def changes(self) -> bool: ...
-
-    def move_points(self, points: F32) -> F64:
-        """float64: points (..., 2), given as x, y in pixels of the source, in pixels of the canvas or outside it."""
-
-    def resample(self, image: Image.Image, filter: Image.Resampling) -> Image.Image:
-        """Resizes, crops and pads an image of the source's size as the sample's image is."""
+Parsed = tuple[Field, Columns]
 
 
 class Member(NamedTuple):
@@ -73,7 +60,7 @@ class FieldSpec:
 
 
 def describe(spec: "str | FieldSpec") -> str:
-    """How messages refer to a field: 'caption', Boxes('boxes')."""
+    """A field in messages: 'caption', Boxes('boxes')."""
     return repr(spec) if isinstance(spec, str) else f"{type(spec).__name__}({spec.name!r})"
 
 
@@ -83,21 +70,29 @@ class Kind(ABC):
     name: its name in manifests.
     role: its name in `--column ROLE=NAME`, if that differs.
     specs: the spec classes with which users request it; the first of several is the plainest.
+    bound: what takes its values from batches, by a spec. plain: the same for a field that is requested by its name;
+        None: as by the first of `specs` with its defaults.
     stays_in_shard: whether the index holds only the location of the value, because the value itself is too large.
     keys: keys of a sample (a dict) whose values are of this kind, whatever their type.
     usual_names: names of table columns, in lower case, that are taken to be of this kind.
     in_tables: whether tables may have a column of this kind.
+    entry_bytes: about how many bytes an entry, or a point of it, takes in a value that is stored as a list.
     names_set_classes: whether its class numbers use the class names of the whole data set instead of the field's own.
+    lies_beneath: whether it is drawn before the fields that are drawn on top.
     """
 
     name: ClassVar[str]
     role: ClassVar[str] = ""
     specs: ClassVar[tuple[type[FieldSpec], ...]] = ()
+    bound: ClassVar[type[BoundField]]
+    plain: ClassVar[type[BoundField] | None] = None
     stays_in_shard: ClassVar[bool] = False
     keys: ClassVar[tuple[str, ...]] = ()
     usual_names: ClassVar[tuple[str, ...]] = ()
     in_tables: ClassVar[bool] = False
+    entry_bytes: ClassVar[int] = 0
     names_set_classes: ClassVar[bool] = False
+    lies_beneath: ClassVar[bool] = False
 
     # On disk
 
@@ -106,7 +101,7 @@ class Kind(ABC):
         """Names and types of the field's index columns, apart from the offset and size of its member."""
 
     def field_fault(self, field: Field) -> str:
-        """Why the manifest cannot describe a field of this kind so, such as by a size of 0; "" where it can."""
+        """What is impossible about a field's description in the manifest, such as a size of 0; "" if nothing is."""
         return ""
 
     def class_column(self, field: Field) -> str | None:
@@ -120,11 +115,11 @@ class Kind(ABC):
     # In a source
 
     def claims(self, value: Any) -> bool:
-        """Whether to take a sample's value as this kind if its key does not decide that. Asked in registry order."""
+        """Whether a sample's value is of this kind, if its key does not tell. Kinds are asked in registry order."""
         return False
 
     def detail(self, value: Any) -> str:
-        """What all values of a field must have in common and `parse` needs to know, such as a dtype."""
+        """A property that all values of a field share and `parse` needs, such as a dtype."""
         return ""
 
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
@@ -152,7 +147,7 @@ class Kind(ABC):
     @abstractmethod
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """The field and its columns of a listing, from one value per sample.
 
         where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
@@ -168,7 +163,7 @@ class Kind(ABC):
 
     @abstractmethod
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        """A sample's value in the form in which it is stored, moved as its image is.
+        """A sample's value as it is stored, moved with its image.
 
         value: for a kind that stays in the shard, the bytes or array that the source gave; else a dict of the listing's
             columns.
@@ -183,17 +178,22 @@ class Kind(ABC):
 
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
         """int64 (N,): about how many bytes the members of a listing's N samples take; exact where that is cheap."""
-        return np.full(len(samples), 512)
+        if not self.entry_bytes:
+            return np.full(len(samples), 512)
+        import pyarrow.compute as pc  # takes 30 ms, which workers are spared
+
+        sizes: I64 = pc.list_value_length(samples.column(field.name)).to_numpy()
+        return sizes * self.entry_bytes * max(field.size, 1) + 30
 
     # Back from a shard
 
-    @abstractmethod
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        """The values of the index columns, as `store` returned them, from the content of a tar member.
+        """The values of the index columns, as `store` returned them, from a tar member; by default it is JSON.
 
         Raises:
             ValueError, KeyError, TypeError: the content is not of this kind.
         """
+        return {field.name: parse_json(content)}
 
     def guess(self, member: str, content: Callable[[], bytes]) -> Field | None:
         """The field of a tar member in shards packed by other tools; None if the member is not of this kind.
@@ -203,14 +203,9 @@ class Kind(ABC):
         return None
 
     def find_fault(
-        self,
-        field: Field,
-        row: Mapping[str, Any],
-        content: bytes,
-        header: int,
-        image_size: Callable[[bytes], WidthHeight],
+        self, field: Field, row: Mapping[str, Any], content: bytes, header: int, image_size: ImageSize
     ) -> str:
-        """What is wrong with a stored value, or "" if nothing is; a sentence of which the field is the subject.
+        """The fault of a stored value, as a sentence about the field; "" if it is sound.
 
         row: the sample's row of the index. content: of its tar member. header: where in it the value begins, according
         to the index. image_size: decodes an image completely and returns its size; raises DecodeError.
@@ -225,6 +220,37 @@ class Kind(ABC):
                 return f"is {str(found[name])[:60]!r}, the index says {str(row[name])[:60]!r}"
         return ""
 
+    # For a person
+
+    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+        """A stored value as numbers, text, NumPy arrays in pixels of the stored image, or a picture, by name.
+
+        row: the sample's row of the index. read: reads the member's data, without its header.
+
+        Raises:
+            Exception: it is damaged; of many kinds, by Pillow. The message is the reason alone.
+        """
+        return {field.name: row[field.name]}
+
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+        """The same of a sample in a batch, in pixels of its image; only of kinds that are drawn.
+
+        spec: with which the field was requested. value: of the batch, for one view, as NumPy arrays. size: the image's.
+        """
+        return {}
+
+    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+        """The picture with the value drawn on it. found: what `look` gives. A picture may be drawn on in place."""
+        return picture
+
+    def texts(self, field: Field, found: Mapping[str, Any], classes: ClassNames) -> dict[str, str]:
+        """What `look` gives, each in one line. classes: as `class_names` gives them."""
+        return {name: _plain(found[name]) for name in (field.name, *self.companions(field.name))}
+
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        """The caption of a sample's value in a batch, under its picture; "" for none."""
+        return ""
+
     # In the loader
 
     def bad_rows(self, field: Field, rows: pa.RecordBatch) -> Iterator[BadRows]:
@@ -235,7 +261,7 @@ class Kind(ABC):
         return iter(())
 
     def meaning(self, field: Field, set_classes: ClassNames) -> dict[str, object]:
-        """What must be equal in data sets that are mixed, by the word that messages use for it."""
+        """Properties that must be equal in all data sets of a mixture, by the words that messages use."""
         return {
             "kind": field.kind,
             "size": field.size,
@@ -243,13 +269,24 @@ class Kind(ABC):
             "classes": self.class_names(field, set_classes),
         }
 
-    @abstractmethod
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
-        """The object that takes the field's values from batches. spec: one of `specs`, or None for the default form.
+        """The bound field, which takes values from batches. spec: one of `specs`, or None for the default form.
 
         Raises:
             ArgumentError: the spec does not fit what was packed.
         """
+        if spec is None and self.plain is not None:
+            return self.plain(field, tuple(self.columns(field)), None, datasets)
+        spec = spec or self.specs[0](field.name)  # type: ignore[call-arg]
+        return self.bound(field, tuple(self.columns(field)), spec, datasets)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Image.Image):
+        return f"{value.width} × {value.height} pixels"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}: {' '.join(str(value.tolist()).split())}"
+    return str(value)
 
 
 def shortest(values: npt.NDArray[np.float32]) -> Any:

@@ -1,7 +1,7 @@
 """Masks: a class number for each pixel of the image, stored as a gray PNG."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from PIL import Image
 from gpuload.checks import check_fields, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed
+from gpuload.fields.placement import Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.headers import png
 from gpuload.types import Array, ClassNames, WidthHeight
@@ -51,13 +52,14 @@ class MaskKind(Kind):
     keys = ("mask",)
     usual_names = ("mask", "mask_path")
     in_tables = True
+    lies_beneath = True
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {}
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
@@ -90,6 +92,19 @@ class MaskKind(Kind):
                 return f"is {image.width} x {image.height}, its image {row['width']} x {row['height']}"
             image.load()
         return ""
+
+    def look(self, field: Field, row: Mapping[str, Any], read: Callable[[], bytes]) -> dict[str, Any]:
+        with Image.open(io.BytesIO(read())) as mask:
+            return {field.name: mask.convert("L") if mask.mode not in ("L", "P") else mask.copy()}
+
+    def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
+        return {field.name: value[row]}
+
+    def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
+        from gpuload.pictures.marks import draw_mask  # Pillow's fonts
+
+        numbers = np.asarray(found[field.name], np.uint8)
+        return draw_mask(picture, numbers) if numbers.shape[::-1] == picture.size else picture
 
     def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> PixelField:
         wanted = spec if isinstance(spec, Mask) else Mask(field.name)

@@ -1,9 +1,13 @@
-"""Maps points of stored images to the output images of a batch."""
+"""Values that are places in an image: how they move with it, and their form for functions of the user's."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from gpuload.fields.rows import View
-from gpuload.types import F64, I64, Bools, HeightWidth
+from gpuload.fields.rows import BoundField, View
+from gpuload.types import F64, I64, Array, Bools, HeightWidth
 
 
 def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
@@ -37,3 +41,29 @@ def apply_affine(points: F64, images: I64, affine: F64) -> F64:
     """float64 (T, 2): points of the cropped images after the map of each image, see `Rows.affines`."""
     moved: F64 = np.einsum("tij,tj->ti", affine[images, :, :2], points) + affine[images, :, 2]
     return moved if affine.shape[1] == 2 else moved[:, :2] / moved[:, 2:]
+
+
+Entry = dict[str, Array]  # of a sample, by name
+
+
+class MovingField(BoundField):
+    """A bound field whose values are places in an image."""
+
+    @property
+    def points(self) -> int:
+        """Of each instance; 0 for boxes."""
+        return self.field.size
+
+    @abstractmethod
+    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+        """The entries of each of N samples, in pixels of the stored images, or with a view, which must not flip, of the
+        cropped ones of this size."""
+
+    @abstractmethod
+    def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        """The columns of N samples, from their entries."""
+
+
+def moving_fields(bound: Sequence[BoundField]) -> list[MovingField]:
+    """The bound fields whose values move."""
+    return [field for field in bound if isinstance(field, MovingField)]

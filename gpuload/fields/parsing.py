@@ -1,4 +1,4 @@
-"""Helpers of several kinds for parsing values as people write them."""
+"""Parsing of values as people write them, for several kinds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -79,6 +79,13 @@ def number_classes(
             "Add them"
         )
     return [[number_of[str(value)] for value in row] for row in rows], names
+
+
+def names_of(numbers: Sequence[int], names: ClassNames, with_numbers: bool = False) -> str:
+    """The names of class numbers, or such as "class 3" where there is none, in one line."""
+    from gpuload.pictures.marks import name_of  # Pillow's fonts
+
+    return ", ".join(name_of(number, names) + (f" ({number})" if with_numbers else "") for number in numbers)
 
 
 def flat_array(values: pa.ChunkedArray) -> pa.Array:

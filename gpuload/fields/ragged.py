@@ -1,11 +1,13 @@
 """Ragged arrays: the lists of a whole batch, of unequal lengths, as one array."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from gpuload.types import I64
+from gpuload.types import I64, Array
 
 T = TypeVar("T", bound=np.generic)
 
@@ -41,3 +43,24 @@ def pad(values: npt.NDArray[T], counts: I64, width: int | None, fill: float) -> 
     fits = columns < width
     padded[rows[fits], columns[fits]] = values[fits]
     return padded
+
+
+def pad_all(counts: I64, width: int | None, *columns: tuple[Array, float]) -> tuple[Array, ...]:
+    """`pad` of each column, values and what they are filled with; and the counts of what is left of each list."""
+    padded = [pad(values, counts, width, fill) for values, fill in columns]
+    return (*padded, counts if width is None else np.minimum(counts, width))
+
+
+def split_rows(values: Array, counts: I64) -> list[Array]:
+    """The values (sum of counts, …) of each list. counts: int64 (N,)."""
+    return np.split(values, np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def joined_lists(rows: Sequence[Array], size: int = 0) -> pa.ListArray:
+    """An Arrow array of N lists, one of each row's values, or with a `size` of lists of so many float32 numbers."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32))
+    values = np.concatenate(rows)
+    if not size:
+        return pa.ListArray.from_arrays(offsets, pa.array(values))
+    numbers = pa.array(values.reshape(-1).astype(np.float32))
+    return pa.ListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(numbers, size))

@@ -1,21 +1,23 @@
 """All kinds of fields. To add a kind, add a file for it and an entry here."""
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 import pyarrow as pa
+from PIL import Image
 
 from gpuload.errors import FormatError
 from gpuload.fields.arrays import ArrayKind
 from gpuload.fields.boxes import BoxesKind
-from gpuload.fields.captions import CaptionKind
-from gpuload.fields.class_numbers import ClassKind
-from gpuload.fields.documents import JsonKind
+from gpuload.fields.captions import CaptionKind, JsonKind
+from gpuload.fields.class_numbers import ClassKind, LabelsKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, RawKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind
-from gpuload.fields.labels import LabelsKind
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.targets import TargetKind
-from gpuload.installed import upgrade_command
+from gpuload.machine.installed import upgrade_command
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
 # (`Kind.claims`): JSON, which takes any value, is last.
@@ -51,6 +53,15 @@ def kind_of(field: Field) -> Kind:
             f"Was the set packed by a newer gpuload? Upgrade with `{upgrade_command()}`"
         )
     return KINDS[field.kind]
+
+
+def draw_fields(
+    picture: Image.Image, fields: Iterable[Field], look: Callable[[Field], Mapping[str, Any]]
+) -> Image.Image:
+    """A picture with these fields drawn on it. look: gives what `Kind.draw` takes."""
+    for field in sorted(fields, key=lambda field: not kind_of(field).lies_beneath):
+        picture = kind_of(field).draw(field, picture, look(field))
+    return picture
 
 
 def index_schema(fields: tuple[Field, ...]) -> pa.Schema:

@@ -1,5 +1,6 @@
 """The rows of a batch, from which fields take their values, and the interface of a bound field to the loader."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from gpuload.fields.field import Field
 from gpuload.store.url import URL
-from gpuload.types import F64, I32, U64, Array, ClassNames, HeightWidth
+from gpuload.types import F64, I32, I64, U64, Array, ClassNames, HeightWidth
 
 
 class DatasetView(Protocol):
@@ -63,8 +64,8 @@ class Rows:
     affines: for each view float64 (N, 2, 3), which maps (x, y, 1) in the cropped, resized and flipped image to (x, y)
         in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are
         divided by; or None if no transform moves pixels. Both are measured from the upper left corner of the image, so
-        pixel 0 lies between 0 and 1.. bucket: the number of the batch's bucket; None without buckets.
-        keys: uint64 (N,), of the samples' random numbers.
+        pixel 0 lies between 0 and 1.
+    bucket: the number of the batch's bucket; None without buckets. keys: uint64 (N,), of the samples' random numbers.
     """
 
     columns: Mapping[str, Any]
@@ -79,12 +80,12 @@ class Rows:
         return len(self.columns["index"])
 
     def sample_name(self, datasets: Sequence[DatasetView], row: int) -> str:
-        """How messages refer to the sample in a row of the batch."""
+        """The sample in a row of the batch, in messages."""
         dataset = datasets[int(self.columns["dataset"][row])]
         return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][row])])[0]!r}"
 
     def per_view(self, values: "Callable[[View, HeightWidth, F64 | None], Value]") -> "Value":
-        """The function's result for the view, or with several views a tuple of the results."""
+        """The function's result for the view; with several views, a tuple of the results."""
         views = zip(self.views, self.sizes, self.affines, strict=True)
         results = tuple(values(*view) for view in views)
         return results[0] if len(results) == 1 else results
@@ -94,20 +95,30 @@ class Rows:
 Value = Array | list[Any] | tuple[Any, ...] | dict[str, Any]
 
 
-class BoundField(Protocol):
+class BoundField(ABC):
     """A field bound to data sets, whose values can be taken from their batches.
 
     name: its key in a dict of outputs. columns: names of the index columns that it needs in `Rows`. members: names of
-    the packed fields whose members it needs there.
+    the packed fields whose members it needs there. ahead: whether `values` is called where batches are read.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def members(self) -> tuple[str, ...]: ...
+    members: tuple[str, ...] = ()
+    ahead = False
 
+    def __init__(
+        self, field: Field, columns: tuple[str, ...] = (), spec: Any = None, datasets: Sequence[DatasetView] = ()
+    ) -> None:
+        self.name, self.columns, self.field, self.spec, self.datasets = field.name, columns, field, spec, datasets
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027 -- most have nothing to prepare
+        """Checks the spec, and computes what does not depend on a batch.
+
+        Raises:
+            ArgumentError: the spec does not fit what was packed.
+        """
+
+    @abstractmethod
     def values(self, rows: Rows) -> Value:
         """The field's values for a batch, in memory that is not reused.
 
@@ -125,3 +136,11 @@ class PixelField:
     name: str
     kind: str
     fill: int = 0
+
+
+class BoundIntegers(BoundField):
+    """int64 (N,): "label", "index" (number of the sample in stored order) or "dataset" (number of its data set)."""
+
+    def values(self, rows: Rows) -> I64:
+        numbers: I64 = np.array(rows.columns[self.name], np.int64)
+        return numbers

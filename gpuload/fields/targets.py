@@ -1,7 +1,7 @@
 """Targets: floating-point numbers to be predicted."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from gpuload.checks import FLAG, check_fields, either, several
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, Columns, FieldSpec, Kind, Member, Placement, shortest
+from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, shortest
 from gpuload.fields.parsing import is_number
+from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat
-from gpuload.fields.rows import BoundField, DatasetView, Rows, Value
-from gpuload.headers.json_text import parse_json
+from gpuload.fields.rows import BoundField, Rows, Value
 from gpuload.types import I64, Array, ClassNames
 
 _NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
@@ -43,11 +43,34 @@ class Target(FieldSpec):
         check_fields(self, name=NAME, negate_on_flip=_NEGATED)
 
 
+class BoundTarget(BoundField):
+    """float32 (N,) or (N, D), for each view if a flip changes a sign."""
+
+    spec: Target
+
+    def prepare(self) -> None:
+        negated, count = self.spec.negate_on_flip, max(self.field.size, 1)
+        self._negated = negated if isinstance(negated, tuple) else (negated,) * count
+        if len(self._negated) != count:
+            raise ArgumentError(
+                f"Target({self.name!r}, negate_on_flip={negated!r}): expected one bool for each of the packed numbers, "
+                f"{count}; found {len(self._negated)}"
+            )
+
+    def values(self, rows: Rows) -> Value:
+        column, size = rows.columns[self.name], self.field.size
+        stored = flat(column).reshape(-1, size) if size else np.asarray(column)
+        if not any(self._negated):
+            return np.array(stored, np.float32)
+        return rows.per_view(lambda view, size, affine: negate_flipped(stored, view.mirror, self._negated))
+
+
 class TargetKind(Kind):
     """One float32 per sample, or `Field.size` of them, stored as a JSON number or list."""
 
     name = "target"
     specs = (Target,)
+    bound = BoundTarget
     in_tables = True
 
     def columns(self, field: Field) -> dict[str, pa.DataType]:
@@ -64,7 +87,7 @@ class TargetKind(Kind):
 
     def parse(
         self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> tuple[Field, Columns]:
+    ) -> Parsed:
         """float32 numbers, the same number of them in each sample.
 
         Raises:
@@ -95,38 +118,11 @@ class TargetKind(Kind):
     def estimate_bytes(self, field: Field, samples: pa.Table) -> I64:
         return np.full(len(samples), 16 * field.size + 16)
 
-    def load(self, field: Field, content: bytes) -> dict[str, Any]:
-        return {field.name: parse_json(content)}
+    def look(self, field: Field, row: Mapping[str, Any], read: Any) -> dict[str, Any]:
+        return {field.name: np.array(row[field.name], np.float32) if field.size else row[field.name]}
 
-    def bind(self, spec: FieldSpec | None, field: Field, datasets: Sequence[DatasetView]) -> BoundField:
-        return BoundTarget(spec if isinstance(spec, Target) else Target(field.name), field)
-
-
-class BoundTarget:
-    """float32 (N,) or (N, D), for each view if a flip changes a sign.
-
-    Raises:
-        ArgumentError: the spec's tuple does not have one bool for each number.
-    """
-
-    members: tuple[str, ...] = ()
-
-    def __init__(self, spec: Target, field: Field) -> None:
-        self.name, self.columns, self._size = spec.name, (spec.name,), field.size
-        negated, count = spec.negate_on_flip, max(field.size, 1)
-        if isinstance(negated, tuple) and len(negated) != count:
-            raise ArgumentError(
-                f"Target({spec.name!r}, negate_on_flip={negated!r}): expected one bool for each of the packed numbers, "
-                f"{count}; found {len(negated)}"
-            )
-        self._negated = negated if isinstance(negated, tuple) else (negated,) * count
-
-    def values(self, rows: Rows) -> Value:
-        column = rows.columns[self.name]
-        stored = flat(column).reshape(-1, self._size) if self._size else np.asarray(column)
-        if not any(self._negated):
-            return np.array(stored, np.float32)
-        return rows.per_view(lambda view, size, affine: negate_flipped(stored, view.mirror, self._negated))
+    def caption(self, field: Field, spec: Any, value: Any, classes: ClassNames) -> str:
+        return f"{field.name} {', '.join(f'{number:.3g}' for number in np.atleast_1d(value)[:3])}"
 
 
 def negate_flipped(values: Array, mirror: npt.NDArray[np.int32], negated: Sequence[bool]) -> npt.NDArray[np.float32]:

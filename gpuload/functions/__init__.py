@@ -1,9 +1,10 @@
-"""Functions of your own, called for each sample on the CPU: `Augment(224, function=f)`.
+"""Functions of your own, called for each sample on the CPU: `Augment(224, transforms=[Function(f)])`.
 
     def f(sample, rng):
         return np.rot90(sample["image"], rng.integers(4))
 
-    loader = gpuload.DaliIterator("shards/train", 256, augment=gpuload.Augment(224, function=f))
+    augment = gpuload.Augment(224, transforms=[gpuload.transforms.Function(f)])
+    loader = gpuload.DaliIterator("shards/train", 256, augment=augment)
 
 `sample` is a dict of what the loader's `fields` ask for, as NumPy arrays that are the function's own during the call:
 
@@ -19,8 +20,8 @@ it changed, or `sample` itself; entries that it leaves out stay as they are. Ran
 threads, processes, ranks nor batch size, and are the same after a resume. The generator is Philox4x64-10, whose bits
 NumPy does not change; its methods, such as `rng.normal`, draw as the installed NumPy does.
 
-A transform of torchvision's v2 or of Albumentations can be given as it is: `Augment(224, function=v2.ColorJitter(0.4))`
-is `Augment(224, function=Torchvision(v2.ColorJitter(0.4)))`, and its random numbers are those of the sample, too.
+A transform of torchvision's v2 or of Albumentations can be given as it is: `Function(v2.ColorJitter(0.4))` is
+`Function(Torchvision(v2.ColorJitter(0.4)))`, and its random numbers are those of the sample, too.
 """
 
 from gpuload.functions.albumentations import Albumentations

@@ -13,7 +13,7 @@ _VISIBLE = 3  # numbers of a keypoint: x, y, visibility
 
 
 class Albumentations:
-    """A transform of Albumentations, such as a `Compose`, for `Augment(function=…)`, which makes this of it.
+    """A transform of Albumentations, such as a `Compose`, for `transforms.Function`, which makes this of it.
 
     The image goes there as "image", "mask" as "mask", "boxes" as "bboxes" in its pascal_voc format, and the first two
     numbers of "keypoints" as its xy format: give `A.Compose(…, bbox_params=A.BboxParams("pascal_voc",

@@ -1,4 +1,4 @@
-"""Who calls functions: this process, in the threads that ask."""
+"""Callers of functions, and the one that calls them in the calling threads of this process."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from gpuload.functions.interface import Entries, Sample, SampleFunction, name_of
 from gpuload.functions.result import call
 from gpuload.types import Array
 
-# Calls of a loader's first ones in which it is looked what they draw, 0.2 ms each (2 cores, 2026-11). Meanwhile the
-# training loop waits for its first batch, and draws nothing itself.
+# The first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training loop is
+# still waiting for its first batch then, and draws nothing itself.
 _WATCHED = 8
-_TOLD: set[str] = set()  # once a process, however many loaders it has
+_TOLD: set[str] = set()  # warnings already given: each comes once in a process
 
 
 class Caller(Protocol):
-    """Calls functions, in several threads at a time.
+    """Calls functions, from several threads at once.
 
-    threads: that may call at a time and be of use. notices: what the user is to be warned of.
+    threads: how many can usefully call at once. notices: warnings for the user.
     """
 
     threads: int
@@ -35,11 +35,11 @@ class Caller(Protocol):
         """
 
     def close(self) -> None:
-        """Ends what was started; calls that are under way, and later ones, may fail."""
+        """Releases its resources; calls in progress and later ones may fail."""
 
 
 class InThreads:
-    """Calls functions in the calling threads."""
+    """Calls each function in the thread that asks for it."""
 
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, threads: int) -> None:
         self._functions, self._entries, self.threads = functions, entries, threads
@@ -56,9 +56,9 @@ class InThreads:
             found = call(function, sample, key, self._entries, keeps_size)
         if watch.drawn:
             told = (
-                f"Augment(function): {name_of(function)} draws from the global generator of "
+                f"Function(function): {name_of(function)} draws from the global generator of "
                 f"{' and '.join(watch.drawn)}, which threads share, so that its results differ from run to run. Draw "
-                "from rng, or use function_processes, where that generator is seeded for each sample"
+                "from rng, or use Function(processes=...), where that generator is seeded for each sample"
             )
             if told not in _TOLD:
                 _TOLD.add(told)

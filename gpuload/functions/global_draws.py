@@ -1,8 +1,8 @@
-"""The global generators of NumPy, Python and torch, which functions should not draw from, and which some do.
+"""The global generators of NumPy, Python and torch. Functions should not draw from them, but some do.
 
-All threads share them, so that in threads their numbers depend on which thread comes first: that is noticed, and told.
-A process calls one function at a time, so there they are seeded for each sample; else all processes would begin with
-the state of the fork server, and draw the same numbers.
+Threads share them, so a function's numbers depend on which thread draws first; a draw from them is detected and warned
+of. A worker process calls one function at a time, and seeds them for each sample: otherwise all workers would inherit
+the fork server's state and draw the same numbers.
 """
 
 import random
@@ -16,7 +16,7 @@ _WORD = (1 << 32) - 1
 
 
 def seed_global(key: Sequence[int]) -> None:
-    """Seeds them by the key of a sample's generator, torch's where torch has been imported: 8 µs (2 cores, 2026-11)."""
+    """Seeds them from the key of a sample's generator; torch's only if torch is imported. 8 µs (2 cores, 2026-11)."""
     seed = key[0] ^ (key[1] >> 1)
     random.seed(seed)
     np.random.seed(seed & _WORD)  # noqa: NPY002 - the one that such functions use
@@ -25,9 +25,9 @@ def seed_global(key: Sequence[int]) -> None:
 
 
 class Watch:
-    """What is drawn from them while it is open, by any thread.
+    """A context that detects draws from them, by any thread.
 
-    drawn: whose generators, once it is closed.
+    drawn: the libraries whose generators were drawn from, once it is closed.
     """
 
     def __init__(self) -> None:

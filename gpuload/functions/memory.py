@@ -1,4 +1,4 @@
-"""Memory that two processes share, for the pixels of one sample at a time."""
+"""Shared memory of two processes, for the pixels of one sample at a time."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """An anonymous file, mapped; it grows as needed, and is gone with the last process that has it open.
+    """A mapped anonymous file. It grows as needed, and disappears with the last process that has it open.
 
     fd: of the file, which this owns; None: makes one.
     """
@@ -33,7 +33,7 @@ class SharedMemory:
         self._map: Any = None
 
     def reach(self, size: int) -> None:
-        """Maps at least so many bytes; earlier arrays stay valid."""
+        """Maps at least `size` bytes; earlier arrays stay valid."""
         if size <= self.size:
             return
         found = os.fstat(self.fd).st_size
@@ -43,7 +43,8 @@ class SharedMemory:
         self._map, self.size = np.frombuffer(mmap.mmap(self.fd, found), np.uint8), found
 
     def write(self, arrays: Mapping[str, Array], at: int = 0) -> tuple[list[Place], int]:
-        """Copies arrays, from here on; those that lie in this memory stay. Returns their places, and where they end."""
+        """Copies arrays into the memory, starting at `at`; arrays that already lie in it are not copied. Returns their
+        places, and the end of the last."""
         places = []
         for name, array in arrays.items():
             if (here := self._place_of(array)) is not None:

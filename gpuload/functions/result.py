@@ -90,7 +90,7 @@ def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_
     if keeps_size and found.shape != size:
         raise WrongResultError(
             f"returned an image of {_sides(found.shape)} pixels (height×width): expected {_sides(size)}, since it is "
-            "called after the crop. Use function_at='before_crop' for a function that changes the size"
+            "called after the crop. Use before_crop=True for a function that changes the size"
         )
     return found
 

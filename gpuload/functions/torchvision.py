@@ -11,7 +11,7 @@ from gpuload.functions.interface import Sample, class_entry
 
 
 class Torchvision:
-    """A transform of `torchvision.transforms.v2`, for `Augment(function=…)`, which makes this of it.
+    """A transform of `torchvision.transforms.v2`, for `transforms.Function`, which makes this of it.
 
     It gets the image as a `tv_tensors.Image` (channels × height × width, of the set's type), and where the loader's
     fields ask for them, boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict,

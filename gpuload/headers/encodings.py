@@ -1,4 +1,4 @@
-"""Headers of the encodings beside JPEG and PNG that are kept: one look at a file, whichever it is of."""
+"""Headers of the encodings besides JPEG and PNG that are stored unchanged: WebP, AVIF and TIFF."""
 
 from gpuload.headers import avif, tiff, webp
 from gpuload.headers.sized import Sized

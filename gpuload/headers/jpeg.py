@@ -27,7 +27,7 @@ class JpegHeader(NamedTuple):
     oddity: "" if the file is plain, else a short name of the reason why it is not.
     orientation: the EXIF orientation, 1 to 8; 1 without one; 0 if decoders may disagree on it.
     xmp_orientation: whether XMP mentions an orientation too, which Pillow applies and DALI does not.
-    gray: whether the image has a single component.
+    gray: whether the image has a single component. progressive: whether it is coded in several scans.
     """
 
     width: int
@@ -36,6 +36,7 @@ class JpegHeader(NamedTuple):
     orientation: int = 1
     xmp_orientation: bool = False
     gray: bool = False
+    progressive: bool = False
 
 
 def read_header(data: bytes) -> JpegHeader:
@@ -46,7 +47,7 @@ def read_header(data: bytes) -> JpegHeader:
     """
     width = height = components = scan = 0
     adobe_transform = 1
-    oddity = ""
+    oddity, progressive = "", False
     orientation, xmp = -1, False
     at, size = 2, len(data)
     while not scan:
@@ -61,7 +62,7 @@ def read_header(data: bytes) -> JpegHeader:
             if len(frame) < 6 or len(frame) != 6 + 3 * frame[5] or width:
                 return JpegHeader(width, height, "jpeg-odd-header")
             height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
-            components = frame[5]
+            components, progressive = frame[5], marker == _PROGRESSIVE
             oddity = oddity or _frame_oddity(marker, frame)
         elif marker == _EXIF:
             if data[body : body + 4].lower() == b"exif":
@@ -82,7 +83,7 @@ def read_header(data: bytes) -> JpegHeader:
         oddity = oddity or "jpeg-rgb"
     elif data.find(END, max(scan, size - 4096)) < 0 and data.find(END, scan) < 0:
         oddity = oddity or "jpeg-no-end"
-    return JpegHeader(width, height, oddity, abs(orientation), xmp, components == 1)
+    return JpegHeader(width, height, oddity, abs(orientation), xmp, components == 1, progressive)
 
 
 def _frame_oddity(marker: int, frame: bytes) -> str:

@@ -1,4 +1,4 @@
-"""JSON from files of strangers: whatever the text holds, the only error is ValueError."""
+"""JSON from untrusted files: the only error is ValueError."""
 
 import json
 from typing import Any

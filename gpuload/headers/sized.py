@@ -1,6 +1,8 @@
-"""What a header says of an image."""
+"""How large an image is, as its header says, and how large it may be."""
 
 from typing import NamedTuple
+
+MAX_PIXELS = 178_956_970  # Pillow's: 0.5 GB as RGB
 
 
 class Sized(NamedTuple):

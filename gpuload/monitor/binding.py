@@ -9,7 +9,7 @@ from gpuload.store.url import URL
 
 # training: the training loop itself, which is as it should be. download: fetching shards from a URL. disk: reading
 # shards into memory. read: finding samples in them and drawing their augmentation. decode: pixels. function: a function
-# of `Augment(function=…)`. hand_over: fields, batch transforms, arrays of the user's library. none: there were no
+# of `transforms.Function`. hand_over: fields, batch transforms, arrays of the user's library. none: there were no
 # batches yet.
 Stage = Literal["none", "training", "download", "disk", "read", "decode", "function", "hand_over"]
 
@@ -68,37 +68,26 @@ class Setup:
     batch_size: int
 
 
+_ADVICE: dict[Stage, str] = {
+    "download": "Shards do not come from the URL any faster. On several nodes use Shuffle(lanes=...), so that each "
+    "downloads its share; else a server nearby, a cache that holds the set, or `python -m gpuload fetch` beforehand",
+    "disk": "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
+    "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)",
+    "read": "One thread finds the samples and draws their augmentation. Raise batch_size={0.batch_size}, ask for fewer "
+    "fields, or use fewer views and transforms",
+    "hand_over": "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are "
+    "not used, or do their work on the device",
+    "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
+    "lock, use Function(f, processes={0.cores}) (`python -m gpuload tune {0.folder} --function MODULE:NAME` compares "
+    "the two); or use one of gpuload.transforms in its place",
+}
+
+
 def advice(stage: Stage, setup: Setup) -> str:
     """What to change where a stage limits the speed; one or two sentences."""
-    if stage == "download":
-        return (
-            "Shards do not come from the URL any faster. On several nodes use lanes=, so that each downloads its "
-            "share; else a server nearby, a cache that holds the set, or `python -m gpuload fetch` beforehand"
-        )
-    if stage == "disk":
-        return (
-            "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
-            "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)"
-        )
-    if stage == "read":
-        return (
-            f"One thread finds the samples and draws their augmentation. Raise batch_size={setup.batch_size}, ask for "
-            "fewer fields, or use fewer views and transforms"
-        )
-    if stage == "hand_over":
-        return (
-            "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are not "
-            "used, or do their work on the device"
-        )
-    if stage == "function":
-        return (
-            "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's lock, use "
-            f"function_processes={setup.cores} (`python -m gpuload tune {setup.folder} --function MODULE:NAME` "
-            "compares the two); or use one of gpuload.transforms in its place"
-        )
     if stage == "decode":
         return _advice_on_decoding(setup)
-    return "Nothing needs to be changed in the loader"
+    return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)
 
 
 def _advice_on_decoding(setup: Setup) -> str:
@@ -106,10 +95,10 @@ def _advice_on_decoding(setup: Setup) -> str:
     if setup.device != "cpu":
         return (
             f"`python -m gpuload tune {setup.folder} --device cuda` finds the best num_threads, prefetch and "
-            f"hw_decoder_load; or {smaller}"
+            f"decoder; or {smaller}"
         )
     if setup.decoder != "native":
-        return f"On a CPU decoder='native' is faster, where no graph is used; or {smaller}"
+        return f"On a CPU decoder='native' is faster; or {smaller}"
     if setup.num_threads < setup.cores:
         return f"Raise num_threads={setup.num_threads}: this process may use {setup.cores} cores; or {smaller}"
     return (

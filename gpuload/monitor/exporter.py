@@ -5,50 +5,41 @@ import weakref
 from collections.abc import Iterator, Mapping
 from threading import Thread
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from gpuload.checks import Rule, as_text, checked, whole
 from gpuload.errors import GpuloadError, MissingPackageError
-from gpuload.installed import fault_of
-from gpuload.monitor.metrics import Metrics
+from gpuload.machine.installed import fault_of
 
 _WINDOW = 100  # steps that the gauges are of; counters are since the start
 _PORT = 9464
 
-# name, help, field of `Metrics`. Counters are since the start; Prometheus makes rates of them: rate(…[1m]).
-_COUNTERS = [
-    ("gpuload_steps", "Batches handed out", "steps"),
-    ("gpuload_images", "Images handed out", "images"),
-    ("gpuload_read_bytes", "Bytes of these images as they are stored", "bytes"),
-    ("gpuload_loop_seconds", "Time spent in loops over the loader", "seconds"),
-    ("gpuload_bad_samples", "Samples that did not decode and were replaced", "bad_samples"),
-]
-_STAGES = [  # of a counter of seconds, by label
-    ("gpuload_wait_seconds", "Time that training waited, by what for", ["read", "decode", "hand_over"]),
-    (
-        "gpuload_work_seconds",
-        "Time that the loader's threads worked",
-        ["disk", "read", "decode", "function", "hand_over"],
-    ),
-]
-_FIELDS = {
-    ("gpuload_wait_seconds", "read"): "wait_read_s",
-    ("gpuload_wait_seconds", "decode"): "wait_decode_s",
+# Of each family of metrics the name and the help; and of each stage, or "" where there are none, the field of
+# `Metrics`. Counters are since the start; Prometheus makes rates of them: rate(…[1m]).
+_COUNTERS = {
+    ("gpuload_steps", "Batches handed out"): {"": "steps"},
+    ("gpuload_images", "Images handed out"): {"": "images"},
+    ("gpuload_read_bytes", "Bytes of these images as they are stored"): {"": "bytes"},
+    ("gpuload_loop_seconds", "Time spent in loops over the loader"): {"": "seconds"},
+    ("gpuload_bad_samples", "Samples that did not decode and were replaced"): {"": "bad_samples"},
+    ("gpuload_wait_seconds", "Time that training waited, by what for"): {
+        "read": "wait_read_s",
+        "decode": "wait_decode_s",
+        "hand_over": "hand_over_s",
+    },
+    ("gpuload_work_seconds", "Time that the loader's threads worked"): {
+        stage: f"{stage}_s" for stage in ("disk", "read", "decode", "function", "hand_over")
+    },
 }
-_GAUGES = [
-    ("gpuload_images_per_second", f"Over the last {_WINDOW} steps", "images_per_s"),
-    ("gpuload_wait_share", f"Share of its time that training waited, over the last {_WINDOW} steps", "wait_share"),
-    ("gpuload_queue_depth", f"Mean number of batches ready, over the last {_WINDOW} steps", "queue_depth"),
-    ("gpuload_epoch", "The epoch", "epoch"),
-    ("gpuload_position", "Samples of the epoch handed out, on all ranks together", "position"),
-]
-
-
-class HasMetrics(Protocol):
-    """A loader, as far as it is needed here."""
-
-    def metrics(self, window: int | None = None) -> Metrics:
-        """As `DaliIterator.metrics`."""
+_GAUGES = {
+    ("gpuload_images_per_second", f"Over the last {_WINDOW} steps"): {"": "images_per_s"},
+    ("gpuload_wait_share", f"Share of its time that training waited, over the last {_WINDOW} steps"): {
+        "": "wait_share"
+    },
+    ("gpuload_queue_depth", f"Mean number of batches ready, over the last {_WINDOW} steps"): {"": "queue_depth"},
+    ("gpuload_epoch", "The epoch"): {"": "epoch"},
+    ("gpuload_position", "Samples of the epoch handed out, on all ranks together"): {"": "position"},
+}
 
 
 def _as_loaders(value: Any) -> Mapping[str, Any]:
@@ -133,25 +124,15 @@ class _Collector:
         alive = {name: loader for name, reference in self._loaders.items() if (loader := reference()) is not None}
         whole = {name: loader.metrics() for name, loader in alive.items()}
         last = {name: loader.metrics(_WINDOW) for name, loader in alive.items()}
-        for name, about, field in _COUNTERS:
-            counter = CounterMetricFamily(name, about, labels=["loader"])
-            for loader, found in whole.items():
-                counter.add_metric([loader], getattr(found, field))
-            yield counter
-        for name, about, stages in _STAGES:
-            counter = CounterMetricFamily(name, about, labels=["loader", "stage"])
-            for loader, found in whole.items():
-                for stage in stages:
-                    value = getattr(found, _FIELDS.get((name, stage), f"{stage}_s"))
-                    if not math.isnan(value):
-                        counter.add_metric([loader, stage], value)
-            yield counter
-        for name, about, field in _GAUGES:
-            gauge = GaugeMetricFamily(name, about, labels=["loader"])
-            for loader, found in last.items():
-                if not math.isnan(getattr(found, field)):
-                    gauge.add_metric([loader], getattr(found, field))
-            yield gauge
+        for kind, families, told in ((CounterMetricFamily, _COUNTERS, whole), (GaugeMetricFamily, _GAUGES, last)):
+            for (name, about), fields in families.items():
+                labels = ["loader"] if "" in fields else ["loader", "stage"]
+                family = kind(name, about, labels=labels)
+                for loader, found in told.items():
+                    for stage, field in fields.items():
+                        if not math.isnan(value := getattr(found, field)):
+                            family.add_metric([loader, stage][: len(labels)], value)
+                yield family
         binds = GaugeMetricFamily(
             "gpuload_binds", f"1 for the stage that limits, over the last {_WINDOW} steps", labels=["loader", "stage"]
         )

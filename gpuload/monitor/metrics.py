@@ -7,13 +7,17 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from gpuload.checks import check, whole
-from gpuload.monitor.binding import Setup, Stage, advice, binding_stage
-from gpuload.monitor.waiting import SlowRun
+from gpuload.monitor.binding import WAIT_SHARE, Setup, Stage, advice, binding_stage
 
 MOST_STEPS = 1000  # that a window may have
 # Records are replaced while another thread reads them, so that more are kept than a window needs.
 _KEPT = 1024
 _WINDOW = whole(1, MOST_STEPS)
+# Steps and seconds of a look at a run. The first look is not judged: code is compiled meanwhile, the page cache is
+# cold, and torch chooses its kernels. So nothing is said in the first 200 steps, nor in the first minute.
+_STEPS, _SECONDS = 100, 30.0
+# A loop whose body takes less than this does not train: it counts, or measures the loader.
+_TRAINING_S = 50e-6
 
 
 class Metrics(NamedTuple):
@@ -35,7 +39,7 @@ class Metrics(NamedTuple):
         `gpuload.monitor.binding`); "none" before the second batch.
     download_s: of read_s, how long reading waited for shards of a set at a URL that were still downloaded.
     bad_samples: that did not decode and were replaced. epoch, position: the epoch, and how many of its samples all
-        ranks together have been handed. function_s: work of functions of `Augment(function=…)`, in all threads or
+        ranks together have been handed. function_s: work of `transforms.Function`, in all threads or
         processes together; decode_s is without it, wait_decode_s with it.
     """
 
@@ -80,6 +84,14 @@ class Totals(NamedTuple):
     function_s: float = 0.0
     download_s: float = 0.0
 
+    @property
+    def wait_s(self) -> float:
+        return self.wait_read_s + self.wait_decode_s + self.hand_over_s
+
+    def since(self, then: "Totals") -> "Totals":
+        """The sums of what came after `then`."""
+        return Totals._make(now - before for now, before in zip(self, then, strict=True))
+
 
 _NOTHING = Totals()
 
@@ -97,7 +109,8 @@ class Meter:
         self._totals, self._kept = _NOTHING, [_NOTHING] * _KEPT
         self._place = (0, 0)
         self._training_s = self._handed = 0.0
-        self._slow: SlowRun | None = SlowRun()
+        self._next_look: float = _STEPS
+        self._looked: Totals | None = None
 
     def start(self) -> None:
         """A loop starts; what was before it is no training."""
@@ -119,83 +132,72 @@ class Meter:
         before, waited = self._totals, ready - asked
         for_read = min(decoded.read_wait_s, waited)
         self._place = place
-        numbers = (
-            before[0] + 1,
-            before[1] + len(batch.sources),
-            before[2] + batch.image_bytes,
-            self._training_s,
-            before[4] + for_read,
-            before[5] + waited - for_read,
-            before[6] + now - ready,
-            before[7] + batch.read_s,
-            before[8] + decoded.work_s,
-            self._disk_s(),
-            before[10] + decoded.queue_depth,
-            self.bad_samples,
-            before[12] + decoded.function_s,
-            before[13] + batch.download_s,
+        self._totals = totals = Totals(
+            steps=before.steps + 1,
+            images=before.images + len(batch.sources),
+            bytes=before.bytes + batch.image_bytes,
+            training_s=self._training_s,
+            wait_read_s=before.wait_read_s + for_read,
+            wait_decode_s=before.wait_decode_s + waited - for_read,
+            hand_over_s=before.hand_over_s + now - ready,
+            read_s=before.read_s + batch.read_s,
+            decode_s=before.decode_s + decoded.work_s,
+            disk_s=self._disk_s(),
+            ready=before.ready + decoded.queue_depth,
+            bad_samples=self.bad_samples,
+            function_s=before.function_s + decoded.function_s,
+            download_s=before.download_s + batch.download_s,
         )
-        self._totals = totals = tuple.__new__(Totals, numbers)  # half of what calling it takes
-        self._kept[totals[0] % _KEPT] = totals
-        if self._slow is not None and totals[0] >= self._slow.next_look:
-            self._look()
+        self._kept[totals.steps % _KEPT] = totals
+        if totals.steps >= self._next_look:
+            self._look(totals)
         return now - asked
 
     def metrics(self, window: int | None = None) -> Metrics:
         """As `DaliIterator.metrics`."""
-        now = self._totals
-        if window is None:
-            then = _NOTHING
-        else:
+        now, then = self._totals, _NOTHING
+        if window is not None:
             if type(window) is not int or not 0 < window <= MOST_STEPS:
                 window = check("DaliIterator.metrics", "window", window, _WINDOW)
-            then = self._kept[(now[0] - window) % _KEPT] if window < now[0] else _NOTHING
-        epoch, position = self._place
-        return _difference(then, now, epoch, position)
+            then = self._kept[(now.steps - window) % _KEPT] if window < now.steps else _NOTHING
+        return _metrics(now.since(then), *self._place)
 
-    def _look(self) -> None:
-        """Warns once, the first time that training waits for too much of its time."""
-        assert self._slow is not None
-        if (then := self._slow.look(self._totals)) is not None:
-            found = _difference(then, self._totals, 0, 0)
-            self._slow = None
-            # Named is the user's loop: this is called by `hand_over`, that by two generators of the loader, and those
-            # by the loop.
-            warnings.warn(
-                f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
-                f"the last {found.steps:,} steps, and what limits is {found.binds.replace('_', '-')}. "
-                f"{advice(found.binds, self._setup)}. loader.metrics() tells more",
-                stacklevel=5,
-            )
+    def _look(self, now: Totals) -> None:
+        """Warns once, the first time that training waits for too much of its time, and never in a short run."""
+        self._next_look = now.steps + _STEPS
+        since = now.since(self._looked or _NOTHING)
+        if since.wait_s + since.training_s < _SECONDS:
+            return
+        is_first, self._looked = self._looked is None, now
+        trains = since.training_s >= _TRAINING_S * since.steps
+        if is_first or not trains or since.wait_s < WAIT_SHARE * (since.wait_s + since.training_s):
+            return
+        self._next_look = math.inf
+        found = _metrics(since)
+        # Named is the user's loop: this is called by `hand_over`, that by `Pipeline`, in two generators of the loader,
+        # and those by the loop.
+        warnings.warn(
+            f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
+            f"the last {found.steps:,} steps, and what limits is {found.binds.replace('_', '-')}. "
+            f"{advice(found.binds, self._setup)}. loader.metrics() tells more",
+            stacklevel=6,
+        )
 
 
-def _difference(then: Totals, now: Totals, epoch: int, position: int) -> Metrics:
-    steps, images, stored = now[0] - then[0], now[1] - then[1], now[2] - then[2]
-    for_read, for_decode, hand_over = now[4] - then[4], now[5] - then[5], now[6] - then[6]
-    disk_s, work_s, function_s, download_s = now[9] - then[9], now[8] - then[8], now[12] - then[12], now[13] - then[13]
-    waited = for_read + for_decode + hand_over
-    seconds = now[3] - then[3] + waited
-    is_empty = seconds <= 0
+def _metrics(sums: Totals, epoch: int = 0, position: int = 0) -> Metrics:
+    seconds = sums.training_s + sums.wait_s
+    divisor = seconds if seconds > 0 else math.inf  # before the second batch rates are 0
+    works = {name: value for name, value in sums._asdict().items() if name in Metrics._fields}
+    timed = {name: value for name, value in works.items() if name.endswith("_s") and name != "read_s"}
     return Metrics(
-        steps,
-        images,
-        stored,
-        seconds,
-        0.0 if is_empty else images / seconds,
-        0.0 if is_empty else stored / seconds,
-        waited,
-        0.0 if is_empty else waited / seconds,
-        for_read,
-        for_decode,
-        hand_over,
-        now[7] - then[7],
-        work_s,
-        disk_s,
-        (now[10] - then[10]) / steps if steps else math.nan,
-        binding_stage(seconds, for_read, for_decode, hand_over, disk_s, work_s, function_s, download_s),
-        now[11] - then[11],
-        epoch,
-        position,
-        function_s,
-        download_s,
+        **works,
+        seconds=seconds,
+        images_per_s=sums.images / divisor,
+        bytes_per_s=sums.bytes / divisor,
+        wait_s=sums.wait_s,
+        wait_share=sums.wait_s / divisor,
+        queue_depth=sums.ready / sums.steps if sums.steps else math.nan,
+        binds=binding_stage(seconds, **timed),
+        epoch=epoch,
+        position=position,
     )

@@ -35,11 +35,10 @@ def annotate_each(name: str, values: Iterable[T]) -> Iterator[T]:
     source = iter(values)
     while True:
         with annotate(name):
-            value = next(source, _END)
-        if value is _END:
+            found = [next(source, _END)]
+        if found[0] is _END:
             return
-        yield value  # type: ignore[misc]
-        del value  # whoever waits must not keep a batch alive
+        yield found.pop()  # type: ignore[misc]  # in no variable: whoever waits must not keep a batch alive
 
 
 _END = object()

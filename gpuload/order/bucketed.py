@@ -1,7 +1,7 @@
 """The stream of samples, divided into global batches of one bucket each.
 
     stream, with the bucket of each sample    a b a c a b a a …
-    queues of the buckets                     whichever has as many samples as a global batch, becomes the next one
+    queues of the buckets                     the first one to hold a global batch of samples is emitted
 
 So the batches are a pure function of the stream, of the buckets and of the size of a global batch. What is in the
 queues at the end of an epoch is handed out in the next one; or, where every sample is to come in its own epoch, as
@@ -10,23 +10,25 @@ smaller batches at its end.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import ArgumentError
+from gpuload.order.buckets import Buckets, number_samples
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.global_batches import Epochs, Part, rank_part
-from gpuload.order.position import Position
+from gpuload.order.global_batches import Epochs
+from gpuload.order.sampling import Sampling
 from gpuload.order.stream import Stream
-from gpuload.types import I64, U8, Bools
+from gpuload.types import I64, U8, Bools, HeightWidth
 
 # Samples that are put into the queues at a time: a pass, if that is between these.
 _LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
-_FAR = 8 * _PLANNED  # ahead of what is planned: further positions are not gone to sample by sample
+_FAR = 8 * _PLANNED  # ahead of what is planned: a position further away is sought, not walked to
 
 # A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
 # epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
@@ -52,38 +54,49 @@ class BucketBatch(NamedTuple):
     members: Members
 
 
+@dataclass(frozen=True, eq=False)
+class BucketPlan:
+    """Which bucket each sample is in, and how epochs end.
+
+    sizes: (height, width) of each bucket. numbers: for each data set uint8 (len,), the bucket of each sample.
+    counts: int64 (buckets,), samples of each in an epoch where all of them come in it, and what is left is handed out
+    at its end as smaller batches; None: what is left in the queues comes in the next epoch.
+    shard_counts: int64 (shards, buckets), samples of each bucket in each shard, where one data set is read pass after
+    pass, and each sample comes once in a pass; else None. identity: what the order depends on, beside the size of a
+    global batch.
+    """
+
+    sizes: tuple[HeightWidth, ...]
+    numbers: tuple[U8, ...]
+    counts: I64 | None = None
+    shard_counts: I64 | None = None
+    identity: str = ""
+
+    def epochs(self, epochs: Epochs) -> Epochs:
+        """The epochs of the same loader without buckets, with them."""
+        if self.counts is None:
+            return replace(epochs, samples=epochs.batches * epochs.batch_size, drop_last=True)
+        rests = (self.counts % epochs.batch_size).tolist()
+        whole = [epochs.batch_size] * int((self.counts // epochs.batch_size).sum())
+        return replace(epochs, ends=tuple(accumulate(whole + [rests[bucket] for bucket in by_rest(rests)])))
+
+
 class BucketedStream:
     """The global batch at any position of the order by buckets.
 
-    stream: of all samples. numbers: for each data set the bucket of each sample, (len,). buckets: how many there are.
-    batch_size: of a global batch. counts: int64 (buckets,), samples of each in an epoch where what is left of each is
-    handed out at its end; None: it stays in the queues.
-
-    shard_counts: int64 (shards, buckets), samples of each bucket in each shard, where one data set is read pass after
-    pass, and each sample comes once in a pass; else None.
+    stream: of all samples. epochs: the loader's, as `BucketPlan.epochs` gives them.
 
     Going on costs O(samples). Going anywhere else costs the windows that hold what is in the queues there, if
-    `shard_counts` are known; else it begins at the start of the epoch, or where samples stay in the queues, of the
+    `plan.shard_counts` are known; else it begins at the start of the epoch, or where samples stay in the queues, of the
     stream.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        numbers: tuple[U8, ...],
-        buckets: int,
-        batch_size: int,
-        counts: I64 | None,
-        shard_counts: I64 | None = None,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.stream, self._numbers, self._buckets, self._size = stream, numbers, buckets, batch_size
-        self._counts, self._rank, self._world_size = counts, rank, world_size
-        self._shard_counts = shard_counts if counts is None else None
-        self._epoch = None if counts is None else int(counts.sum())
-        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, numbers))))
+    def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:
+        self.stream, self._size, self._own_part = stream, epochs.batch_size, epochs.part
+        self._numbers, self._counts, self._shard_counts = plan.numbers, plan.counts, plan.shard_counts
+        self._buckets = len(plan.sizes)
+        self._epoch = None if plan.counts is None else int(plan.counts.sum())
+        self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
         self._restart(0)
 
     def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
@@ -113,7 +126,7 @@ class BucketedStream:
         return np.concatenate(found)
 
     def _own(self, size: int) -> slice:
-        return slice(*rank_part(0, size, self._rank, self._world_size))
+        return slice(*self._own_part(0, size)[:2]) if size else slice(0)
 
     def _size_of_next(self, bucket: int) -> int:
         if self._counts is None:
@@ -189,15 +202,15 @@ class BucketedStream:
                 self._queues[bucket] = queue[made * self._size :].copy()
                 self._made[bucket] += made
         for _, bucket, batch in sorted(whole, key=lambda entry: entry[0]):
-            self._hand_on(bucket, batch)
+            self._emit(bucket, batch)
         self._next = end
         if self._epoch is not None and end % self._epoch == 0:
             for bucket in by_rest([len(queue) for queue in self._queues]):
-                self._hand_on(bucket, self._queues[bucket])
+                self._emit(bucket, self._queues[bucket])
                 self._queues[bucket] = np.empty(0, MEMBER)
             self._made[:] = 0
 
-    def _hand_on(self, bucket: int, members: Members) -> None:
+    def _emit(self, bucket: int, members: Members) -> None:
         self._ahead.append(BucketBatch(self._planned, self._planned + len(members), bucket, members))
         self._planned += len(members)
 
@@ -228,39 +241,47 @@ def before(members: Members, epoch: int, place: int) -> Bools:
     return found
 
 
-@dataclass(frozen=True)
-class WholeBucketedEpochs(Epochs):
-    """Epochs in which every sample comes: whole batches, then one for each bucket that has samples left.
+def plan_buckets(
+    buckets: Buckets | None,
+    datasets: tuple[Dataset, ...],
+    samplings: tuple[Sampling, ...] | None,
+    *,
+    is_whole: bool,
+    lanes: int = 1,
+) -> BucketPlan | None:
+    """The plan of a loader; None without buckets. Costs O(samples).
 
-    counts: samples of each bucket in an epoch.
+    is_whole: each sample comes in its own epoch, what is left in the buckets as smaller batches at its end.
+
+    Raises:
+        ArgumentError: epochs would not be equally long, or there are lanes.
+        ShardError: the size of a sample is not in the index.
     """
+    if buckets is None:
+        return None
+    if lanes != 1:
+        raise ArgumentError(
+            f"Buckets, Shuffle(lanes={lanes}): a batch of one size holds samples of any lanes, so that every node "
+            "would download every shard. Use lanes=1"
+        )
+    if is_whole and (len(datasets) > 1 or samplings is not None):
+        what = "a mixture" if len(datasets) > 1 else "sampling="
+        raise ArgumentError(
+            f"Buckets, drop_last=False: with {what} each epoch has other samples in a bucket, so their "
+            "number of batches would differ. Use drop_last=True, or steps_per_epoch; what is left comes in the next "
+            "epoch"
+        )
+    numbers = tuple(number_samples(dataset, buckets) for dataset in datasets)
+    counts: I64 | None = np.bincount(numbers[0], minlength=len(buckets)) if is_whole else None
+    plain = len(datasets) == 1 and samplings is None and not is_whole
+    shard_counts = _count_by_shard(datasets[0], numbers[0], len(buckets)) if plain else None
+    identity = f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
+    return BucketPlan(buckets.all_sizes, numbers, counts, shard_counts, identity)
 
-    counts: tuple[int, ...] = ()
 
-    @property
-    def batches(self) -> int:
-        return len(self._ends)
-
-    @property
-    def _ends(self) -> list[int]:
-        """Where the global batches of an epoch end, from its beginning."""
-        whole = sum(count // self.batch_size for count in self.counts) * self.batch_size
-        rests = [count % self.batch_size for count in self.counts]
-        ends = list(range(self.batch_size, whole + 1, self.batch_size))
-        return ends + list(accumulate((rests[bucket] for bucket in by_rest(rests)), initial=whole))[1:]
-
-    def empty_part(self, position: Position) -> Part | None:
-        return next(iter(self.empty_parts(position)), None)
-
-    def empty_parts(self, position: Position) -> list[Part]:
-        return [part for part in self._parts(position, position.samples) if part[0] == part[1]]
-
-    def _parts(self, position: Position, samples: int) -> Iterator[Part]:
-        ends = self._ends
-        first = bisect_right(ends, samples)
-        starts = [0, *ends][first:-1]
-        for start, stop in zip(starts, ends[first:], strict=True):
-            yield Part(
-                *rank_part(position.begin + start, position.begin + stop, self.rank, self.world_size),
-                position.begin + stop,
-            )
+def _count_by_shard(dataset: Dataset, numbers: U8, buckets: int) -> I64:
+    """int64 (shards, buckets): how many samples of a shard are in each bucket."""
+    sizes = dataset.shard_sizes
+    places = np.repeat(np.arange(len(sizes)) * buckets, sizes) + numbers
+    counts: I64 = np.bincount(places, minlength=len(sizes) * buckets).reshape(len(sizes), buckets)
+    return counts

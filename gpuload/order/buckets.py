@@ -3,14 +3,12 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from gpuload.checks import SIDE, Rule, check_fields, checked, number, optional, several, whole
+from gpuload.checks import SIDE, Rule, checked, number, optional, settings, several, whole
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, ShardError
@@ -35,11 +33,13 @@ def _as_pixels(value: Any) -> npt.NDArray[Any]:
 
 _PIXELS = Rule("pixels, whole numbers (n,) from 1", _as_pixels)
 _SIZES = several(several(SIDE, "", count=2), "(height, width) pairs in pixels, such as [(1024, 1024), (832, 1216)]")
+_AREA = optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024"))
+_ASPECT = optional(number(1, 65_535, "the longer side over the shorter one, a number from 1"))
 
 
-@dataclass(frozen=True)
+@settings
 class Buckets:
-    """Output sizes of which each sample gets the nearest, for `DaliIterator(buckets=…)`.
+    """Output sizes of which each sample gets the nearest, for `Augment(size=Buckets(…), crop="cover")`.
 
     sizes: (height, width) of each bucket in pixels, which numbers them; 256 at most. Or they are made of the others:
     area: the largest number of pixels, such as 1024 * 1024. A bucket for each shorter side that is a multiple of
@@ -50,19 +50,12 @@ class Buckets:
         ArgumentError: neither sizes nor area, or both; a size that is there twice; more than 256; no size fits.
     """
 
-    sizes: Sequence[HeightWidth] | None = None
-    area: int | None = None
-    step: int | None = None
-    max_aspect: float | None = None
+    sizes: Annotated[Sequence[HeightWidth] | None, optional(_SIZES)] = None
+    area: Annotated[int | None, _AREA] = None
+    step: Annotated[int | None, optional(SIDE)] = None
+    max_aspect: Annotated[float | None, _ASPECT] = None
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            sizes=optional(_SIZES),
-            area=optional(whole(1, 65_535**2, "pixels, a whole number such as 1024 * 1024")),
-            step=optional(SIDE),
-            max_aspect=optional(number(1, 65_535, "the longer side over the shorter one, a number from 1")),
-        )
         if (self.sizes is None) == (self.area is None):
             found = "neither" if self.area is None else "both"
             raise ArgumentError(f"Buckets(sizes, area): expected one of them, found {found}. Give sizes, or an area")
@@ -141,13 +134,6 @@ def _middles(values: Sequence[float]) -> F64:
     return middles
 
 
-def _as_buckets(value: object) -> Buckets:
-    return value if isinstance(value, Buckets) else Buckets(_SIZES.read(value))  # type: ignore[arg-type]
-
-
-BUCKETS: Rule[Buckets] = Rule("(height, width) pairs, or gpuload.Buckets(area=1024 * 1024)", _as_buckets)
-
-
 def number_samples(dataset: Dataset, buckets: Buckets) -> U8:
     """uint8 (len,): the bucket of each sample of a data set, by the width and height in the index.
 
@@ -157,11 +143,7 @@ def number_samples(dataset: Dataset, buckets: Buckets) -> U8:
         ShardError: the index holds a width or height below 1.
     """
     stored = dataset.stored_samples(np.arange(len(dataset)))
-    dataset.fetch_rows()
-    sides = []
-    for column in ("width", "height"):
-        values = pa.chunked_array([dataset.rows(shard).column(column) for shard in range(len(dataset.shard_paths))])
-        sides.append(values.to_numpy()[stored])
+    sides = [dataset.column(side).to_numpy()[stored] for side in ("width", "height")]
     if len(wrong := np.flatnonzero((sides[0] < 1) | (sides[1] < 1))):
         sample = int(stored[wrong[0]])
         raise ShardError(

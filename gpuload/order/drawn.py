@@ -11,6 +11,14 @@ Statistics 20, 1949).
 Without replacement, the samples with the smallest values of E / weight are drawn, each E an exponential random number.
 That is successive sampling, as in torch (Efraimidis and Spirakis, "Weighted random sampling with a reservoir",
 Information Processing Letters 97, 2006).
+
+Repeated, each sample comes several times in a row, for views of it on several ranks:
+
+    order       5 2 7 …                    of a pass, as `EpochOrder` has it
+    stream      5 5 5 2 2 2 7 7 7 …        3 times each
+    2 ranks     5 . 5 . 2 . 7 . 7 …        each takes every second position, so that views of a sample lie on both
+
+That is the division of DeiT's and torchvision's `RASampler`: the stream does not depend on the number of ranks.
 """
 
 from typing import NamedTuple
@@ -18,13 +26,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuload.draws import DRAWN, make_key, permutation, uniform
-from gpuload.order.epoch import EpochOrder
+from gpuload.order.epoch import EpochOrder, Segments, Share, Windows
 from gpuload.types import F64, I32, I64
 
 # Expected draws of a sample are counted in units of 1/2^32: with up to 2^31 draws in a pass, sums fit into int64.
 UNITS = 1 << 32
 MOST_DRAWS = (1 << 31) - 1
 
+_ALL = Share(0, 1, 1)
 _OFFSETS, _ORDER, _CHOSEN = 0, 1, 2  # the last words of the keys (seed, epoch, DRAWN, …)
 
 
@@ -81,39 +90,52 @@ class DrawnOrder(EpochOrder):
     """
 
     def __init__(self, shard_sizes: I64, strata: Strata, draws: int, *, seed: int, epoch: int, window: int) -> None:
+        self._strata, self._draws = strata, draws
         super().__init__(shard_sizes, seed=seed, epoch=epoch, window=window)
+
+    def repeats(self, start: int, stop: int) -> I64:
+        """As `EpochOrder.repeats`."""
+        return self._gather(start, stop, lambda lane, window: lane.repeats(window))
+
+    def _lane(self, segments: Segments, epoch: int, lane: int) -> Windows:
+        if epoch != self._epoch:  # a pass of which only the shards are asked for
+            return super()._lane(segments, epoch, lane)
+        return _DrawnWindows(segments, self._strata, self._draws, seed=self._seed, epoch=epoch, window=self._window)
+
+
+class _DrawnWindows(Windows):
+    """Windows of which each sample comes as often as it is drawn."""
+
+    def __init__(self, segments: Segments, strata: Strata, draws: int, *, seed: int, epoch: int, window: int) -> None:
+        super().__init__(segments, (), seed=seed, epoch=epoch, window=window)
         self._strata = strata
-        key = make_key(seed, epoch, DRAWN, _OFFSETS)
         # With offset r, group k has drawn (sum * each + r) // unit samples where the units before sum to `sum`.
         if strata.per_draw is not None:
             self._each, self._unit = np.ones(1, np.int64), np.array([strata.per_draw])
         else:
             self._each, self._unit = divide_draws(draws, strata.groups, seed, epoch), strata.totals
-        offsets = (uniform(key, np.arange(strata.groups)) * self._unit).astype(np.int64)
-        self._offsets = np.minimum(offsets, self._unit - 1)
-        self._sum_windows(shard_sizes)
+        offsets = uniform(make_key(seed, epoch, DRAWN, _OFFSETS), np.arange(strata.groups)) * self._unit
+        self._offsets = np.minimum(offsets.astype(np.int64), self._unit - 1)
+        self._sum_windows()
         self._repeats: dict[int, I64] = {}
 
-    def repeats(self, start: int, stop: int) -> I64:
-        """As `EpochOrder.repeats`."""
-        return self._gather(start, stop, self._window_repeats)
-
-    def _window_repeats(self, window: int) -> I64:
-        self._window_samples(window)
+    def repeats(self, window: int) -> I64:
+        """How often the samples of a window came before in this pass."""
+        self.samples(window)
         return self._repeats[window]
 
-    def _sum_windows(self, shard_sizes: I64) -> None:
+    def _sum_windows(self) -> None:
         """For each group of each window: the units before it; and where the windows begin.
 
         Kept as one entry for each group that occurs in a window, sorted by window: memory grows with what is there.
         """
-        strata, first = self._strata, self._first_samples
+        strata = self._strata
         windows, groups, units = [], [], []
-        for window in range(len(self._window_bounds) - 1):
-            shards = self.window_shards(window)
+        for window in range(len(self._bounds) - 1):
+            inside = self._segments.take(slice(*self._bounds[window : window + 2]))
             sums = np.zeros(strata.groups, np.int64)
-            for shard in shards.tolist():
-                rows = slice(first[shard], first[shard + 1])
+            for first, count in zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True):
+                rows = slice(first, first + count)
                 np.add.at(sums, strata.numbers[rows], strata.units[rows])
             there = np.flatnonzero(sums)
             windows.append(np.full(len(there), window))
@@ -124,21 +146,21 @@ class DrawnOrder(EpochOrder):
         before = np.cumsum(sums[by_group]) - sums[by_group]
         starts = np.searchsorted(of_group[by_group], np.arange(strata.groups))
         before -= before[starts][of_group[by_group]]
-        self._entry_starts = np.searchsorted(of_window, np.arange(len(self._window_bounds)))
+        self._entry_starts = np.searchsorted(of_window, np.arange(len(self._bounds)))
         self._entry_groups = of_group
         self._entry_units = np.empty_like(before)
         self._entry_units[by_group] = before
         drawn = self._drawn(of_group, self._entry_units + sums) - self._drawn(of_group, self._entry_units)
         in_window = np.bincount(of_window, drawn, minlength=len(windows)).astype(np.int64)
-        self.window_starts = np.concatenate([[0], np.cumsum(in_window)])
+        self.starts = np.concatenate([[0], np.cumsum(in_window)])
 
     def _drawn(self, groups: I64 | I32, units: I64) -> I64:
         """How many samples of each group were drawn where its units so far are these."""
         drawn: I64 = (units * self._each[groups] + self._offsets[groups]) // self._unit[groups]
         return drawn
 
-    def _compute_window(self, window: int) -> I64:
-        samples = super()._compute_window(window)
+    def _compute(self, window: int) -> I64:
+        samples = super()._compute(window)
         groups, units = self._strata.numbers[samples], self._strata.units[samples]
         by_group = np.argsort(groups, kind="stable")
         groups, units = groups[by_group], units[by_group]
@@ -160,42 +182,86 @@ class DrawnOrder(EpochOrder):
         return result
 
 
-class ChosenOrder(EpochOrder):
+def choose_order(
+    shard_sizes: I64,
+    numbers: I32 | None,
+    weights: F64 | None,
+    draws: int,
+    *,
+    seed: int,
+    epoch: int,
+    window: int,
+) -> EpochOrder:
     """The order of one pass without replacement: the samples that are drawn, in windows of their shards.
 
     numbers: int32 (N,), the group of each sample, of which equally many are drawn from each; or None, with `weights`.
 
     Costs O(samples) once for each pass, in time and 8 bytes for each sample that is drawn.
     """
+    total = int(shard_sizes.sum())
+    drawn = uniform(make_key(seed, epoch, DRAWN, _CHOSEN), np.arange(total))
+    if numbers is not None:
+        by_group = np.lexsort((drawn, numbers))
+        sizes = np.bincount(numbers)
+        place = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        each = divide_draws(draws, len(sizes), seed, epoch)
+        chosen = by_group[place < each[numbers[by_group]]]
+    else:
+        assert weights is not None
+        with np.errstate(divide="ignore"):
+            waits = -np.log1p(-drawn) / weights  # infinite where the weight is 0
+        chosen = np.argpartition(waits, draws - 1)[:draws] if draws < total else np.arange(total)
+    chosen = np.sort(chosen)
+    bounds = np.searchsorted(chosen, np.concatenate([[0], np.cumsum(shard_sizes)]))
+    return EpochOrder(np.diff(bounds), seed=seed, epoch=epoch, window=window, samples=chosen)
 
-    def __init__(
-        self,
-        shard_sizes: I64,
-        numbers: I32 | None,
-        weights: F64 | None,
-        draws: int,
-        *,
-        seed: int,
-        epoch: int,
-        window: int,
-    ) -> None:
-        total = int(shard_sizes.sum())
-        drawn = uniform(make_key(seed, epoch, DRAWN, _CHOSEN), np.arange(total))
-        if numbers is not None:
-            by_group = np.lexsort((drawn, numbers))
-            sizes = np.bincount(numbers)
-            place = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            each = divide_draws(draws, len(sizes), seed, epoch)
-            chosen = by_group[place < each[numbers[by_group]]]
-        else:
-            assert weights is not None
-            with np.errstate(divide="ignore"):
-                waits = -np.log1p(-drawn) / weights  # infinite where the weight is 0
-            chosen = np.argpartition(waits, draws - 1)[:draws] if draws < total else np.arange(total)
-        self._chosen: I64 = np.sort(chosen)
-        bounds = np.searchsorted(self._chosen, np.concatenate([[0], np.cumsum(shard_sizes)]))
-        super().__init__(np.diff(bounds), seed=seed, epoch=epoch, window=window)
 
-    def _compute_window(self, window: int) -> I64:
-        samples: I64 = self._chosen[super()._compute_window(window)]
-        return samples
+class RepeatedOrder(EpochOrder):
+    """The order of one pass, each sample `times` times in a row.
+
+    once: the order of each sample once. offset: positions of the stream before this pass. A share is of one lane.
+    """
+
+    def __init__(self, once: EpochOrder, times: int, offset: int, share: Share = _ALL) -> None:
+        self._once, self._times, self._offset = once, times, offset
+        self._first, self._step = (share.first - offset) % share.lanes, share.lanes
+        starts = once.window_starts * times
+        self.window_starts = np.maximum(-(-(starts - self._first) // self._step), 0)
+
+    def __getitem__(self, positions: slice) -> I64:
+        start, stop, _ = positions.indices(len(self))
+        if start >= stop:
+            return np.empty(0, np.int64)
+        which = self._places(start, stop) // self._times
+        found: I64 = self._once[int(which[0]) : int(which[-1]) + 1][which - which[0]]
+        return found
+
+    def serving(self, share: Share) -> "RepeatedOrder":
+        """As `EpochOrder.serving`."""
+        return RepeatedOrder(self._once, self._times, self._offset, share)
+
+    def repeats(self, start: int, stop: int) -> I64:
+        """As `EpochOrder.repeats`."""
+        return self._places(start, stop) % self._times
+
+    @property
+    def rounds(self) -> I64:
+        """As `EpochOrder.rounds`."""
+        return self.window_starts
+
+    def window_shards(self, window: int) -> I64:
+        """As `EpochOrder.window_shards`."""
+        return self._once.window_shards(window)
+
+    def following(self, window: int) -> I64:
+        """As `EpochOrder.following`."""
+        return self._once.following(window)
+
+    def upcoming(self, window: int) -> I64:
+        """As `EpochOrder.upcoming`."""
+        return self._once.upcoming(window)
+
+    def _places(self, start: int, stop: int) -> I64:
+        """The positions of the pass that are at positions start..stop-1 of the share."""
+        places: I64 = self._first + self._step * np.arange(start, stop)
+        return places

@@ -1,23 +1,122 @@
 """The order of the samples of an epoch: numbers only.
 
-The order is a pure function of (shard sizes, seed, epoch, window). It does not depend on ranks, batch sizes or devices,
-which only divide it. So any process can compute any part of it, and a run that is resumed with other ranks and batch
-sizes sees exactly the rest.
+The order is a pure function of (shard sizes, seed, epoch, window, lanes). It does not depend on ranks, batch sizes or
+devices, which only divide it. So any process can compute any part of it, and a run that is resumed with other ranks and
+batch sizes sees exactly the rest.
 
     shards, permuted         5 2 | 0 4 | 1 3        by (seed, epoch)
     windows of 2 shards      ─────────────────
     samples of a window      all permuted together, by (seed, epoch, window's number)
 
+For many nodes, the shards are divided among lanes, so that a node reads those of its own lanes alone:
+
+    shards, permuted         5 2 0 4 1 3            by the seed, as one sequence of samples
+    3 lanes                  ────┼────┼───          cut evenly: at most one shard is cut at each boundary
+    lane 0                   2 5 | …                in each pass: its shards permuted, and mixed in windows
+    the stream               0 1 2 0 1 2 0 …        position p is the next sample of lane p % lanes
+
+So any global batch of a multiple of `lanes` samples holds equally many of each lane, also across the end of a pass.
+What lies in a lane depends on the seed, so that in later passes a node finds its shards in its cache; of the samples at
+the boundaries, which are fewer than lanes, some change lanes from pass to pass.
+
 The golden orders in the tests are part of the disk format (`gpuload.disk.manifest.VERSION`), since a state_dict depends
 on them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.types import I64
+
+
+class Share(NamedTuple):
+    """Lanes first..stop-1 of all `lanes`: those that a rank reads."""
+
+    first: int
+    stop: int
+    lanes: int
+
+    def before(self, position: int) -> int:
+        """How many positions of the stream before this one are in these lanes."""
+        whole, rest = divmod(position, self.lanes)
+        return whole * (self.stop - self.first) + min(max(rest - self.first, 0), self.stop - self.first)
+
+    def last_before(self, position: int) -> int:
+        """The last position of the stream before this one that is in these lanes."""
+        lane = (position - 1) % self.lanes
+        return position - 1 - (0 if self.first <= lane < self.stop else (lane - self.stop + 1) % self.lanes)
+
+
+class Segments(NamedTuple):
+    """Runs of consecutive samples, each of one shard: int64 (n,), the shard, its first sample, and how many."""
+
+    shards: I64
+    firsts: I64
+    counts: I64
+
+    def take(self, rows: I64 | slice) -> "Segments":
+        """Some of them, in this order."""
+        return Segments(*(values[rows] for values in self))
+
+    def part(self, start: int, stop: int) -> "Segments":
+        """Samples start..stop-1 of them, one segment after another."""
+        ends = np.cumsum(self.counts)
+        rows = slice(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(ends, stop)) + 1)
+        inside, before = self.take(rows), ends[rows] - self.counts[rows]
+        begins = np.maximum(start - before, 0)
+        counts = np.minimum(before + inside.counts, stop) - before - begins
+        return Segments(inside.shards, inside.firsts + begins, counts)
+
+
+class Windows:
+    """Segments permuted, and divided evenly among windows, whose samples are permuted together: one lane of a pass.
+
+    words: what the permutations depend on, beside seed and epoch. window: segments in a window, at most.
+
+    starts: int64 (windows + 1,), where each begins, and the end.
+    """
+
+    def __init__(
+        self, segments: Segments, words: tuple[int, ...], *, seed: int, epoch: int, window: int, shuffle: bool = True
+    ) -> None:
+        self._seed, self._epoch, self._words, self._shuffle = seed, epoch, words, shuffle
+        count = len(segments.shards)
+        mixed = permutation(make_key(seed, epoch, SHARDS, *words), count) if shuffle else slice(None)
+        self._segments = segments.take(mixed)
+        windows = -(-count // window)
+        self._bounds: I64 = np.arange(windows + 1) * count // max(windows, 1)
+        self.starts: I64 = np.concatenate([[0], np.cumsum(self._segments.counts)])[self._bounds]
+        self._computed: dict[int, I64] = {}
+
+    def shards(self, window: int) -> I64:
+        """The shards of a window; empty past the last."""
+        bounds = self._bounds[window : window + 2]
+        return self._segments.shards[slice(*bounds) if len(bounds) == 2 else slice(0)]
+
+    def shards_from(self, window: int) -> tuple[I64, I64]:
+        """The shards of a window and of those after it, and where the window of each begins."""
+        starts = np.repeat(self.starts[window:-1], np.diff(self._bounds[window:]))
+        return self._segments.shards[self._bounds[window] :], starts
+
+    def samples(self, window: int) -> I64:
+        """The samples of a window, in order. The last two windows are cached, since a batch may span both."""
+        if window not in self._computed:
+            while len(self._computed) > 1:
+                del self._computed[next(iter(self._computed))]
+            self._computed[window] = self._compute(window)
+        return self._computed[window]
+
+    def _compute(self, window: int) -> I64:
+        inside = self._segments.take(slice(*self._bounds[window : window + 2]))
+        runs = zip(inside.firsts.tolist(), inside.counts.tolist(), strict=True)
+        samples = np.concatenate([np.arange(first, first + count) for first, count in runs])
+        if not self._shuffle:
+            return samples
+        return samples[permutation(make_key(self._seed, self._epoch, SAMPLES, *self._words, window), len(samples))]
 
 
 class EpochOrder:
@@ -27,21 +126,36 @@ class EpochOrder:
     window: number of shards whose samples are mixed with one another; shards are divided evenly among windows, so that
         they differ by one shard at most.
     shuffle: False gives stored order.
+    samples: int64, those that the order is of, ascending, where it is not of all; shard_sizes counts them alone.
+    lanes: each has windows of its own. A window of the order is then where each lane is in one, until a lane enters its
+        next.
+
+    window_starts: int64 (windows + 1,), where each window begins, and the end.
 
     Costs O(shards) to construct and O(samples of a window) for a slice, whatever the size of the data set.
     """
 
-    def __init__(self, shard_sizes: I64, *, seed: int, epoch: int, window: int, shuffle: bool = True) -> None:
-        self._seed, self._epoch, self._shuffle = seed, epoch, shuffle
-        self._filled = np.flatnonzero(shard_sizes)  # a subset can leave shards empty; windows would hold fewer samples
-        count = len(self._filled)
-        self._shards = self._pass_shards(epoch)
-        self._first_samples = np.concatenate([[0], np.cumsum(shard_sizes)])
-        windows = -(-count // window)
-        self._window_bounds = np.arange(windows + 1) * count // max(windows, 1)
-        samples_before = np.concatenate([[0], np.cumsum(np.asarray(shard_sizes)[self._shards])])
-        self.window_starts: I64 = samples_before[self._window_bounds]
-        self._computed: dict[int, I64] = {}
+    def __init__(
+        self,
+        shard_sizes: I64,
+        *,
+        seed: int,
+        epoch: int,
+        window: int,
+        shuffle: bool = True,
+        lanes: int = 1,
+        samples: I64 | None = None,
+    ) -> None:
+        self._numbers = samples
+        self._seed, self._epoch, self._window, self._shuffle = seed, epoch, window, shuffle
+        sizes = np.asarray(shard_sizes)
+        filled = np.flatnonzero(sizes)  # a subset can leave shards empty; windows would hold fewer samples
+        whole = Segments(filled, (np.cumsum(sizes) - sizes)[filled], sizes[filled])
+        # What lies in a lane is the same in all passes.
+        self._sequence = whole if lanes == 1 else whole.take(permutation(make_key(seed, SHARDS), len(filled)))
+        self._samples = int(sizes.sum())
+        self._served: dict[Share, EpochOrder] = {}
+        self._serve(Share(0, lanes, lanes))
 
     def __len__(self) -> int:
         return int(self.window_starts[-1])
@@ -49,58 +163,95 @@ class EpochOrder:
     def __getitem__(self, positions: slice) -> I64:
         """int64: the samples at positions start..stop-1 of the epoch."""
         start, stop, _ = positions.indices(len(self))
-        return self._gather(start, stop, self._window_samples)
+        found = self._gather(start, stop, lambda lane, window: lane.samples(window))
+        return found if self._numbers is None else self._numbers[found]
+
+    def serving(self, share: Share) -> "EpochOrder":
+        """The samples of some lanes alone, in the order in which they come here."""
+        if share not in self._served:
+            view = self._served[share] = copy(self)
+            view._served = {}
+            view._serve(share)
+        return self._served[share]
 
     def repeats(self, start: int, stop: int) -> I64 | None:
         """int64: how often the samples at positions start..stop-1 came before in this pass; None: never."""
         return None
+
+    @property
+    def rounds(self) -> I64:
+        """Where the first lane enters each of its windows, and the end: in between, all lanes mix about one window."""
+        return np.append(self._lanes[0].starts[:-1] * len(self._lanes), len(self))
 
     def window_at(self, position: int) -> int:
         """Number of the window that contains a position."""
         return int(np.searchsorted(self.window_starts, position, side="right")) - 1
 
     def window_shards(self, window: int) -> I64:
-        """The shards of a window; empty past the last."""
-        return (
-            self._shards[slice(*self._window_bounds[window : window + 2])]
-            if window < len(self._window_bounds) - 1
-            else self._shards[:0]
-        )
+        """The shards of a window; empty past the last. One that two lanes share may be there twice."""
+        return self._shards_of(self._entered[min(window, len(self._entered) - 1)])
 
     def following(self, window: int) -> I64:
-        """The shards that are needed next, after those of a window."""
-        return self.window_shards(window + 1)
+        """The shards that are needed next, after those of a window: of the next window of each lane."""
+        return self._shards_of(self._entered[window] + 1)
 
     def upcoming(self, window: int) -> I64:
         """The shards of a window and of those after it, and then of the next pass, as they will be needed."""
-        return np.concatenate([self._shards[self._window_bounds[window] :], self._pass_shards(self._epoch + 1)])
+        next_pass = self._lanes_of(self._epoch + 1)
+        return np.concatenate([_in_turn(self._lanes, self._entered[window]), _in_turn(next_pass, [0] * len(next_pass))])
 
-    def _pass_shards(self, epoch: int) -> I64:
-        order = permutation(make_key(self._seed, epoch, SHARDS), len(self._filled)) if self._shuffle else slice(None)
-        shards: I64 = self._filled[order]
-        return shards
+    def _serve(self, share: Share) -> None:
+        self._share = share
+        self._lanes = self._lanes_of(self._epoch)
+        # In samples of a lane: where any of them enters a window, and which one each is in from there on. At the end,
+        # where a rank reads that has no sample of the last batch, they are past their last.
+        starts = np.unique(np.concatenate([lane.starts[:-1] for lane in self._lanes]))
+        entered = [np.searchsorted(lane.starts[:-1], starts, side="right") - 1 for lane in self._lanes]
+        past = [[len(lane.starts) - 1 for lane in self._lanes]]
+        self._entered: I64 = np.concatenate([np.stack(entered, axis=1), past])
+        self.window_starts: I64 = np.append(
+            starts * len(self._lanes), sum(int(lane.starts[-1]) for lane in self._lanes)
+        )
 
-    def _gather(self, start: int, stop: int, values_of: Callable[[int], I64]) -> I64:
-        """The values at positions start..stop-1, out of those of each window."""
-        parts = []
-        window = self.window_at(start)
+    def _lanes_of(self, epoch: int) -> list[Windows]:
+        """The lanes that are served, in a pass, as they take turns in it."""
+        lanes = self._share.lanes
+        each, rest = divmod(self._samples, lanes)
+        turns = (np.arange(lanes) - epoch * self._samples % lanes) % lanes  # they go on from pass to pass
+        ends = np.cumsum(each + (turns < rest))
+        served = sorted(range(self._share.first, self._share.stop), key=lambda lane: int(turns[lane]))
+        return [
+            self._lane(self._sequence.part(int(ends[lane - 1]) if lane else 0, int(ends[lane])), epoch, lane)
+            for lane in served
+        ]
+
+    def _lane(self, segments: Segments, epoch: int, lane: int) -> Windows:
+        words = () if self._share.lanes == 1 else (lane,)
+        return Windows(segments, words, seed=self._seed, epoch=epoch, window=self._window, shuffle=self._shuffle)
+
+    def _shards_of(self, windows: I64) -> I64:
+        """The shards of a window of each lane; past the last of a lane, none of it."""
+        return np.concatenate([lane.shards(w) for lane, w in zip(self._lanes, windows.tolist(), strict=True)])
+
+    def _gather(self, start: int, stop: int, values_of: Callable[[Any, int], I64]) -> I64:
+        """The values at positions start..stop-1, of all lanes in turn. values_of: those of a window of a lane's
+        `Windows`."""
+        parts, width, window = [np.empty(0, np.int64)], len(self._lanes), self.window_at(start)
         while start < stop:
-            first, end = self.window_starts[window : window + 2].tolist()
-            parts.append(values_of(window)[start - first : min(stop, end) - first])
+            end = min(stop, int(self.window_starts[window + 1]))
+            first, last = start // width, -(-end // width)  # in samples of a lane
+            table = np.zeros((last - first, width), np.int64)
+            for column, (lane, entered) in enumerate(zip(self._lanes, self._entered[window].tolist(), strict=True)):
+                begin = int(lane.starts[entered])
+                values = values_of(lane, entered)[first - begin : last - begin]
+                table[: len(values), column] = values  # at the end, the first lanes may have one more
+            parts.append(table.reshape(-1)[start - first * width : end - first * width])
             start, window = end, window + 1
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return np.concatenate(parts)
 
-    def _window_samples(self, window: int) -> I64:
-        """The samples of a window in their order. Two are kept, since a batch may extend from one into the next."""
-        if window not in self._computed:
-            while len(self._computed) > 1:
-                del self._computed[next(iter(self._computed))]
-            self._computed[window] = self._compute_window(window)
-        return self._computed[window]
 
-    def _compute_window(self, window: int) -> I64:
-        shards = self.window_shards(window)
-        samples = np.concatenate([np.arange(self._first_samples[s], self._first_samples[s + 1]) for s in shards])
-        if not self._shuffle:
-            return samples
-        return samples[permutation(make_key(self._seed, self._epoch, SAMPLES, window), len(samples))]
+def _in_turn(lanes: Sequence[Windows], entered: Sequence[int] | I64) -> I64:
+    """The shards of these windows of the lanes and of those after them, as they are needed."""
+    shards, starts = zip(*(lane.shards_from(window) for lane, window in zip(lanes, entered, strict=True)), strict=True)
+    found: I64 = np.concatenate(shards)[np.argsort(np.concatenate(starts), kind="stable")]
+    return found

@@ -1,16 +1,13 @@
 """How an epoch is cut into global batches, and a global batch into the parts of the ranks."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
-from gpuload.counted import counted
-from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError
-from gpuload.order.lanes import Share
-from gpuload.order.mixture import Mixture
+from gpuload.order.epoch import Share
 from gpuload.order.position import Position
-from gpuload.ranks import Ranks
 
 
 class Part(NamedTuple):
@@ -39,8 +36,8 @@ def count_batches(samples: int, global_batch_size: int, drop_last: bool) -> int:
 def rank_part(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
     """The positions of global batch [start, stop) that are `rank`'s: an even, contiguous division.
 
-    The first ranks take the remainder: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). Of a short last batch, a rank
-    can get no sample.
+    The first ranks take the remainder: 5 samples over 3 ranks are [0, 2), [2, 4), [4, 5). Of fewer samples than ranks,
+    the last ranks get none.
     """
     share, rest = divmod(stop - start, world_size)
     first = start + rank * share + min(rank, rest)
@@ -52,7 +49,15 @@ class Epochs:
     """Where epochs begin in the stream, and this rank's parts of them.
 
     samples: from the beginning of one epoch to that of the next, over all ranks. batch_size: of a global batch.
-    share: the rank's lanes; None: its parts are those of `rank_part`.
+    share: the rank's lanes; None: its parts are those of `rank_part`. exact: no sample is repeated, so that a rank's
+    last part may be empty. even: the parts of a batch are equally long; those of the last one extend into the next
+    epoch where its samples cannot be divided. ends: where the global batches of an epoch end, from its beginning; None:
+    after batch_size samples each, and at its end.
+
+    Every rank gets a sample of every global batch. Where a few would be left for the last one, the global batch before
+    it gives some up; where that is not possible, a rank repeats one sample (`padding`).
+
+    33 samples, 2 ranks, global batches of 32:  31 and 2, of which the ranks get 16 15 and 1 1.
     """
 
     samples: int
@@ -61,11 +66,26 @@ class Epochs:
     rank: int
     world_size: int
     share: Share | None = None
+    exact: bool = False
+    even: bool = False
+    ends: tuple[int, ...] | None = None
 
     @property
     def batches(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
+        if self.ends is not None:
+            return len(self.ends)
         return count_batches(self.samples, self.batch_size, self.drop_last)
+
+    @property
+    def rank_samples(self) -> int:
+        """A rank's share of the samples of a whole epoch, rounded up: the same on every rank."""
+        return -(-self.handed_out // self.world_size)
+
+    @property
+    def handed_out(self) -> int:
+        """The samples of a whole epoch that are in batches, over all ranks."""
+        return min(self.samples, self.batches * self.batch_size)
 
     def start(self, epoch: int) -> Position:
         """The beginning of an epoch."""
@@ -77,59 +97,59 @@ class Epochs:
         return Position(position.epoch + 1, position.begin + max(self.samples, position.samples), 0)
 
     def parts(self, position: Position) -> Iterator[Part]:
-        """This rank's parts of the global batches of the rest of an epoch, without an empty one."""
-        return (part for part in self._parts(position, position.samples) if part.samples)
-
-    def empty_part(self, position: Position) -> Part | None:
-        """This rank's last part where all samples left go to the ranks before it, so that it keeps step with them."""
-        rest = max(0, self.samples - position.samples) % self.batch_size
-        return next((part for part in self._parts(position, self.samples - rest) if not part.samples), None)
+        """This rank's parts of the global batches of the rest of an epoch, without empty ones."""
+        return (part for part in self._parts(position) if part.samples)
 
     def empty_parts(self, position: Position) -> list[Part]:
-        """All of this rank's parts without samples; they are its last ones."""
-        empty = self.empty_part(position)
-        return [] if empty is None else [empty]
+        """This rank's parts without samples, which are its last ones: with `exact`, so that it keeps step."""
+        return [part for part in self._parts(position) if not part.samples] if self.exact else []
 
-    def _parts(self, position: Position, samples: int) -> Iterator[Part]:
-        """The parts of an epoch after its first `samples`; the last one may be empty."""
-        end = position.begin + self.samples
-        for start in range(position.begin + samples, end, self.batch_size):
-            stop = min(start + self.batch_size, end)
-            if stop - start == self.batch_size or not self.drop_last:
-                yield self._part(start, stop)
+    def part(self, start: int, stop: int) -> Part:
+        """This rank's part of global batch [start, stop). By lanes, those of a short last one may differ by as many
+        samples as a rank has lanes."""
+        own = self._own_part(start, stop)
+        if own.samples or self.exact:
+            return own
+        if self.share is None:
+            return Part(stop - 1, stop, stop)
+        at = self.share.last_before(start)
+        return Part(at, at + 1, stop, self.share)
 
-    def _part(self, start: int, stop: int) -> Part:
-        """This rank's part of a global batch. By lanes, those of a short last one may differ by as many samples as a
-        rank has lanes."""
+    def padding(self, start: int, stop: int) -> int:
+        """How many samples at the end of this rank's part of global batch [start, stop) another rank has, too, or the
+        next epoch: they are handed out only so that this rank keeps step."""
+        own = self._own_part(start, stop)
+        if self.even:
+            return min(max(own.last - stop, 0), own.samples)
+        return 0 if self.exact or own.samples else 1
+
+    def is_last(self, position: Position) -> bool:
+        """Whether no batch of its epoch follows."""
+        return next(self._bounds(position), None) is None
+
+    def _own_part(self, start: int, stop: int) -> Part:
         if self.share is not None:
             return Part(start, stop, stop, self.share)
+        if self.even:
+            each = -(-(stop - start) // self.world_size)
+            first = start + self.rank * each
+            return Part(first, first + each, stop)
         return Part(*rank_part(start, stop, self.rank, self.world_size), stop)
 
+    def _parts(self, position: Position) -> Iterator[Part]:
+        return (self.part(position.begin + start, position.begin + stop) for start, stop in self._bounds(position))
 
-def find_epochs(
-    data: Dataset | Mixture,
-    batch_size: int,
-    steps_per_epoch: int | None,
-    drop_last: bool,
-    ranks: Ranks,
-    draws: int | None = None,
-    share: Share | None = None,
-) -> Epochs:
-    """The epochs of a loader. batch_size: of one rank. steps_per_epoch: None for passes over the data. draws: samples
-    in a pass; None: all of them once. share: the rank's lanes.
-
-    Raises:
-        ArgumentError: an epoch would have no batch.
-    """
-    of_all = batch_size * ranks.world_size
-    in_pass = len(data) if draws is None else draws
-    samples = in_pass if steps_per_epoch is None else steps_per_epoch * of_all
-    epochs = Epochs(samples, of_all, drop_last, ranks.rank, ranks.world_size, share)
-    if not epochs.batches:
-        times = f" x world_size {ranks.world_size}" if ranks.world_size > 1 else ""
-        raise ArgumentError(
-            f"batch_size {batch_size}{times}: is larger than {data.folder} ({counted(in_pass, 'sample')}), so an "
-            "epoch has no "
-            "batch. Use a smaller batch_size, or drop_last=False"
-        )
-    return epochs
+    def _bounds(self, position: Position) -> Iterator[tuple[int, int]]:
+        """Where the global batches of the rest of an epoch begin and end, from its beginning."""
+        if self.ends is not None:
+            yield from pairwise([position.samples, *self.ends[bisect_right(self.ends, position.samples) :]])
+            return
+        least = self.world_size if self.share is None else self.share.lanes  # so many give each rank a sample
+        start = position.samples
+        while self.samples - start >= (self.batch_size if self.drop_last else 1):
+            stop = min(start + self.batch_size, self.samples)
+            missing = least - (self.samples - stop)
+            if 0 < missing < least and stop - start - missing >= least and not (self.drop_last or self.even):
+                stop -= missing
+            yield start, stop
+            start = stop

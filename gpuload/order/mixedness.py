@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from gpuload.disk.dataset import Dataset
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.lanes import LanedOrder
 from gpuload.types import I64
 
 # Enough for a mean that is exact to two digits, and fast on any data set.
@@ -51,7 +50,8 @@ def measure_mixing(
     dataset: Dataset, window: int, batch_size: int, *, seed: int = 0, epoch: int = 0, lanes: int = 1
 ) -> Mixing:
     """Measures one epoch's order, on at most 32 windows, of all lanes together, and 64 batches of it."""
-    order, starts = _order(dataset, window, seed, epoch, lanes)
+    order = EpochOrder(dataset.shard_sizes, seed=seed, epoch=epoch, window=window, lanes=lanes)
+    starts = order.rounds
     windows = np.unique(np.linspace(0, len(starts) - 2, _WINDOWS).astype(int))
     distances = [_distance(order[starts[w] : starts[w + 1]], len(order)) for w in windows]
     classes = expected = None
@@ -61,15 +61,6 @@ def measure_mixing(
         classes = float(np.mean([len(np.unique(labels[order[s : s + batch_size]])) for s in starts]))
         expected = expected_classes(np.unique(labels, return_counts=True)[1], min(batch_size, len(order)))
     return Mixing(window, batch_size, float(np.mean(distances)), classes, expected)
-
-
-def _order(dataset: Dataset, window: int, seed: int, epoch: int, lanes: int) -> tuple[EpochOrder, I64]:
-    """An order, and where the samples that it mixes with one another begin and end."""
-    if lanes == 1:
-        order = EpochOrder(dataset.shard_sizes, seed=seed, epoch=epoch, window=window)
-        return order, order.window_starts
-    laned = LanedOrder(dataset.shard_sizes, seed=seed, epoch=epoch, window=window, lanes=lanes)
-    return laned, laned.rounds
 
 
 def smallest_good_window(dataset: Dataset, batch_size: int) -> int | None:

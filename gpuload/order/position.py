@@ -69,8 +69,8 @@ class RunIdentity:
         if state.get("sampling") != self.sampling:
             made, has = ("with" if sampling else "without" for sampling in (state.get("sampling"), self.sampling))
             raise StateError(
-                f"state_dict: was made {made} balance= or weights=, this loader is {has} them, or they differ. The "
-                "order would differ: construct it with the same balance, weights, replacement and num_samples"
+                f"state_dict: was made {made} sampling=, this loader is {has} it, or they differ. The order would "
+                "differ: construct it with the same Balance or Weights"
             )
         self._check_buckets(state)
         needed = self.state_dict(Position(0, 0, 0))
@@ -96,7 +96,7 @@ class RunIdentity:
         if state.get("buckets") != self.buckets:
             made, has = ("with" if buckets else "without" for buckets in (state.get("buckets"), self.buckets))
             raise StateError(
-                f"state_dict: was made {made} buckets=, this loader is {has} them, or they or drop_last differ. The "
+                f"state_dict: was made {made} buckets, this loader is {has} them, or they or drop_last differ. The "
                 "order would differ: construct it with the same buckets, drop_last and steps_per_epoch"
             )
         if self.buckets is None:

@@ -11,95 +11,97 @@ import pyarrow as pa
 from gpuload.checks import shown
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError, some_of
-from gpuload.order.drawn import MOST_DRAWS, ChosenOrder, DrawnOrder, Strata, equal_strata, weighted_stratum
+from gpuload.order.arguments import Balance, Repeated, Weights
+from gpuload.order.drawn import (
+    MOST_DRAWS,
+    DrawnOrder,
+    RepeatedOrder,
+    Strata,
+    choose_order,
+    equal_strata,
+    weighted_stratum,
+)
 from gpuload.order.epoch import EpochOrder
 from gpuload.types import F64, I32
-
-Weights = str | npt.ArrayLike
 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
     """How one data set is sampled.
 
-    draws: samples in a pass. groups: int32 (len,), which are drawn equally often; else weights: float64 (len,).
-    strata: of sampling with replacement; None: without.
+    draws: samples in a pass, each `times` times in a row. groups: int32 (len,), which are drawn equally often; else
+    weights: float64 (len,). strata: of sampling with replacement; None: without. Without groups and weights, each
+    sample comes equally often.
     """
 
     draws: int
     groups: I32 | None
     weights: F64 | None
     strata: Strata | None
+    times: int = 1
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with anything that changes the order."""
         values = self.groups if self.groups is not None else self.weights
-        assert values is not None
+        if values is None:
+            return f"repeated-{self.times}"
         content = repr((self.draws, values.dtype.str, self.strata is None)).encode() + values.tobytes()
         return hashlib.sha256(content).hexdigest()[:16]
 
     def order(self, dataset: Dataset, *, seed: int, epoch: int, window: int) -> EpochOrder:
         """The order of one pass."""
         sizes = dataset.shard_sizes
+        if self.times > 1:
+            once = EpochOrder(sizes, seed=seed, epoch=epoch, window=window)
+            return RepeatedOrder(once, self.times, epoch * self.draws)
         if self.strata is not None:
             return DrawnOrder(sizes, self.strata, self.draws, seed=seed, epoch=epoch, window=window)
-        return ChosenOrder(sizes, self.groups, self.weights, self.draws, seed=seed, epoch=epoch, window=window)
+        return choose_order(sizes, self.groups, self.weights, self.draws, seed=seed, epoch=epoch, window=window)
 
 
 def find_samplings(
-    datasets: tuple[Dataset, ...],
-    *,
-    balance: str | None,
-    weights: Weights | None,
-    replacement: bool,
-    num_samples: int | None,
-    shuffle: bool,
+    datasets: tuple[Dataset, ...], sampled: Balance | Weights | Repeated | None, *, shuffle: bool
 ) -> tuple[Sampling, ...] | None:
-    """The sampling of each data set; None where each sample comes once in a pass. The arguments are `DaliIterator`'s.
+    """The sampling of each data set; None where each sample comes once in a pass.
 
     Raises:
-        ArgumentError: arguments that contradict one another, weights that cannot be used, a field that is not there, or
-            more draws without replacement than there are samples.
+        ArgumentError: stored order, a mixture with a number of draws, weights that cannot be used, a field that is not
+            there, or more draws without replacement than there are samples.
     """
-    if balance is None and weights is None:
-        if num_samples is not None or not replacement:
-            given = f"num_samples={num_samples}" if num_samples is not None else "replacement=False"
-            raise ArgumentError(
-                f"DaliIterator({given}): is for samples drawn by balance= or weights=. Use steps_per_epoch for epochs "
-                "of another length"
-            )
+    if sampled is None:
         return None
-    if balance is not None and weights is not None:
-        raise ArgumentError(
-            "DaliIterator(balance, weights): both say how often a sample is drawn. Give one; weights of 1 / (samples "
-            "of its class) balance classes, too"
-        )
-    given = "balance" if balance is not None else "weights"
+    given = type(sampled).__name__
     if not shuffle:
-        raise ArgumentError(f"DaliIterator({given}, shuffle=False): samples are drawn at random. Use shuffle=True")
-    if len(datasets) > 1 and (num_samples is not None or not replacement):
+        raise ArgumentError(f"DaliIterator(sampling={given}, shuffle=False): samples are drawn at random. Use True")
+    if isinstance(sampled, Repeated):
+        if len(datasets) > 1:
+            raise ArgumentError(f"Repeated: expected a single data set, found a mixture of {len(datasets)}")
+        return (Sampling(sampled.times * len(datasets[0]), None, None, None, sampled.times),)
+    if len(datasets) > 1 and sampled.num_samples is not None:
         raise ArgumentError(
-            f"DaliIterator({given}): num_samples and replacement=False are for a single data set, expected neither "
-            "with a mixture. Use steps_per_epoch for the length of an epoch"
-        )
-    if not replacement and num_samples is None:
-        raise ArgumentError(
-            f"DaliIterator({given}, replacement=False): draws each sample once at most, expected num_samples, the "
-            "number of samples in a pass"
+            f"{given}(num_samples={sampled.num_samples}): is for a single data set, not for a mixture. Use "
+            "steps_per_epoch for the length of an epoch"
         )
     found = []
-    arrays = _split(datasets, weights) if weights is not None and not isinstance(weights, str) else None
+    values = _weights_of(datasets, sampled.weights) if isinstance(sampled, Weights) else None
     for number, dataset in enumerate(datasets):
-        draws = num_samples if num_samples is not None else len(dataset)
+        draws = len(dataset) if sampled.num_samples is None else sampled.num_samples
         if draws > MOST_DRAWS:
-            raise ArgumentError(f"DaliIterator({given}): {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}")
-        if balance is not None:
-            found.append(_balanced(dataset, balance, draws, replacement))
+            raise ArgumentError(f"{given}: {draws:,} draws in a pass, expected at most {MOST_DRAWS:,}")
+        if isinstance(sampled, Balance):
+            found.append(_balanced(dataset, sampled.field, draws, sampled.replacement))
         else:
-            values = arrays[number] if arrays is not None else _column(dataset, "weights", str(weights))
-            found.append(_weighted(dataset, values, draws, replacement))
+            assert values is not None
+            found.append(_weighted(dataset, values[number], draws, sampled.replacement))
     return tuple(found)
+
+
+def _weights_of(datasets: tuple[Dataset, ...], weights: Any) -> list[npt.NDArray[Any]]:
+    """One array of numbers for each data set."""
+    if isinstance(weights, str):
+        return [_column(dataset, "Weights", weights) for dataset in datasets]
+    return _split(datasets, weights)
 
 
 def fingerprint_of(samplings: tuple[Sampling, ...] | None) -> str | None:
@@ -110,11 +112,10 @@ def fingerprint_of(samplings: tuple[Sampling, ...] | None) -> str | None:
 
 
 def _balanced(dataset: Dataset, balance: str, draws: int, replacement: bool) -> Sampling:
-    values = _column(dataset, "balance", balance)
+    values = _column(dataset, "Balance", balance)
     if values.dtype.kind not in "biu":
         raise ArgumentError(
-            f"DaliIterator(balance={balance!r}): {dataset.folder} holds numbers with fractions there, expected "
-            "classes. Use weights="
+            f"Balance({balance!r}): {dataset.folder} holds numbers with fractions there, expected classes. Use Weights"
         )
     found, inverse = np.unique(values, return_inverse=True)
     groups: I32 = inverse.astype(np.int32)
@@ -123,7 +124,7 @@ def _balanced(dataset: Dataset, balance: str, draws: int, replacement: bool) -> 
         if sizes.min() < most:
             poorest = int(np.argmin(sizes))
             raise ArgumentError(
-                f"DaliIterator(balance={balance!r}, replacement=False): num_samples={draws} needs {most:,} samples of "
+                f"Balance({balance!r}, replacement=False): num_samples={draws} needs {most:,} samples of "
                 f"each of {len(found)} classes, class {found[poorest]} has {sizes[poorest]:,}. Use num_samples of at "
                 f"most {len(found) * sizes.min()}, or replacement=True"
             )
@@ -135,15 +136,15 @@ def _weighted(dataset: Dataset, values: npt.NDArray[Any], draws: int, replacemen
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         raise ArgumentError(
-            f"DaliIterator(weights): sample {wrong[0]} of {dataset.folder} has the weight {weights[wrong[0]]}, "
+            f"Weights: sample {wrong[0]} of {dataset.folder} has the weight {weights[wrong[0]]}, "
             "expected a finite number of at least 0"
         )
     drawable = int(np.count_nonzero(weights))
     if not drawable:
-        raise ArgumentError(f"DaliIterator(weights): all weights of {dataset.folder} are 0. Give some above 0")
+        raise ArgumentError(f"Weights: all weights of {dataset.folder} are 0. Give some above 0")
     if not replacement and drawable < draws:
         raise ArgumentError(
-            f"DaliIterator(weights, replacement=False, num_samples={draws}): {dataset.folder} has {drawable:,} samples "
+            f"Weights(replacement=False, num_samples={draws}): {dataset.folder} has {drawable:,} samples "
             "with a weight above 0. Use a smaller num_samples, or replacement=True"
         )
     weights /= weights.max()  # so that no sum of them overflows
@@ -160,15 +161,14 @@ def _split(datasets: tuple[Dataset, ...], weights: npt.ArrayLike) -> list[npt.ND
     if values.dtype.kind not in "biuf" or values.shape != (total,):
         found = f"an array of {values.dtype}, shape {values.shape}" if values.dtype != object else shown(weights)
         raise ArgumentError(
-            f"DaliIterator(weights): expected the name of a field, or one number for each of {total:,} samples, found "
-            f"{found}"
+            f"Weights: expected the name of a field, or one number for each of {total:,} samples, found {found}"
         )
     return np.split(values, np.cumsum([len(dataset) for dataset in datasets])[:-1])
 
 
 def _column(dataset: Dataset, argument: str, name: str) -> npt.NDArray[Any]:
     """(len,): the numbers of an index column of the samples of a data set, which may be a subset."""
-    subject = f"DaliIterator({argument}={name!r})"
+    subject = f"{argument}({name!r})"
     numeric = [field.name for field in dataset.schema if pa.types.is_primitive(field.type)]
     names = [column for column in numeric if not column.endswith(("_offset", "_bytes"))]
     if name not in names:
@@ -176,8 +176,7 @@ def _column(dataset: Dataset, argument: str, name: str) -> npt.NDArray[Any]:
             f"{subject}: {dataset.folder} has no numbers of that name for each sample, expected one of "
             f"{some_of(names, 10)}"
         )
-    dataset.fetch_rows()
-    values = pa.chunked_array([dataset.rows(shard).column(name) for shard in range(len(dataset.shard_paths))])
+    values = dataset.column(name)
     stored = dataset.stored_samples(np.arange(len(dataset)))
     if values.null_count:
         missing = np.flatnonzero(values.is_null().to_numpy()[stored])

@@ -15,11 +15,12 @@ import numpy as np
 
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key
-from gpuload.order.epoch import EpochOrder
-from gpuload.order.interleaving import Interleaving
-from gpuload.order.lanes import LanedOrder, Share
+from gpuload.order.epoch import EpochOrder, Share
+from gpuload.order.mixture import Interleaving
 from gpuload.order.sampling import Sampling
 from gpuload.types import I64
+
+_ALL = Share(0, 1, 1)
 
 
 class PassSlice(NamedTuple):
@@ -42,7 +43,7 @@ class Stream:
     """The samples at positions start..stop-1, for any start and stop.
 
     interleaving: which data set each position draws from. samplings: of each data set; None: each sample comes once in
-    a pass. lanes: of one data set, see `gpuload.order.lanes`.
+    a pass. lanes: of one data set, see `gpuload.order.epoch`.
     """
 
     def __init__(
@@ -64,45 +65,30 @@ class Stream:
 
     def slices(self, start: int, stop: int, share: Share | None = None) -> list[PassSlice]:
         """The samples at these positions; at least one slice, which may be empty. share: only those of its lanes."""
-        if share is not None:
-            return self._shares(start, stop, share)
         if len(self._datasets) == 1 or start == stop:
-            return self._passes(0, start, np.arange(stop - start))
+            return self._passes(0, start, stop, np.arange(stop - start), share)
         sources, drawn = self._interleaving.sources(start, stop), self._interleaving.drawn(start)
-        return [
-            part
-            for source in np.unique(sources).tolist()
-            for part in self._passes(source, int(drawn[source]), np.flatnonzero(sources == source))
-        ]
+        slices = []
+        for source in np.unique(sources).tolist():
+            rows, begin = np.flatnonzero(sources == source), int(drawn[source])
+            slices += self._passes(source, begin, begin + len(rows), rows)
+        return slices
 
     def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
         """The seed of a data set, and the order of a pass over it."""
         return self._order(source, epoch)
 
-    def _passes(self, source: int, drawn: int, rows: I64) -> list[PassSlice]:
-        """The next samples of one data set, after the first `drawn`, divided where a pass ends; at least one slice."""
+    def _passes(self, source: int, start: int, stop: int, rows: I64, share: Share | None = None) -> list[PassSlice]:
+        """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
-        samples, done = self._lengths[source], 0
-        while done < len(rows) or not slices:
-            epoch, start = divmod(drawn + done, samples)
-            stop = min(start + len(rows) - done, samples)
-            seed, order = self._order(source, epoch)
-            slices.append(PassSlice(source, seed, epoch, order, start, stop, rows[done : done + stop - start]))
-            done += stop - start
-        return slices
-
-    def _shares(self, start: int, stop: int, share: Share) -> list[PassSlice]:
-        """The samples of some lanes at these positions, divided where a pass ends."""
-        slices: list[PassSlice] = []
-        samples, row = self._lengths[0], 0
-        while start < stop:
+        samples, row, before = self._lengths[source], 0, (share or _ALL).before
+        while start < stop or not slices:
             epoch, first = divmod(start, samples)
             last = min(first + stop - start, samples)
-            seed, order = self._order(0, epoch)
-            assert isinstance(order, LanedOrder)
-            begin, end = (share.before(epoch * samples + at) - share.before(epoch * samples) for at in (first, last))
-            rows = np.arange(row, row + end - begin)
-            slices.append(PassSlice(0, seed, epoch, order.serving(share), begin, end, rows))
+            seed, order = self._order(source, epoch)
+            begin, end = (before(epoch * samples + at) - before(epoch * samples) for at in (first, last))
+            served = order if share is None else order.serving(share)
+            slices.append(PassSlice(source, seed, epoch, served, begin, end, rows[row : row + end - begin]))
             start, row = start + last - first, row + end - begin
         return slices
 
@@ -111,7 +97,5 @@ class Stream:
         dataset = self._datasets[source]
         if self._samplings is not None:
             return seed, self._samplings[source].order(dataset, seed=seed, epoch=epoch, window=self._window)
-        sizes = dataset.shard_sizes
-        if self._lanes > 1:
-            return seed, LanedOrder(sizes, seed=seed, epoch=epoch, window=self._window, lanes=self._lanes)
-        return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=self._window, shuffle=self._shuffle)
+        sizes, (window, shuffle, lanes) = dataset.shard_sizes, (self._window, self._shuffle, self._lanes)
+        return seed, EpochOrder(sizes, seed=seed, epoch=epoch, window=window, shuffle=shuffle, lanes=lanes)

@@ -6,43 +6,53 @@ stream. It belongs to its holder: the decoder uses the memory again when the las
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment import Form
 from gpuload.errors import ArgumentError, DeviceError, MissingPackageError
-from gpuload.installed import fault_of, require
+from gpuload.machine.installed import fault_of, require
 
 Output = Literal["torch", "numpy", "cupy"]
 
 
-class Arrays(Protocol):
-    """Makes a library's arrays, on one device.
+class Arrays:
+    """Makes a library's arrays, on one device. Here NumPy's in host memory, to which what is on a GPU is copied.
 
     device: as torch names it, "cpu" or "cuda:0".
     """
 
-    device: str
+    device = "cpu"
+
+    def __init__(self, channels_last: bool) -> None:
+        self._channels_last = channels_last
 
     def images(self, pixels: Any) -> Any:
         """A batch (N, 3, height, width) of the batch's dtype, from the decoder's images."""
+        batch = self.from_decoder(pixels)
+        return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
         """An array of the same shape and dtype as the decoder's, a NumPy array or one that supports DLPack."""
+        return _in_host_memory(array)
 
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         """An array of the same shape and dtype as a NumPy array."""
+        return array
 
     def staging(self) -> "Arrays":
         """The maker of the NumPy or CuPy arrays, on the same device, that batch transforms work on."""
+        return self
 
     def adopt(self, staged: Any, *, is_image: bool) -> Any:
         """The library's array from one that `staging` made, without a copy; an image gets the batch's dtype."""
+        return staged
 
     def stream(self) -> AbstractContextManager[Any]:
         """Within it, staged arrays are computed on their device, on the library's current stream."""
+        return nullcontext()
 
 
 def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
@@ -62,10 +72,10 @@ def make_arrays(output: str, device_id: int | None, form: Form) -> Arrays:
         return _TorchArrays(device_id, form.dtype, channels_last)
     if output == "cupy":
         return _CupyArrays(device_id, channels_last)
-    return _NumpyArrays(channels_last)
+    return Arrays(channels_last)
 
 
-class _TorchArrays:
+class _TorchArrays(Arrays):
     def __init__(self, device_id: int | None, dtype: str, channels_last: bool) -> None:
         if (fault := fault_of("torch")) is not None:
             raise MissingPackageError(f"output='torch': {fault.reason}. {fault.remedy}. Or use output='numpy'")
@@ -76,22 +86,23 @@ class _TorchArrays:
                 f"output='torch': torch {torch.__version__} cannot use the GPU that DALI found. Install a CUDA "
                 "build of torch, or use device='cpu' or output='cupy'"
             )
+        super().__init__(channels_last)
         self.device = "cpu" if device_id is None else f"cuda:{device_id}"
         self._torch: Any = torch
-        self._device_id, self._dtype, self._channels_last = device_id, getattr(torch, dtype), channels_last
+        self._device_id, self._dtype = device_id, getattr(torch, dtype)
 
     def images(self, pixels: Any) -> Any:
-        batch = self._torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else self._adopt(pixels)
+        batch = self.from_decoder(pixels)
         if batch.dtype != self._dtype:  # bfloat16. Even where there is nothing to do, `to` would wait for Python's lock
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
-        return self.from_host(array) if isinstance(array, np.ndarray) else self._adopt(array)
-
-    def _adopt(self, array: Any) -> Any:
-        """torch's own tensors as they are: it exports those of a GPU only while that is the current one."""
-        return array if isinstance(array, self._torch.Tensor) else self._torch.from_dlpack(array)
+        if isinstance(array, np.ndarray):
+            return self.from_host(array)
+        if isinstance(array, self._torch.Tensor):  # torch exports those of a GPU only while that is the current one
+            return array
+        return self._torch.from_dlpack(array)
 
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         tensor = self._torch.from_numpy(array)
@@ -102,7 +113,7 @@ class _TorchArrays:
 
     def staging(self) -> Arrays:
         if self._device_id is None:
-            return _NumpyArrays(self._channels_last)
+            return Arrays(self._channels_last)
         return _CupyArrays(self._device_id, self._channels_last)
 
     def adopt(self, staged: Any, *, is_image: bool) -> Any:
@@ -122,47 +133,16 @@ class _TorchArrays:
             yield
 
 
-class _NumpyArrays:
-    """NumPy arrays in host memory; what is on a GPU is copied."""
-
-    device = "cpu"
-
-    def __init__(self, channels_last: bool) -> None:
-        self._channels_last = channels_last
-
-    def images(self, pixels: Any) -> Any:
-        batch = _in_host_memory(pixels)
-        return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
-
-    def from_decoder(self, array: Any) -> Any:
-        return _in_host_memory(array)
-
-    def from_host(self, array: npt.NDArray[Any]) -> Any:
-        return array
-
-    def staging(self) -> Arrays:
-        return self
-
-    def adopt(self, staged: Any, *, is_image: bool) -> Any:
-        return staged
-
-    def stream(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-
-class _CupyArrays:
+class _CupyArrays(Arrays):
     def __init__(self, device_id: int | None, channels_last: bool) -> None:
         if device_id is None:
             raise DeviceError("output='cupy': CuPy arrays are on a GPU, and the device is the CPU. Use output='numpy'")
         require("output='cupy', or batch_transforms on a GPU", "cupy")
         import cupy
 
+        super().__init__(channels_last)
         self.device = f"cuda:{device_id}"
-        self._cupy, self._device_id, self._channels_last = cupy, device_id, channels_last
-
-    def images(self, pixels: Any) -> Any:
-        batch = self.from_decoder(pixels)
-        return batch.transpose(0, 3, 1, 2) if self._channels_last else batch
+        self._cupy, self._device_id = cupy, device_id
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):
@@ -173,12 +153,6 @@ class _CupyArrays:
     def from_host(self, array: npt.NDArray[Any]) -> Any:
         with self._on_device():
             return self._cupy.asarray(array)
-
-    def staging(self) -> Arrays:
-        return self
-
-    def adopt(self, staged: Any, *, is_image: bool) -> Any:
-        return staged
 
     def stream(self) -> AbstractContextManager[Any]:
         return self._on_device()

@@ -1,27 +1,29 @@
 """Assembles the fields of a batch, as they were asked for."""
 
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gpuload.augment.schedule import Schedule
 from gpuload.batchwise import BatchForm, BatchTransform, FieldBatch
-from gpuload.batchwise.apply import apply_transforms, check_transforms
+from gpuload.batchwise.mixers import Mixer
+from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.decode.interface import Changed, Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields import COMPUTED, BoundField, FieldSpec, PixelField, Rows, bind_field
-from gpuload.fields.boxes import BoundBoxes
-from gpuload.fields.computed import BoundBucket
-from gpuload.fields.integers import BoundIntegers
-from gpuload.fields.keypoints import BoundKeypoints
-from gpuload.fields.moving import moving_fields
+from gpuload.fields.bind import COMPUTED, BoundBucket, bind_field
+from gpuload.fields.kind import FieldSpec
+from gpuload.fields.motion import MovingField, moving_fields
+from gpuload.fields.rows import BoundField, BoundIntegers, PixelField, Rows
+from gpuload.fields.tree import map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
-from gpuload.read.index_check import check_first_rows
+from gpuload.read.shards import check_first_rows
 from gpuload.transforms.geometry import affine_of
 
 CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
@@ -29,8 +31,33 @@ CORRUPT = "corrupt"  # the field that on_corrupt="mark" adds
 _NOT_IN_INDEX = ("index", "dataset")  # the batch has them
 
 
+@lru_cache(maxsize=64)
+def _batch_type(names: tuple[str, ...]) -> type[Any]:
+    """A named tuple of these fields. A field such as "my-field" has no attribute; `_asdict` has it like all others."""
+    plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]
+    return type("Batch", (plain,), {"__slots__": (), "_fields": names, "__reduce__": _reduce, "__module__": __name__})
+
+
+def _reduce(batch: Any) -> tuple[Any, ...]:
+    """Pickles without the class, which other processes make again."""
+    return make_batch, (batch._fields, tuple(batch))
+
+
+def make_batch(names: tuple[str, ...], values: Iterable[Any]) -> Any:
+    """The named tuple of a batch."""
+    return _batch_type(names)(*values)
+
+
+def make_dict(batch: Any) -> dict[str, Any]:
+    """The fields of a batch by their names."""
+    fields: dict[str, Any] = batch._asdict()
+    return fields
+
+
 class Collate:
-    """Turns decoded batches into tuples, or dicts, of the user's arrays.
+    """Turns decoded batches into named tuples of the user's arrays, or into dicts.
+
+    keys: the names that the fields get in dicts; None for named tuples.
 
     columns, members: what the fields need of the index and of shards. masks, mask_fills: names of the mask fields, and
     the class of what lies outside the image in each. has_images: whether images are asked for. names: of all fields, in
@@ -47,11 +74,11 @@ class Collate:
         datasets: Sequence[Dataset],
         schedule: Schedule,
         transforms: Sequence[BatchTransform],
-        *,
-        output_dict: bool,
+        keys: tuple[str, ...] | None = None,
         marks: bool = False,
     ) -> None:
-        self._transforms, self._output_dict = tuple(transforms), output_dict
+        self._transforms = tuple(transforms)
+        self.mixes = True
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
         names = [field if isinstance(field, str) else field.name for field in fields]
         if len(set(names)) < len(names):
@@ -69,8 +96,10 @@ class Collate:
         )
         self.members = tuple({member: None for field in self._bound for member in field.members})
         self.moving = moving_fields(self._bound)
-        if not schedule.has_buckets and any(isinstance(field, BoundBucket) for field in bound):
-            raise ArgumentError("fields: 'bucket' is the number of a batch's bucket, and there are none. Give buckets=")
+        if schedule.buckets is None and any(isinstance(field, BoundBucket) for field in bound):
+            raise ArgumentError(
+                "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
+            )
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
         if transforms and not schedule.is_single:
             raise ArgumentError(
@@ -82,12 +111,14 @@ class Collate:
             form = BatchForm(self._asked, augment.output_size, augment.dtype, self._num_classes, classes)
             check_transforms(self._transforms, form)
         self.names = (*names, *sorted(added - set(names)))
-        self._marks = marks
+        self._marks, self._keys = marks, keys
         if marks and CORRUPT in self.names:
             raise ArgumentError(
                 f"fields={tuple(names)!r}: on_corrupt='mark' adds a field {CORRUPT!r}, and there is one already. Leave "
                 "it out, or use on_corrupt='skip'"
             )
+        if len(set(self.keys)) < len(self.keys):
+            raise ArgumentError(f"fields: two fields of a batch would have the same name: {self.keys}. Use another")
 
     @property
     def handed_out(self) -> tuple[str, ...]:
@@ -95,8 +126,24 @@ class Collate:
         return (*self.names, CORRUPT) if self._marks else self.names
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the fields in a dict: those that transforms and marks add keep their own."""
+        given = self._keys or ()
+        return (*given, *self.handed_out[len(given) :])
+
+    @property
     def _num_classes(self) -> int | None:
         return None if self._classes is None else len(self._classes)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether batches are mixed, by MixUp or its like. Where it is set to False, these transforms stay idle."""
+        return self._applied is self._transforms and any(isinstance(one, Mixer) for one in self._transforms)
+
+    @mixes.setter
+    def mixes(self, mixes: bool) -> None:
+        idle = tuple(one.idle() if isinstance(one, Mixer) else one for one in self._transforms)
+        self._applied = self._transforms if mixes else idle
 
     def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()) -> Any:
         """The fields of a batch, in the order asked for, then those that batch transforms add, by name, then the marks.
@@ -104,7 +151,7 @@ class Collate:
         broken: rows of samples that do not decode; where they are marked, their pixels become zeros.
         """
         rows = _rows(batch)
-        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not _is_ahead(field)}
+        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not field.ahead}
         values |= batch.prepared
         if any(decoded.changed):
             each = [_rows(batch, number, changed) for number, changed in enumerate(decoded.changed)]
@@ -124,24 +171,22 @@ class Collate:
                     _clear(fields[name], list(broken), level)
             if self._transforms:
                 fields = {name: fields[name] for name in self._asked}  # in the order asked for
-                apply_transforms(self._transforms, FieldBatch(fields, self._num_classes, batch.draws))
+                apply_transforms(self._applied, FieldBatch(fields, self._num_classes, batch.draws))
                 for name in self.names:
                     if name not in fields:
                         raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was asked for")
                 fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
-        names = self.names
         if self._marks:
             marks = np.zeros(len(batch), np.bool_)
             marks[list(broken)] = True
-            fields[CORRUPT], names = arrays.from_host(marks), (*names, CORRUPT)
-        if self._output_dict:
-            return {name: fields[name] for name in names}
-        return tuple(fields[name] for name in names)
+            fields[CORRUPT] = arrays.from_host(marks)
+        made = tuple(fields[name] for name in self.handed_out)
+        return make_batch(self.handed_out, made) if self._keys is None else dict(zip(self.keys, made, strict=True))
 
     @property
     def prepare(self) -> Callable[[Batch], Batch] | None:
         """Computes the fields of a batch that are made where it is read; None where there are none."""
-        ahead = [field for field in self._bound if _is_ahead(field)]
+        ahead = [field for field in self._bound if field.ahead]
         if not ahead:
             return None
 
@@ -165,7 +210,7 @@ def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
     """Refuses boxes and keypoints of images that show parts of themselves again, of which those would lack theirs."""
     modes = {form.padding_mode for form in schedule.forms} - {"constant"}
     for field in bound:
-        if modes and isinstance(field, BoundBoxes | BoundKeypoints):
+        if modes and isinstance(field, MovingField):
             raise ArgumentError(
                 f"fields: {field.name!r} are not defined with RandomCrop(padding_mode={modes.pop()!r}), whose padding "
                 "shows parts of the image again. Use padding_mode='constant'"
@@ -190,11 +235,6 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None)
     )
 
 
-def _is_ahead(field: BoundField) -> bool:
-    """Whether its values are computed where batches are read, in a thread of its own."""
-    return getattr(field, "ahead", False)
-
-
 def _clear(pixels: Any, rows: list[int], level: int) -> None:
     """Sets these rows of an array, or of one for each view, to a level."""
     for array in pixels if isinstance(pixels, tuple) else (pixels,):
@@ -202,12 +242,5 @@ def _clear(pixels: Any, rows: list[int], level: int) -> None:
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:
-    """The same structure with `make` applied to each array; lists, of text, stay as they are."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, dict):
-        return {name: _each(make, part) for name, part in value.items()}
-    if isinstance(value, tuple):
-        made = [_each(make, part) for part in value]
-        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
-    return make(value)
+    """The same container with `make` applied to each array; lists, of text, stay as they are."""
+    return map_tree(lambda leaf: leaf if isinstance(leaf, list) else make(leaf), value)

@@ -7,19 +7,16 @@ import numpy as np
 from PIL import Image
 
 from gpuload.augment import Form
-from gpuload.fields.boxes import Boxes
-from gpuload.fields.class_numbers import BACKGROUND, OneHot
 from gpuload.fields.field import Field
-from gpuload.fields.keypoints import Keypoints
 from gpuload.fields.kind import FieldSpec
+from gpuload.fields.registry import draw_fields, kind_of
+from gpuload.fields.tree import map_tree, take
 from gpuload.output.collate import CORRUPT
-from gpuload.pictures.as_rgb import as_rgb, stretched
-from gpuload.pictures.marks import draw_boxes, draw_keypoints, draw_mask, name_of
 from gpuload.pictures.sheet import Cell
-from gpuload.types import F64, U8, Array, ClassNames
+from gpuload.pictures.shown import as_rgb, stretched
+from gpuload.types import U8, ClassNames
 
 _SEPARATOR = " · "
-_MOST_NAMES, _LEAST_WEIGHT = 3, 0.05  # classes under a picture, and the weight in a mixed label from which one counts
 
 
 class BatchDrawing:
@@ -42,7 +39,7 @@ class BatchDrawing:
         """The first samples of a batch, given by the names of its fields; with several views one cell for each."""
         images = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
         number = min(count, len(images[0]))
-        kept = {name: _first(value, number) for name, value in batch.items()}
+        kept = map_tree(_as_numpy, take(dict(batch), slice(number)))
         views = kept["image"] if isinstance(kept["image"], tuple) else (kept["image"],)
         stored = self._fields.get("image")
         floats = stored is not None and stored.dtype == "<f4"
@@ -57,55 +54,26 @@ class BatchDrawing:
         return found
 
     def _draw(self, picture: Image.Image, batch: Mapping[str, Any], row: int, view: int) -> Image.Image:
-        size = np.array(picture.size * 2, np.float64)
-        for name, value in batch.items():
-            field = self._fields.get(name)
-            kind = field.kind if field is not None else ""
-            if kind == "mask":
-                picture = draw_mask(picture, _of_view(value, view)[row])
-        for name, value in batch.items():
-            field = self._fields.get(name)
-            if field is None or field.kind not in ("boxes", "keypoints"):
-                continue
-            found, spec = _of_view(value, view), self._specs.get(name)
-            count = int(found.counts[row])
-            if field.kind == "boxes":
-                boxes = _corners(found.boxes[row][:count].astype(np.float64), spec, size)
-                draw_boxes(picture, boxes, found.labels[row][:count].tolist(), field.classes)
-            else:
-                points = found.keypoints[row][:count].astype(np.float64)
-                if isinstance(spec, Keypoints) and spec.normalized:
-                    points[..., :2] *= size[:2]
-                draw_keypoints(picture, points)
-        return picture
+        size = picture.size
+
+        def look(field: Field) -> dict[str, Any]:
+            spec, value = self._specs.get(field.name), _of_view(batch[field.name], view)
+            return kind_of(field).look_at_batch(field, spec, value, row, size)
+
+        return draw_fields(picture, [self._fields[name] for name in batch if name in self._fields], look)
 
     def _caption(self, batch: Mapping[str, Any], row: int) -> str:
         if CORRUPT in batch and batch[CORRUPT][row]:
             return "does not decode"
         texts = []
         for name, value in batch.items():
-            field = self._fields.get(name)
-            if field is None or field.kind not in ("class", "labels", "caption", "target"):
-                continue
-            value = _of_view(value, 0)
-            if field.kind == "class":
-                texts.append(_names(value[row], self._columns(name), self._classes))
-            elif field.kind == "labels":
-                texts.append(_names(value[row], field.classes, field.classes))
-            elif field.kind == "caption":
-                texts.append(str(value[row]))
-            else:
-                numbers = np.atleast_1d(value[row])[:_MOST_NAMES]
-                texts.append(f"{name} {', '.join(f'{number:.3g}' for number in numbers)}")
+            if (field := self._fields.get(name)) is not None and not kind_of(field).stays_in_shard:
+                kind, one = kind_of(field), _of_view(value, 0)
+                if isinstance(one, tuple | dict):  # padded, or tokens
+                    continue
+                classes = kind.class_names(field, self._classes)
+                texts.append(kind.caption(field, self._specs.get(name), one[row], classes))
         return _SEPARATOR.join(text for text in texts if text)
-
-    def _columns(self, name: str) -> ClassNames:
-        """The names of the columns of one-hot labels; see `OneHot`, which moves the background's."""
-        spec = self._specs.get(name)
-        if self._classes is None or not isinstance(spec, OneHot):
-            return self._classes
-        others = tuple(known for known in self._classes if known != BACKGROUND)
-        return (BACKGROUND, *others) if spec.background else others
 
 
 def undo_normalize(images: Any, form: Form, floats: bool = False) -> U8:
@@ -124,19 +92,9 @@ def undo_normalize(images: Any, form: Form, floats: bool = False) -> U8:
     return as_rgb(np.rint(levels * 255).astype(np.uint8))
 
 
-def _first(value: Any, count: int) -> Any:
-    """The first samples of a field's value, as NumPy arrays; tuples keep their type."""
-    if isinstance(value, tuple):
-        parts = [_first(part, count) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return value[:count]
-    return _as_numpy(value[:count])
-
-
-def _as_numpy(value: Any) -> Array:
-    """Of torch's, CuPy's and NumPy's arrays; torch's bfloat16, which NumPy lacks, becomes float32."""
-    if isinstance(value, np.ndarray):
+def _as_numpy(value: Any) -> Any:
+    """Of torch's, CuPy's and NumPy's arrays; torch's bfloat16, which NumPy lacks, becomes float32. Lists stay."""
+    if isinstance(value, np.ndarray | list):
         return value
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
@@ -147,24 +105,3 @@ def _as_numpy(value: Any) -> Array:
 def _of_view(value: Any, view: int) -> Any:
     """The value for one view: a field that depends on the view is a plain tuple of one for each."""
     return value[view] if isinstance(value, tuple) and not hasattr(value, "_fields") else value
-
-
-def _corners(boxes: F64, spec: Any, size: F64) -> F64:
-    """x0, y0, x1, y1 in pixels, from boxes in the format that was asked for."""
-    if isinstance(spec, Boxes):
-        if spec.normalized:
-            boxes = boxes * size
-        if spec.format != "xyxy":
-            low = boxes[:, :2] - (boxes[:, 2:] / 2 if spec.format == "cxcywh" else 0)
-            boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)
-    return boxes
-
-
-def _names(value: Any, columns: ClassNames, classes: ClassNames) -> str:
-    """The class of a number, or those of a row of weights, the largest first."""
-    if np.ndim(value) == 0:
-        return name_of(int(value), classes)
-    weights = np.asarray(value, np.float64)
-    order = [int(n) for n in np.argsort(-weights, kind="stable")[:_MOST_NAMES] if weights[n] >= _LEAST_WEIGHT]
-    whole = all(weights[n] > 0.99 for n in order)
-    return ", ".join(name_of(n, columns) + ("" if whole else f" {weights[n]:.2f}") for n in order)

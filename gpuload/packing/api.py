@@ -1,6 +1,6 @@
 """`gpuload.pack`: the packer for programs that produce their own samples."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from gpuload.errors import ArgumentError
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
+from gpuload.sources.iterable import IterableSource
 from gpuload.sources.listing import Source
-from gpuload.sources.samples import IterableSource
 
 
 def pack(
-    samples: Iterable[Mapping[str, Any]] | Source,
+    samples: Iterable[Any] | Source,
     out: str | Path,
     *,
     watch: Callable[[packer.Progress], None] = lambda progress: None,
@@ -25,8 +25,9 @@ def pack(
 ) -> packer.PackReport:
     """Packs samples given as dicts, one per sample, as `python -m gpuload pack` packs files.
 
-    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.samples.SampleSource` says what they may hold.
-        They are iterated once, in order. Or a source.
+    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.rows.RowSource` says what they may hold.
+        They are iterated once, in order. Or a data set of Hugging Face, a table of pandas, Polars or Arrow, a dict
+        with one of these for each split, or a source.
     out: an empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there are
         such splits.
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.

@@ -1,75 +1,121 @@
 """The settings of the packer, from which the command line takes its defaults."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from gpuload.checks import (
+    COUNT,
     FLAG,
     LARGEST,
+    POSITIVE,
+    PROBABILITY,
     Rule,
     as_items,
     as_number,
     as_text,
-    check_fields,
+    choice,
     instance,
     number,
     optional,
     several,
+    shown,
     whole,
 )
 from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import EXPECTED, GRAY, RGB, Pixels
-from gpuload.headers.limits import MAX_PIXELS
-from gpuload.limits import count_cores
-from gpuload.packing.image.placement import Fit
+from gpuload.fields.placement import Fit
+from gpuload.headers.sized import MAX_PIXELS
+from gpuload.machine.limits import count_cores
 from gpuload.types import WidthHeight
 
 Encode = Literal["keep", "jpeg", "raw"]
+Check = Literal["full", "header"]
 Dedup = Literal["no", "report", "drop"]
 Resizer = Literal["auto", "pillow", "torch"]
+Engine = Literal["local", "ray"]
 
 KEEP = "keep"  # the mode that is decided by the first image
 # Encodings that may be kept byte for byte, by the extension of their member. JPEGs and PNGs always are, where plain.
 ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff": "tif"}
 
 
-_TEXT, _WHOLE = Rule("a text", as_text), whole()
-
-
 def _as_size(value: Any) -> WidthHeight:
     """One number is the side of a square."""
-    width, height = several(_WHOLE, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
+    width, height = several(COUNT, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
     return width, height
+
+
+def _as_mode(value: Any) -> str:
+    if as_text(value) != KEEP:
+        Pixels.of_mode(value.removeprefix(f"{KEEP}="))
+    return str(value)
 
 
 def _as_encodings(value: Any) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else as_items(value)
-    return tuple(as_text(item).strip() for item in items)
+    return tuple(choice(*ENCODINGS).read(as_text(item).strip()) for item in items)
 
 
 def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
-    return tuple((as_text(name), as_number(share)) for name, share in map(as_items, as_items(value)))
+    splits = tuple((as_text(name), as_number(share)) for name, share in map(as_items, as_items(value)))
+    names = [name for name, _ in splits]
+    fit = all(name and "/" not in name and not name.startswith(".") and name.strip() == name for name in names)
+    if not fit or len(set(names)) < len(names):
+        raise ValueError
+    if any(share <= 0 for _, share in splits) or abs(sum(share for _, share in splits) - 1) > 1e-6:
+        raise ValueError
+    return splits
 
 
-# The types, which the command line gets right by itself. What is out of range, `__post_init__` says in its words.
-_ENCODING: dict[str, Rule[Any]] = {
-    "encode": _TEXT,
-    "size": optional(Rule("pixels, one whole number or two (width, height)", _as_size)),
-    "fit": _TEXT,
-    "enlarge": FLAG,
-    "quality": optional(_WHOLE),
-    "lossless": FLAG,
-    "check": _TEXT,
-    "drop_gray": FLAG,
-    "min_size": _WHOLE,
-    "max_pixels": _WHOLE,
-    "resizer": _TEXT,
-    "mode": _TEXT,
-    "keep": Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings),
-}
+def _as_val(value: Any) -> float:
+    if not 0 <= as_number(value) < 1:
+        raise ValueError
+    return float(value)
+
+
+def _rule_of(hint: Any) -> Rule[Any]:
+    """The rule in a field's type, or the one that follows from it: `Annotated[int, COUNT]`, a Literal, a bool."""
+    if get_origin(hint) is Annotated:
+        rule: Rule[Any] = hint.__metadata__[0]
+        return rule
+    if get_origin(hint) is Literal:
+        return choice(*get_args(hint))
+    if NoneType in get_args(hint):
+        return optional(_rule_of(next(one for one in get_args(hint) if one is not NoneType)))
+    return FLAG if hint is bool else instance(f"an {hint.__name__}", hint)
+
+
+def _check(settings: object, contradictions: Callable[[], Mapping[str, object]]) -> None:
+    """Sets the fields to the values that their rules give.
+
+    contradictions: messages, and what must not be true; called once all fields are checked.
+
+    Raises:
+        ArgumentError: a field is not what its rule expects, or two contradict each other.
+    """
+    for name, hint in get_type_hints(type(settings), include_extras=True).items():
+        value, rule = getattr(settings, name), _rule_of(hint)
+        try:
+            object.__setattr__(settings, name, rule.read(value))
+        except (TypeError, ValueError, OverflowError):
+            option = "--time-limit" if name == "time_limit_s" else f"--{name.replace('_', '-')}"
+            raise ArgumentError(f"{option}: expected {rule.expected}; got {shown(value)}") from None
+    for message, is_wrong in contradictions().items():
+        if is_wrong:
+            raise ArgumentError(message)
+
+
+_SIZE = Rule("pixels, one positive whole number or two (width, height)", _as_size)
+_ENCODINGS = Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings)
+_SPLITS = Rule(
+    'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))', _as_splits
+)
+_SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 
 
 @dataclass(frozen=True)
@@ -93,77 +139,54 @@ class Encoding:
         Where the mode is not "RGB" or "L", nothing is stored as JPEG.
     keep: with encode="keep", encodings that are kept byte for byte besides JPEG and PNG: "webp", "avif", "tiff". As
         these, images are kept if they are upright, a single frame, and of the mode.
+    points: "auto" writes seek points of JPEGs of 100,000 pixels or more into the index, where they are decoded as a
+        check and numba is installed.
+    jpeg: what becomes of kept progressive JPEGs: "baseline" stores their coefficients as baseline, without loss;
+        "bare-baseline" without their Exif data, ICC profile and comments.
     """
 
     encode: Encode = "keep"
-    size: WidthHeight | None = None
+    size: Annotated[WidthHeight, _SIZE] | None = None
     fit: Fit = "shortest"
     enlarge: bool = False
-    quality: int | None = None
+    quality: Annotated[int, whole(1, 100)] | None = None
     lossless: bool = False
-    check: Literal["full", "header"] = "full"
+    check: Check = "full"
     drop_gray: bool = False
-    min_size: int = 0
-    max_pixels: int = MAX_PIXELS
+    min_size: Annotated[int, whole(0)] = 0
+    max_pixels: Annotated[int, COUNT] = MAX_PIXELS
     resizer: Resizer = "auto"
-    mode: str = "RGB"
-    keep: tuple[str, ...] = ()
+    mode: Annotated[str, Rule(f"keep, or {EXPECTED}", _as_mode)] = "RGB"
+    keep: Annotated[tuple[str, ...], _ENCODINGS] = ()
+    points: Literal["auto", "no"] = "auto"
+    jpeg: Literal["keep", "baseline", "bare-baseline"] = "keep"
 
     def __post_init__(self) -> None:
-        check_fields(self, **_ENCODING)
-        self._check_mode()
-        if self.encode not in get_args(Encode):
-            raise ArgumentError(f"--encode must be one of {', '.join(get_args(Encode))}; got {self.encode!r}")
-        if self.fit not in get_args(Fit):
-            raise ArgumentError(f"--fit must be one of {', '.join(get_args(Fit))}; got {self.fit!r}")
-        if self.size is not None and min(self.size) < 1:
-            raise ArgumentError(f"--size must be at least 1 pixel; got {self.size[0]}x{self.size[1]}")
-        if self.encode == "keep" and self.size is not None:
-            raise ArgumentError("--size resizes images, but --encode keep does not; give --encode jpeg or raw")
-        if self.size is None and (self.enlarge or self.fit != "shortest"):
-            raise ArgumentError("--fit and --enlarge need --size, to which they fit the images; give it too")
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise ArgumentError(f"--quality must be from 1 to 100; got {self.quality}")
-        if self.check not in ("full", "header"):
-            raise ArgumentError(f"--check must be full or header; got {self.check!r}")
-        if self.check == "header" and (self.encode != "keep" or self.drop_gray):
-            raise ArgumentError(
-                "--check header decodes no pixels, but --encode jpeg, --encode raw and --drop-gray need them; "
-                "give --check full"
-            )
-        if self.lossless and self.encode == "raw":
-            raise ArgumentError("--lossless chooses PNG over JPEG, but --encode raw stores neither; leave one out")
-        if self.min_size < 0 or self.max_pixels < 1:
-            raise ArgumentError(
-                f"--min-size must be at least 0 and --max-pixels at least 1; got {self.min_size}, {self.max_pixels}"
-            )
-        if self.resizer not in get_args(Resizer):
-            raise ArgumentError(f"--resizer must be one of {', '.join(get_args(Resizer))}; got {self.resizer!r}")
-        if self.resizer == "torch" and not self.shrinks_jpegs:
-            raise ArgumentError(
-                "--resizer torch only shrinks JPEGs: give it with --encode jpeg and --size, or leave it out"
-            )
+        _check(self, self._contradictions)
 
-    def _check_mode(self) -> None:
-        mode = self.mode.removeprefix(f"{KEEP}=")
-        try:
-            pixels = RGB if mode == KEEP else Pixels.of_mode(mode)
-        except ValueError:
-            raise ArgumentError(f"--mode must be keep, or {EXPECTED}; got {self.mode!r}") from None
-        if self.encode == "jpeg" and pixels not in (RGB, GRAY):
-            raise ArgumentError(f"--encode jpeg: JPEGs are RGB or L, and --mode is {mode}. Give --encode keep or raw")
-        if self.encode == "keep" and pixels.mode not in ("RGB", "L", "RGBA", "I;16"):
-            raise ArgumentError(
-                f"--encode keep: images of mode {mode} are packed as arrays of pixels alone. Give --encode raw"
-            )
-        if mode != "RGB" and (self.drop_gray or self.check == "header"):
-            raise ArgumentError(f"--drop-gray and --check header are for --mode RGB; got --mode {mode}. Leave them out")
-        if unknown := [name for name in self.keep if name not in ENCODINGS]:
-            raise ArgumentError(f"--keep: must be some of {', '.join(ENCODINGS)}; got {unknown[0]!r}")
-        if self.keep and self.encode != "keep":
-            raise ArgumentError(
-                f"--keep {','.join(self.keep)}: --encode {self.encode} keeps no files as they are. Leave one out"
-            )
+    def _contradictions(self) -> dict[str, object]:
+        encode, mode = self.encode, self.mode.removeprefix(f"{KEEP}=")
+        pixels, keeps = RGB if mode == KEEP else Pixels.of_mode(mode), encode == "keep"
+        fits, by_header = self.enlarge or self.fit != "shortest", self.check == "header"
+        as_jpeg, as_raw = "--encode jpeg: JPEGs are RGB or L", "are packed as arrays of pixels alone. Give --encode raw"
+        keep = f"--keep {','.join(self.keep)}"
+        return {
+            "--size resizes images, but --encode keep does not; give --encode jpeg or raw": keeps and self.size,
+            "--fit and --enlarge need --size, to which they fit the images; give it too": not self.size and fits,
+            "--check header decodes no pixels, but --encode jpeg, --encode raw and --drop-gray need them; give --check "
+            "full": by_header and (not keeps or self.drop_gray),
+            "--lossless chooses PNG over JPEG, but --encode raw stores neither; leave one out": self.lossless
+            and encode == "raw",
+            f"{as_jpeg}, and --mode is {mode}. Give --encode keep or raw": encode == "jpeg"
+            and pixels not in (RGB, GRAY),
+            f"--encode keep: images of mode {mode} {as_raw}": keeps and pixels.mode not in ("RGB", "L", "RGBA", "I;16"),
+            f"--drop-gray and --check header are for --mode RGB; got --mode {mode}. Leave them out": mode != "RGB"
+            and (self.drop_gray or by_header),
+            f"{keep}: --encode {encode} keeps no files as they are. Leave one out": self.keep and not keeps,
+            "--resizer torch only shrinks JPEGs: give it with --encode jpeg and --size, or leave it out": (
+                self.resizer == "torch" and not self.shrinks_jpegs
+            ),
+        }
 
     @property
     def pixels(self) -> Pixels:
@@ -176,6 +199,11 @@ class Encoding:
         return self.mode.startswith(KEEP)
 
     @property
+    def seek_points(self) -> bool:
+        """Whether seek points are looked for."""
+        return self.points == "auto" and self.check == "full"
+
+    @property
     def shrinks_jpegs(self) -> bool:
         """Whether plain JPEGs may be resized and stored as JPEGs, so that the resizer matters."""
         return self.encode == "jpeg" and self.size is not None and not self.lossless and self.mode == "RGB"
@@ -183,27 +211,6 @@ class Encoding:
     @property
     def jpeg_quality(self) -> int:
         return self.quality or (95 if self.encode == "keep" else 92)
-
-
-_PACKING: dict[str, Rule[Any]] = {
-    "val": Rule("a number", as_number),
-    "splits": optional(Rule('pairs of name and share, such as (("train", 0.8), ("val", 0.2))', _as_splits)),
-    "shuffle": FLAG,
-    "seed": _WHOLE,
-    "maxcount": _WHOLE,
-    "maxsize": optional(whole(expected="a whole number of bytes")),
-    "dedup": _TEXT,
-    "max_rejected": Rule("a number", as_number),
-    "workers": optional(_WHOLE),
-    "time_limit_s": number(-LARGEST, LARGEST, "a number of seconds, up to 1e6"),
-    "measure": whole(0),
-    "engine": _TEXT,
-    "address": optional(_TEXT),
-    "resume": FLAG,
-    "append": FLAG,
-    "overwrite": FLAG,
-    "encoding": instance("an Encoding", Encoding),
-}
 
 
 @dataclass(frozen=True)
@@ -227,63 +234,35 @@ class PackOptions:
     encoding: how images are stored.
     """
 
-    val: float = 0.0
-    splits: tuple[tuple[str, float], ...] | None = None
+    val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1", _as_val)] = 0.0
+    splits: Annotated[tuple[tuple[str, float], ...], _SPLITS] | None = None
     shuffle: bool = True
-    seed: int = 0
-    maxcount: int = 10_000
-    maxsize: int | None = None
+    seed: Annotated[int, whole()] = 0
+    maxcount: Annotated[int, COUNT] = 10_000
+    maxsize: Annotated[int, whole(1, expected="a positive number of bytes, such as 1GB")] | None = None
     dedup: Dedup = "no"
-    max_rejected: float = 1.0
-    workers: int | None = None
-    time_limit_s: float = 60.0
-    measure: int = 4096
-    engine: Literal["local", "ray"] = "local"
-    address: str | None = None
+    max_rejected: Annotated[float, Rule("a share from 0 to 1, which is 100%", PROBABILITY.read)] = 1.0
+    workers: Annotated[int, COUNT] | None = None
+    time_limit_s: Annotated[float, _SECONDS] = 60.0
+    measure: Annotated[int, whole(0)] = 4096
+    engine: Engine = "local"
+    address: Annotated[str, Rule("a text", as_text)] | None = None
     resume: bool = False
     append: bool = False
     overwrite: bool = False
     encoding: Encoding = field(default_factory=Encoding)
 
     def __post_init__(self) -> None:
-        check_fields(self, **_PACKING)
-        if not 0 <= self.val < 1:
-            raise ArgumentError(
-                f"--val must be a share of the images, from 0 to below 1; got {self.val}. A tenth is --val 0.1"
-            )
-        if self.splits is not None:
-            self._check_splits(self.splits)
-        if self.maxcount < 1:
-            raise ArgumentError(f"--maxcount must be at least 1 sample per shard; got {self.maxcount}")
-        if self.maxsize is not None and self.maxsize < 1:
-            raise ArgumentError(f"--maxsize must be at least 1 byte; got {self.maxsize}. Write for instance 1GB")
-        if self.dedup not in get_args(Dedup):
-            raise ArgumentError(f"--dedup must be one of {', '.join(get_args(Dedup))}; got {self.dedup!r}")
-        if not 0 <= self.max_rejected <= 1:
-            raise ArgumentError(f"--max-rejected must be a share from 0% to 100%; got {self.max_rejected:.0%}")
-        if self.workers is not None and self.workers < 1:
-            raise ArgumentError(f"--workers must be at least 1; got {self.workers}. Leave it out to use every core")
-        if not self.time_limit_s > 0:
-            raise ArgumentError(f"--time-limit must be above 0 seconds; got {self.time_limit_s}")
-        if self.engine not in ("local", "ray"):
-            raise ArgumentError(f"--engine must be local or ray; got {self.engine!r}")
-        if self.address is not None and self.engine != "ray":
-            raise ArgumentError("--address is the address of a Ray cluster: give it with --engine ray")
-        if self.append and self.overwrite:
-            raise ArgumentError("--append keeps the existing set, --overwrite replaces it: give only one of them")
+        _check(self, self._contradictions)
 
-    def _check_splits(self, splits: tuple[tuple[str, float], ...]) -> None:
-        names = [name for name, _ in splits]
-        if self.val:
-            raise ArgumentError("--val stands for splits train and val and excludes --splits; leave one of them out")
-        for name in names:
-            if not name or "/" in name or name.startswith(".") or name.strip() != name:
-                raise ArgumentError(f"--splits: {name!r} is not a valid folder name; write train=0.8,val=0.2")
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"--splits must name each split once; got {', '.join(names)}")
-        total = sum(share for _, share in splits)
-        if any(share <= 0 for _, share in splits) or abs(total - 1) > 1e-6:
-            raise ArgumentError(f"--splits: shares must be above 0 and add up to 1; got {total:g}")
+    def _contradictions(self) -> dict[str, object]:
+        needs_ray, both = self.address is not None and self.engine != "ray", self.append and self.overwrite
+        return {
+            "--val stands for splits train and val and excludes --splits; leave one of them out": self.val
+            and self.splits,
+            "--address is the address of a Ray cluster: give it with --engine ray": needs_ray,
+            "--append keeps the existing set, --overwrite replaces it: give only one of them": both,
+        }
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:

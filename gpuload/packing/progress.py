@@ -25,7 +25,7 @@ def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable
         elapsed_s = max(time.monotonic() - started, 1e-9)
         if not before:
             before.append((done, read))
-        done, read = done - before[0][0], read - before[0][1]
+        done, read = max(0, done - before[0][0]), max(0, read - before[0][1])
         return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
 
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")

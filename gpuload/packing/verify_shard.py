@@ -5,13 +5,12 @@ that killed it.
 """
 
 import hashlib
-import io
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -19,47 +18,44 @@ from gpuload.counted import counted
 from gpuload.disk import Index, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.for_others import dali_index_path, dali_index_text
 from gpuload.disk.quarantine import Quarantined
-from gpuload.disk.tar import Member, group_members, read_members, split_name
+from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
 from gpuload.fields.field import Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.headers.sized import MAX_PIXELS
+from gpuload.machine.regular_file import open_regular
 from gpuload.packing.image.check import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, KEEP, Encoding
-from gpuload.packing.run.lost_workers import exit_name
-from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
+from gpuload.packing.run.workers import NOWHERE, Blamable, noted_position
 from gpuload.types import WidthHeight
 
 _CHUNK_BYTES = 1 << 24
-_MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
+MOST_SECONDS = 60.0  # for one sample; a decoder that takes longer is killed
 
 # Decodes an image as a loader does: its bytes, its height and width as the index says. Returns what is wrong, or None.
 # Importable by its name, for the workers.
 DecodeCheck = Callable[[bytes, int, int], str | None]
 
 
-@dataclass(frozen=True)
-class VerifyJob:
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(Blamable):
     """Verifies shard `number` of a packed folder.
 
-    position: path of the file in which the worker notes where it is. decode: besides the check of the packer.
-    known_bad: samples (by their rows) that killed a worker, and why. killed_at: the row at which SIGKILL ended one; it
-    is tried once more, since the kernel sends that where memory is short, too. died: how the worker that last tried
-    ended, where no sample is to blame, or "".
+    decode: besides the check of the packer.
+    partial: whether samples may lie in the shard that are not indexed, as in one that `index` has left some out of.
+    died: how the worker that last tried ended, where no sample is to blame, or "".
     """
 
     folder: Path
     number: int
     shard: ShardInfo
     fields: tuple[Field, ...]
-    position: Path
-    decode: DecodeCheck | None = None
-    known_bad: Mapping[int, str] = field(default_factory=dict)
-    killed_at: int = NOWHERE
+    decode: DecodeCheck | None
+    partial: bool
     died: str = ""
 
 
@@ -77,76 +73,77 @@ def verify_shard(job: VerifyJob) -> ShardFaults:
     if job.died:
         return ShardFaults([f"{path}: its worker ended ({job.died}), and no sample is to blame"])
     try:
-        size = path.stat().st_size
+        return _verify(job, path)
     except OSError as error:
-        return ShardFaults([f"{path}: {error.strerror}"])
+        return ShardFaults([f"{error.filename or path}: {error.strerror}"])
+
+
+def _verify(job: VerifyJob, path: Path) -> ShardFaults:
+    size = path.stat().st_size
     if size != job.shard.bytes:
         return ShardFaults([f"{path}: is {counted(size, 'byte')}, {manifest_file.FILE_NAME} says {job.shard.bytes:,}"])
     faults = []
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
     if digest.hexdigest() != job.shard.sha256:
         faults.append(f"{path}: its SHA-256 is {digest.hexdigest()}, {manifest_file.FILE_NAME} says {job.shard.sha256}")
+    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
+    keys, damage = rows.column("key").to_pylist(), list[Damage]()
     try:
-        samples = list(group_members(read_members(path)))
+        samples = list(group_members(read_members(path, damage=damage)))
     except FormatError as error:
         return ShardFaults([*faults, str(error)])
-    dali = dali_index_path(path)
-    if not dali.exists() or dali.read_text(encoding="utf-8", errors="replace") != dali_index_text(
-        members for _, members in samples
-    ):
-        faults.append(f"{dali}: does not describe {path.name}" if dali.exists() else f"{dali}: is missing")
-    rows = Index(job.folder / index_file.FILE_NAME, job.fields).shard(job.number)
-    if rows.num_rows != job.shard.samples or [key for key, _ in samples] != rows.column("key").to_pylist():
+    faults += [f"{path}: bytes {part.start:,} to {part.end:,} are damaged: {part.fault}" for part in damage]
+    if job.partial:
+        indexed = set(keys)
+        samples = [(key, members) for key, members in samples if key in indexed]
+    faults += _dali_faults(dali_index_path(path), path, dali_index_text(members for _, members in samples).encode())
+    if rows.num_rows != job.shard.samples or [key for key, _ in samples] != keys:
         return ShardFaults([*faults, f"{path}: its samples are not those of {index_file.FILE_NAME}"])
     found = _verify_samples(job, path, rows, [members for _, members in samples])
     return ShardFaults(faults + found.lines, found.bad)
 
 
-def after_death(job: VerifyJob, code: int) -> VerifyJob:
-    """The job to run after a worker died: the sample that it was decoding is to blame."""
-    row, _ = read_position(job.position)
-    job.position.unlink(missing_ok=True)
-    ended = exit_name(code)
-    if row == NOWHERE:
-        return replace(job, died=ended)
-    if code == -signal.SIGKILL and job.killed_at != row:
-        return replace(job, killed_at=row)
-    reason = (
-        f"takes longer than {_MOST_SECONDS:g} s to decode"
-        if code == -signal.SIGALRM
-        else f"kills its decoder ({ended})"
-    )
-    return replace(job, known_bad={**job.known_bad, row: reason})
+def _dali_faults(dali: Path, path: Path, expected: bytes) -> list[str]:
+    try:
+        with open_regular(dali) as file:
+            found = file.read(len(expected) + 1)
+    except FileNotFoundError:
+        return [f"{dali}: is missing"]
+    except OSError as error:
+        return [f"{dali}: cannot be read ({error.strerror})"]
+    return [] if found == expected else [f"{dali}: does not describe {path.name}"]
 
 
 def _verify_samples(
     job: VerifyJob, path: Path, rows: pa.RecordBatch, samples: Sequence[Sequence[Member]]
 ) -> ShardFaults:
     found = ShardFaults()
-    with path.open("rb") as file, WorkerPosition(job.position) as position:
+    with open_regular(path) as file, noted_position(job.position) as note:
         for number, (row, members) in enumerate(zip(rows.to_pylist(), samples, strict=True)):
             if number in job.known_bad:
                 lines = [job.known_bad[number]]
             else:
-                position.write(number, 0)
-                signal.setitimer(signal.ITIMER_REAL, _MOST_SECONDS)  # its action is to end the process, see `_work`
+                note(number, 0)
+                signal.setitimer(signal.ITIMER_REAL, job.time_limit_s)  # its action is to end the process, see `_work`
                 lines = _faults(job, row, {split_name(m.name)[1]: m for m in members}, file)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             found.lines += [f"{path}: sample {row['key']!r}: {line}" for line in lines]
             if lines:
                 at = row["image_offset"], row["image_bytes"]
                 found.bad.append(Quarantined(row["key"], path.name, *at, "; ".join(lines)))
-        position.write(NOWHERE, 0)
+        note(NOWHERE, 0)
     return found
 
 
-def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file: io.BufferedReader) -> list[str]:
+def _faults(job: VerifyJob, row: dict[str, Any], found: dict[str, Member], file: BinaryIO) -> list[str]:
     faults = []
     for one in job.fields:
         offset, size = row[one.offset_column], row[one.bytes_column]
+        if not size and row.get(one.name) == "" and offset == row["image_offset"]:
+            continue  # a caption that the sample lacks, see `index_shards`
         member = next((m for m in found.values() if m.offset <= offset and offset + size == m.offset + m.size), None)
         if member is None or split_name(member.name)[1] not in one.member.split(";"):
             faults.append(f"there is no {one.name} at the offset in the index (byte {offset:,})")

@@ -44,7 +44,7 @@ def name_of(number: int, names: ClassNames) -> str:
 
 
 def shorten(text: str, width: float, font: Any) -> str:
-    """A text in one line, cut to so many pixels with an ellipsis; characters that would not show are dropped."""
+    """A text in one line, truncated with an ellipsis to this many pixels; unprintable characters become spaces."""
     shown = "".join(char if char.isprintable() else " " for char in text[:400])
     if font.getlength(shown) <= width:
         return shown

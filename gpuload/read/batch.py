@@ -1,20 +1,17 @@
-"""A batch before decoding: samples as they are stored, and what is to be done to them."""
+"""A batch before decoding: samples as stored, and what the decoder is to do with them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
 
 from gpuload.augment import View
 from gpuload.draws import BATCH_DRAWS, uniform
-from gpuload.read.members import MemberViews
+from gpuload.fields.tree import Batched, take
 from gpuload.types import F64, I32, I64, U8, U64, Bools
 
 
 @dataclass(frozen=True)
-class EncodedBatch:
+class EncodedBatch(Batched):
     """N samples as they are stored.
 
     samples: int64 (N,), sample indices in stored order.
@@ -22,7 +19,8 @@ class EncodedBatch:
     spans: int64 (N, 2), memory address and size of these bytes.
     raw: bool (N,), whether the image is stored as pixels.
     widths, heights: int32 (N,), of the decoded images in pixels.
-    columns: further columns of the index, by name, N rows each: a NumPy array for numbers, else a pyarrow array.
+    columns: further columns of the index, by name, N rows each: a NumPy array for numbers; of bytes, int64 (N, 2), the
+        memory address and size of each; else a pyarrow array.
     members: of further fields that stay in the shard, by name, the bytes of each sample's member: N views, uint8.
     """
 
@@ -38,30 +36,10 @@ class EncodedBatch:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def select(self, rows: slice) -> "EncodedBatch":
-        """Some of the samples; nothing is copied."""
-        return self._choose(rows, lambda values: values[rows])
-
-    def take(self, rows: I64) -> "EncodedBatch":
-        """The samples at these rows, in this order; a row may come several times. The stored bytes are not copied."""
-        return self._choose(rows, lambda values: take_rows(values, rows))
-
-    def _choose(self, rows: Any, choose: Callable[[Any], Any]) -> "EncodedBatch":
-        return EncodedBatch(
-            self.samples[rows],
-            choose(self.images),
-            self.spans[rows],
-            self.raw[rows],
-            self.widths[rows],
-            self.heights[rows],
-            {name: choose(column) for name, column in self.columns.items()},
-            {name: choose(views) for name, views in self.members.items()},
-        )
-
 
 @dataclass(frozen=True)
-class Batch:
-    """N samples and what is to be done to them: what a decoder gets.
+class Batch(Batched):
+    """N samples and what to do with them: the input of a decoder.
 
     masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
@@ -73,7 +51,7 @@ class Batch:
     """
 
     encoded: EncodedBatch
-    masks: Sequence[Sequence[U8]]
+    masks: tuple[Sequence[U8], ...]
     views: tuple[View, ...]
     sources: I64
     keys: U64
@@ -90,34 +68,47 @@ class Batch:
 
     def take(self, rows: I64) -> "Batch":
         """The samples at these rows with all that was drawn for them, in this order; a row may come several times."""
-        encoded = self.encoded.take(rows)
-        return Batch(
-            encoded,
-            tuple(take_rows(masks, rows) for masks in self.masks),
-            tuple(view.select(rows) for view in self.views),
-            self.sources[rows],
-            self.keys[rows],
-            self.stop,
-            self.read_s,
-            int(encoded.spans[:, 1].sum()),
-            self.download_s,
-            bucket=self.bucket,
-            prepared={name: take_rows(values, rows) for name, values in self.prepared.items()},
-        )
+        taken = take(replace(self, placeholders=frozenset()), rows)
+        return replace(taken, image_bytes=int(taken.encoded.spans[:, 1].sum()))
 
     def draws(self, number: int) -> F64:
         """A random number in [0, 1) for each sample: a pure function of seed, epoch, sample and `number`."""
         return uniform(self.keys, BATCH_DRAWS.counters(self.encoded.samples, number))
 
 
-def take_rows(values: Any, rows: I64) -> Any:
-    """The values at these rows, of an array of NumPy's or Arrow's, or a list."""
-    if isinstance(values, np.ndarray):
-        return values[rows]
-    if isinstance(values, pa.Array):
-        return values.take(pa.array(rows))
-    if isinstance(values, MemberViews):
-        return values.take(rows)
-    if isinstance(values, dict):
-        return {name: take_rows(part, rows) for name, part in values.items()}
-    return [values[row] for row in rows.tolist()]
+class MemberViews(Sequence[U8]):
+    """The stored bytes of N members: uint8 arrays, each created on access.
+
+    DALI accesses all images, the CPU decoder hardly any, and creating a view takes a tenth of the time of decoding a
+    small image.
+
+    shards: the bytes of some shards. shard_of: int64 (N,), index into `shards` for each member. starts, stops: int64
+    (N,), the member's bytes in its shard.
+    """
+
+    def __init__(self, shards: Sequence[U8], shard_of: I64, starts: I64, stops: I64) -> None:
+        self._shards, self._shard_of, self._starts, self._stops = shards, shard_of, starts, stops
+
+    def __len__(self) -> int:
+        return len(self._shard_of)
+
+    @overload
+    def __getitem__(self, index: int) -> U8: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "MemberViews": ...
+
+    def __getitem__(self, index: int | slice) -> "U8 | MemberViews":
+        if isinstance(index, slice):
+            return MemberViews(self._shards, self._shard_of[index], self._starts[index], self._stops[index])
+        shard: U8 = self._shards[self._shard_of[index]]
+        return shard[self._starts[index] : self._stops[index]]
+
+    def take(self, rows: I64) -> "MemberViews":
+        """Those at these rows."""
+        return MemberViews(self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows])
+
+    def __iter__(self) -> Iterator[U8]:
+        shards, ends = self._shards, zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        for shard, (start, stop) in zip(self._shard_of.tolist(), ends, strict=True):
+            yield shards[shard][start:stop]

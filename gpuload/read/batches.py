@@ -6,18 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from gpuload.augment import Augment, View
+from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
+from gpuload.fields.images import POINTS, has_points
+from gpuload.fields.tree import merge, take
 from gpuload.order.global_batches import Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.read.members import MemberViews
 from gpuload.read.reader import Reader
-from gpuload.types import I64
 
 # Samples that are read at a time, in one batch or in several consecutive ones. While a decoder fills the caches,
 # starting a batch of 256 takes 0.94 ms of Python, four times as long as alone, and 0.47 ms where four are read at once:
@@ -31,8 +30,8 @@ class BatchReader:
     """Reads any part of a stream.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields; they stay in the shard, too. verify: as for `Reader`. max_pixels: of an image, by the
-    index; None: any number. prepare: gives a batch with the fields that are made where it is read; None: there
+    masks: names of mask fields; they stay in the shard, too. decodes: whether images are decoded, so that the data
+    sets' `max_pixels` hold. prepare: gives a batch with the fields that are made where it is read; None: there
     are none.
     """
 
@@ -44,16 +43,17 @@ class BatchReader:
         members: Sequence[str],
         masks: Sequence[str],
         *,
-        verify: bool = False,
-        max_pixels: int | None = None,
+        decodes: bool = False,
         prepare: Prepare | None = None,
     ) -> None:
         self._prepare = prepare
+        if decodes and any(has_points(dataset.schema) for dataset in datasets):
+            columns = (*columns, POINTS)
         self._readers = [
-            Reader(dataset, columns, [*members, *masks], verify, _spanned(dataset, _READ_AT_ONCE))
+            Reader(dataset, columns, [*members, *masks], dataset.verify, _spanned(dataset, _READ_AT_ONCE))
             for dataset in datasets
         ]
-        self._sizes = [_SizeLimit(dataset, max_pixels) for dataset in datasets]
+        self._sizes = [_SizeLimit(dataset, dataset.max_pixels if decodes else None) for dataset in datasets]
         self._stream, self._masks = stream, masks
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
@@ -76,7 +76,7 @@ class BatchReader:
             yield from self.read(some, augments)
 
     def begin(self) -> None:
-        """A loop begins."""
+        """Starts a loop."""
         for reader in self._readers:
             reader.begin()
 
@@ -94,7 +94,7 @@ class BatchReader:
         return [replace(batch, read_s=each_s, download_s=download_s) for batch in batches]
 
     def _is_downloaded(self, part: Part) -> bool:
-        """Whether reading a part would not wait for a download."""
+        """Whether a part can be read without waiting for a download."""
         slices = self._stream.slices(part.first, part.last, part.share)
         return all(self._readers[one.source].is_here(one.order, one.start, one.stop) for one in slices)
 
@@ -131,26 +131,18 @@ class BatchReader:
             encoded, views, sources, keys = merged
             begin, end = end, end + part.samples
             if len(parts) > 1:
-                rows = slice(begin, end)
-                encoded, views = encoded.select(rows), tuple(view.select(rows) for view in views)
-                sources, keys = sources[rows], keys[rows]
+                encoded, views, sources, keys = take(merged, slice(begin, end))
             masks = tuple(encoded.members[name] for name in self._masks)
             stored = image_bytes[end] - image_bytes[begin]
             yield Batch(encoded, masks, views, sources, keys, part.stop, 0.0, stored)
 
     def disk_s(self) -> float:
-        """How long the reading threads have been busy so far, all together."""
-        busy = 0.0
-        for reader in self._readers:
-            busy += reader.ahead.busy_s
-        return busy
+        """Seconds that the read-ahead threads have been busy so far, in total."""
+        return sum((reader.ahead.busy_s for reader in self._readers), 0.0)
 
     def download_s(self) -> float:
-        """How long reading has waited for downloads so far."""
-        waited = 0.0
-        for reader in self._readers:
-            waited += reader.download_s
-        return waited
+        """Seconds that reading has waited for downloads so far."""
+        return sum((reader.download_s for reader in self._readers), 0.0)
 
     def check(self, look: bool = False) -> None:
         """As `Reader.check`."""
@@ -179,7 +171,7 @@ def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes
             # Two windows, and those that are read at once, of which the first may begin with its last sample.
             spanned = _spanned(dataset, batch_size + _READ_AT_ONCE)
             windows = f"two windows of {window} shards" + (f" in each of {lanes} lanes" if lanes > 1 else "")
-            dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows)
+            dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
 
 
 def _spanned(dataset: Dataset, samples: int) -> int:
@@ -202,11 +194,10 @@ class _SizeLimit:
         pixels = batch.widths.astype(np.int64) * batch.heights
         if len(rows := np.flatnonzero(pixels > self._most)):
             row, sample = int(rows[0]), int(batch.samples[rows[0]])
-            number = int(np.searchsorted(self._dataset.first_samples, sample, side="right")) - 1
-            shard = self._dataset.shard_paths[number]
+            shard = self._dataset.shard_paths[int(self._dataset.shards_of(sample))]
             raise ShardError(
                 f"{shard}: sample {self._dataset.keys([sample])[0]!r} has {batch.widths[row]:,} × "
-                f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give the loader a larger "
+                f"{batch.heights[row]:,} pixels, more than max_pixels={self._most:,}. Give gpuload.Dataset a larger "
                 "max_pixels if you trust the set, or pack it again with a smaller --max-pixels"
             )
 
@@ -229,28 +220,3 @@ def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augmen
     finally:
         reader.close()
     return batch
-
-
-def merge(parts: Sequence[Any], rows: Sequence[I64]) -> Any:
-    """One whole out of parts of the same structure; the entries of part i go to rows[i]."""
-    first = parts[0]
-    if isinstance(first, np.ndarray):
-        whole = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
-        for part, at in zip(parts, rows, strict=True):
-            whole[at] = part
-        return whole
-    if isinstance(first, list | MemberViews):
-        values = dict(zip(np.concatenate(rows).tolist(), (value for part in parts for value in part), strict=True))
-        return [values[row] for row in range(len(values))]
-    if isinstance(first, pa.Array):
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(rows))))
-    if isinstance(first, dict):
-        return {name: merge([part[name] for part in parts], rows) for name in first}
-    if isinstance(first, EncodedBatch):
-        return EncodedBatch(**{name: merge([vars(part)[name] for part in parts], rows) for name in vars(first)})
-    if isinstance(first, View):
-        return View(first.size, *(merge(values, rows) for values in list(zip(*parts, strict=True))[1:]))
-    if isinstance(first, tuple):
-        merged = [merge(values, rows) for values in zip(*parts, strict=True)]
-        return type(first)(*merged) if hasattr(first, "_fields") else tuple(merged)
-    return first  # None: nothing was drawn

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
-from gpuload.order.bucket_plan import BucketPlan
-from gpuload.order.bucketed import BucketedStream, Members, before
+from gpuload.fields.tree import merge
+from gpuload.order.bucketed import BucketedStream, BucketPlan, Members, before
 from gpuload.order.global_batches import Epochs, Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.read.batches import BatchReader, merge
+from gpuload.read.batches import BatchReader
 from gpuload.types import Bools, HeightWidth
 
 Front = tuple[int, int]  # a pass over a data set, and a window of it
@@ -170,4 +170,4 @@ def open_bucketed(
     **options: Any,
 ) -> BucketedReader:
     """A `BucketedReader` of a stream of its own."""
-    return BucketedReader(datasets, plan.stream(make_stream(), epochs), *fields, sizes=plan.sizes, **options)
+    return BucketedReader(datasets, BucketedStream(make_stream(), plan, epochs), *fields, sizes=plan.sizes, **options)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuload.machine.regular_file import open_regular
 from gpuload.read import bus_errors
 from gpuload.types import U8
 
 _FAILED = ctypes.c_void_p(-1).value
-_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def _open_libc() -> Any:
@@ -45,8 +45,8 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, owner: object, keep: object = None) -> None:
-        handle = os.open(path, _OPEN)
-        try:
+        with open_regular(path) as file:
+            handle = file.fileno()
             self.stamp = os.fstat(handle)
             size = self.stamp.st_size
             if _libc is None and size:  # the array keeps the mapping, and that a file handle
@@ -55,8 +55,6 @@ class MappedFile:
             address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0) if size else 0
             if address == _FAILED:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        finally:
-            os.close(handle)
         slot = bus_errors.protect(path, address, size, owner) if size else 0
         memory = _Memory(address, size, keep)
         if size:

@@ -1,12 +1,19 @@
-"""A thread that reads shards into memory before they are used, and compares their checksums where that is asked for."""
+"""Shards and their rows, read before they are used; a thread also compares checksums where that is asked for."""
 
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
+from gpuload.disk.dataset import Dataset
 from gpuload.read.shards import MappedShard
+from gpuload.store.background import Waiter
+
+if TYPE_CHECKING:
+    from gpuload.store.parts import Parts  # asyncio
 
 _PAGE_BYTES = 4096
 _TOUCH_BYTES = 4 << 20  # touched between two checks whether to stop
@@ -39,7 +46,7 @@ class ReadAhead:
         return self._busy.seconds
 
     def forget_errors(self) -> None:
-        """Tries again what failed, when it is wanted the next time."""
+        """Retries failed shards when they are wanted again."""
         self._jobs = {number: job for number, job in self._jobs.items() if job.error is None}
 
     def want(self, shards: Mapping[int, MappedShard], order: Iterable[int]) -> None:
@@ -144,3 +151,55 @@ def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy
         job.run(verified)
         busy.seconds += time.perf_counter() - begun
         del job  # a waiting thread must not keep a shard mapped
+
+
+_LEAST_AHEAD = 8  # shards: of windows of one or two, the next alone would come late
+
+
+class RowsAhead:
+    """Fetches the rows of a data set's shards for one reader, if they are not all local. Not thread-safe, except for
+    `interrupt`.
+
+    Rows are small beside their shards, but each request takes as long as the server takes to answer. So those of a
+    window come together, and those of the next one while it is read from.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._parts: Parts | None = dataset.index.parts
+        self._waiter = Waiter()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that `need` has waited so far."""
+        return self._waiter.waited_s
+
+    def begin(self) -> None:
+        """A loop begins: `need` waits again."""
+        self._waiter.begin()
+
+    def interrupt(self) -> None:
+        """Cancels a blocked `need`, in any thread; further calls raise until `begin`."""
+        self._waiter.interrupt()
+
+    def ready(self, number: int) -> bool:
+        """Whether the rows of a shard are here."""
+        return self._parts is None or self._parts.has(number)
+
+    def need(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
+        """Waits for the rows of these shards, and begins to fetch those that come after them.
+
+        upcoming: shards in the order in which they will be needed, these and others.
+
+        Raises:
+            RemoteError: they cannot be read. FormatError: they are not those of the manifest.
+        """
+        if self._parts is None:
+            return
+        from gpuload.store.background import background
+
+        if not all(map(self._parts.has, numbers)):
+            self._waiter.wait(self._parts.get(numbers), self._parts.where)
+        after = (number for number in map(int, upcoming) if number not in numbers)
+        ahead = list(islice(after, max(len(numbers), _LEAST_AHEAD)))
+        if not all(map(self._parts.has, ahead)):
+            background().start(self._parts.get(ahead))

@@ -5,6 +5,7 @@ While one window is used, a thread touches the pages of the next one shard by sh
 reads and the decoder finds its bytes in memory.
 """
 
+import logging
 import os
 import time
 import weakref
@@ -18,10 +19,11 @@ from gpuload.errors import ShardError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read import bus_errors
 from gpuload.read.batch import EncodedBatch
-from gpuload.read.read_ahead import ReadAhead
-from gpuload.read.rows_ahead import RowsAhead
+from gpuload.read.read_ahead import ReadAhead, RowsAhead
 from gpuload.read.shards import Window
 from gpuload.types import I64
+
+_LOG = logging.getLogger(__name__)
 
 # How often the shards in use are asked whether they have changed: 2 µs for each, 30 µs for the 16 of two windows.
 _LOOK_S = 1.0
@@ -31,9 +33,10 @@ class Reader:
     """Reads samples of a data set by number. Shards of the next window are mapped where the store has them already.
 
     columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
-        beside the image, of kinds that stay in the shard, whose bytes to deliver. verify: no sample is delivered before
-        the SHA-256 of its shard was compared with the manifest's. beside: shards that a store in memory may hold beside
-        those of two windows.
+        beside the image, of kinds that stay in the shard, whose bytes to deliver. verify: "sha256": no sample is
+        delivered before the SHA-256 of its shard was compared with the manifest's; None: so of shards at URLs alone;
+        "downloads": so of those alone that this process downloads. beside: shards that a store in memory may hold
+        beside those of two windows.
 
     ahead: the thread that reads ahead.
     """
@@ -43,7 +46,7 @@ class Reader:
         dataset: Dataset,
         columns: Sequence[str] = (),
         members: Sequence[str] = (),
-        verify: bool = False,
+        verify: str | None = None,
         beside: int = 0,
     ) -> None:
         self._dataset = dataset
@@ -54,16 +57,23 @@ class Reader:
         self._has_failed = False
         self._faults = bus_errors.count()
         self._lost: str | None = None
+        if verify and dataset.manifest.index_sha256 is None:
+            _LOG.warning(
+                "%s: its shards are verified, its index cannot be, since manifest.json has no SHA-256 of it. "
+                "`python -m gpuload verify` compares both with each other",
+                dataset.folder,
+            )
         bus_errors.install()
-        index = dataset.index_bytes
-        slot = bus_errors.protect(dataset.index_path, index.address, index.size, self._index_owner)
-        weakref.finalize(self, bus_errors.release, slot).atexit = False
-        self._store, self._rows, self._beside = dataset.open_store(), RowsAhead(dataset), beside
+        index = dataset.index
+        if index.parts is None:
+            slot = bus_errors.protect(index.path, index.bytes.address, index.bytes.size, self._index_owner)
+            weakref.finalize(self, bus_errors.release, slot).atexit = False
+        self._store, self._rows, self._beside = dataset.open_store(verify == "downloads"), RowsAhead(dataset), beside
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
         self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
         self._looked = 0.0
-        self.ahead = ReadAhead(verify)
+        self.ahead = ReadAhead(verify == "sha256" and dataset.cache is None)  # else the store compares
         weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that nobody closed
 
     @property
@@ -72,7 +82,7 @@ class Reader:
         return self._store.waited_s + self._rows.waited_s
 
     def begin(self) -> None:
-        """To be called when a loop begins, and nothing that was read in an earlier one is wanted any more."""
+        """Starts a loop; results of an earlier one are obsolete."""
         bus_errors.install()  # where another handler took its place since the last loop
         self._store.begin()
         self._rows.begin()
@@ -81,7 +91,7 @@ class Reader:
             self._owner, self._has_failed = object(), False
 
     def interrupt(self) -> None:
-        """Nobody wants what is read any more: `read` raises where it waits for a download, until `begin`."""
+        """Cancels a `read` that waits for a download; further calls raise until `begin`."""
         self._store.interrupt()
         self._rows.interrupt()
 
@@ -147,7 +157,7 @@ class Reader:
             ShardError: as `read`.
         """
         stored = self._dataset.stored_samples(samples)
-        shards = np.searchsorted(self._dataset.first_samples, stored, side="right") - 1
+        shards = self._dataset.shards_of(stored)
         copies: dict[int, EncodedBatch] = {}
         missing = [number for number in dict.fromkeys(shards.tolist()) if number not in self._window.shards]
         if missing:
@@ -174,7 +184,7 @@ class Reader:
 
     @property
     def owner(self) -> object:
-        """Another one in the loop after one that failed: what was read before is not to be used any more."""
+        """Changes after a loop that failed: what was read before must not be used."""
         return self._owner
 
     def check(self, look: bool = False) -> None:
@@ -202,14 +212,13 @@ class Reader:
                 raise
 
     def _explain(self) -> None:
-        """To be called where something is wrong with a shard.
+        """Called when a shard looks damaged.
 
         Raises:
-            FormatError: a file could not be read, so that zeros in place of its bytes may be what is wrong.
+            FormatError: a file could not be read, so the damage may be zeros in place of its bytes.
         """
         self._has_failed = True
         self.check()
-        self._rows.check()
 
     def close(self) -> None:
         """Stops the reading thread and releases the shards; views handed out stay valid."""
@@ -234,7 +243,7 @@ class Reader:
     def _look(self, window: Window) -> None:
         """Checks whether shards, or the rows of a set at a URL, were changed since they were mapped."""
         self._looked = time.monotonic()
-        self._rows.check()
+        self._dataset.index.check_unchanged()
         for shard in window.shards.values():
             if shard.owner is self._owner:
                 shard.check_unchanged()

@@ -11,20 +11,77 @@ import numpy as np
 
 from gpuload import __version__
 from gpuload.augment import Augment
-from gpuload.corrupt import CorruptSample
-from gpuload.report.classes import class_tables
-from gpuload.report.columns import MOST_ROWS, Columns, class_fields, read_columns
-from gpuload.report.duplicates import find_groups
-from gpuload.report.extremes import find_extremes
-from gpuload.report.files import FileFacts, read_files
-from gpuload.report.findings import find_findings
-from gpuload.report.groups import MOST_SHOWN, tell_groups
-from gpuload.report.histograms import histogram
-from gpuload.report.pixels import Looks, choose, look_at, shares, side_for
-from gpuload.report.rejected import read_rejected
-from gpuload.report.samples import Thumbnails, describe
-from gpuload.report.splits import Split, training_split
+from gpuload.counted import counted
+from gpuload.report.classes import MOST_ROWS, class_fields, class_tables
+from gpuload.report.duplicates import MOST_SHOWN, find_groups, tell_groups
+from gpuload.report.part import Part, look_at_all
+from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_split
+from gpuload.report.statistics import density_of, find_extremes, histogram
 from gpuload.report.training import mixing, speed, training_batch
+
+_IMBALANCE = 20  # times as many samples in the largest class as in the smallest
+
+
+def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
+    """Each with a level (bad, look or good), a text, and the name of the section that has more; the worst first."""
+    found: list[dict[str, str]] = []
+
+    def add(level: str, text: str, section: str) -> None:
+        found.append({"level": level, "text": text, "section": section})
+
+    _of_duplicates(facts["duplicates"], facts, add)
+    for entry in facts["undecodable"]:
+        if entry["count"]:
+            add("bad", f"{counted(entry['count'], 'image')} of {entry['split']} not decodable", "rejected")
+    rejected = sum(entry["rejected"] for entry in facts["rejected"])
+    if rejected:
+        add("look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected")
+    for table in facts["classes"]:
+        _of_classes(table, add)
+    _of_training(facts["training"], add)
+    order = {"bad": 0, "look": 1, "good": 2}
+    return sorted(found, key=lambda entry: order[entry["level"]])
+
+
+def _of_duplicates(found: dict[str, Any], facts: dict[str, Any], add: Any) -> None:
+    for entry in found["leaked"]:
+        if entry["images"]:
+            add(
+                "bad",
+                f"{counted(entry['images'], 'image')} of {entry['split']} also in the training set",
+                "duplicates",
+            )
+    if found["between_splits"] and not any(entry["images"] for entry in found["leaked"]):
+        add("bad", f"{counted(found['between_splits'], 'group')} of alike images in several splits", "duplicates")
+    if found["labels_differ"]:
+        add("bad", f"{counted(found['labels_differ'], 'group')} of alike images with different labels", "duplicates")
+    if found["images"]:
+        add("look", f"{counted(found['images'], 'duplicate')}, exact or nearly so", "duplicates")
+    elif len(facts["splits"]) > 1:
+        add("good", "No image was found twice, within a split or between splits", "duplicates")
+    else:
+        add("good", "No image was found twice", "duplicates")
+
+
+def _of_classes(table: dict[str, Any], add: Any) -> None:
+    of_field = "" if table["field"] == "label" else f" of {table['field']}"
+    for entry in table["missing"]:
+        level = "look" if entry["count"] < table["classes"] else "bad"
+        add(level, f"{counted(entry['count'], 'class', 'classes')}{of_field} missing in {entry['split']}", "classes")
+    if table["smallest"] and table["largest"] >= _IMBALANCE * table["smallest"]:
+        ratio = table["largest"] / table["smallest"]
+        add("look", f"The largest class{of_field} has {ratio:,.0f} times the samples of the smallest", "classes")
+
+
+def _of_training(training: dict[str, Any], add: Any) -> None:
+    mixed = training["mixing"]
+    if mixed["is_poor"]:
+        add("bad", f"Batches hold {mixed['classes_in_batch']:.1f} classes, a full shuffle would give "
+            f"{mixed['expected_classes']:.1f}: the shards are sorted", "mixing")  # fmt: skip
+    elif mixed["classes_in_batch"] is not None:
+        add("good", f"Batches of {mixed['batch_size']} hold {mixed['classes_in_batch']:.1f} classes on average; a full "
+            f"shuffle gives {mixed['expected_classes']:.1f}", "mixing")  # fmt: skip
+
 
 _THUMBNAIL_BYTES = 3_000_000  # of all thumbnails: what keeps a page below 5 MB
 # What is told of a manifest's record of its packing; what else it holds may name folders.
@@ -70,24 +127,23 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         ShardError, RemoteError: a shard cannot be read. MissingPackageError: what loading needs is not installed.
     """
     begun, cpu = time.monotonic(), time.process_time()
-    columns = [read_columns(split.dataset) for split in splits]
-    looks, files, broken = _look(splits, columns, options, progress)
+    parts = look_at_all(splits, options.most_images, progress)
     trained = training_split(splits)
     thumbnails = Thumbnails(splits, _THUMBNAIL_BYTES)
     facts: dict[str, Any] = {
         "gpuload": __version__,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "splits": [_split(split, found, look) for split, found, look in zip(splits, columns, looks, strict=True)],
+        "splits": list(map(_split, parts)),
         "rejected": [read_rejected(split, options.source) for split in splits],
-        "undecodable": [_broken(split, found) for split, found in zip(splits, broken, strict=True)],
-        "histograms": _histograms(splits, columns, files),
-        "files": _files(splits, files),
-        "extremes": find_extremes(splits, columns, looks, files),
-        "duplicates": tell_groups(splits, find_groups(splits, columns, looks)),
-        "classes": class_tables(splits, columns),
-        "gray": [_gray(split, look) for split, look in zip(splits, looks, strict=True)],
+        "undecodable": list(map(_broken, parts)),
+        "histograms": _histograms(parts),
+        "files": _files(parts),
+        "extremes": find_extremes(parts),
+        "duplicates": tell_groups(splits, find_groups(parts)),
+        "classes": class_tables(splits, [part.columns for part in parts]),
+        "gray": list(map(_gray, parts)),
     }
-    images = sum(len(look.numbers) for look in looks)
+    images = sum(len(part.looks.numbers) for part in parts)
     facts["looked_at"] = {"images": images, "of": sum(len(split.dataset) for split in splits)}
     facts["training"] = {"split": trained.name, **_training(trained, options)}
     facts["findings"] = find_findings(facts)
@@ -96,31 +152,8 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
     return facts, thumbnails
 
 
-def _look(
-    splits: Sequence[Split], columns: Sequence[Columns], options: Options, progress: Progress
-) -> tuple[list[Looks], list[FileFacts], list[tuple[tuple[CorruptSample, ...], int]]]:
-    """Looks at the pixels and headers of the images of all splits."""
-    counts = list(shares([len(split.dataset) for split in splits], options.most_images))
-    side = side_for(np.concatenate([np.minimum(found.widths, found.heights) for found in columns]))
-    looks, files, broken = [], [], []
-    done = 0
-
-    def more(images: int) -> None:
-        nonlocal done
-        done += images
-        progress(done, sum(counts), 0)
-
-    for split, count in zip(splits, counts, strict=True):
-        numbers = choose(split.dataset, count)
-        look, bad, many = look_at(split.dataset, numbers, side, more)
-        looks.append(look)
-        broken.append((bad, many))
-        files.append(read_files(split.dataset, split.dataset.stored_samples(numbers)))
-    return looks, files, broken
-
-
-def _split(split: Split, columns: Columns, look: Looks) -> dict[str, Any]:
-    dataset = split.dataset
+def _split(part: Part) -> dict[str, Any]:
+    split, columns, dataset = part.split, part.columns, part.split.dataset
     manifest = dataset.manifest
     packing = [(name, str(manifest.packing[name])[:80]) for name in _PACKING if manifest.packing.get(name) is not None]
     return {
@@ -138,30 +171,26 @@ def _split(split: Split, columns: Columns, look: Looks) -> dict[str, Any]:
         "mean": manifest.mean,
         "std": manifest.std,
         "largest": [manifest.width, manifest.height],
-        "looked_at": len(look.numbers),
+        "looked_at": len(part.looks.numbers),
         "sizes_of": len(columns.numbers) if len(dataset) > MOST_ROWS else len(dataset),
     }
 
 
-def _histograms(splits: Sequence[Split], columns: Sequence[Columns], files: Sequence[FileFacts]) -> list[Any]:
-    names = [split.name for split in splits]
-    qualities = [found.qualities[found.qualities > 0] for found in files]
+def _histograms(parts: Sequence[Part]) -> list[Any]:
+    names = [part.split.name for part in parts]
+    tables = [part.columns for part in parts]
     found = [
-        histogram("Width", "pixels", [table.widths for table in columns], names),
-        histogram("Height", "pixels", [table.heights for table in columns], names),
-        histogram("Aspect", "width : height", [t.widths / np.maximum(t.heights, 1) for t in columns], names),
-        histogram("Stored size", "kB", [table.bytes / 1000 for table in columns], names),
-        histogram("Bits per pixel", "stored", [_density(table) for table in columns], names),
-        histogram("JPEG quality", "as libjpeg counts", qualities, names),
+        histogram("Width", "pixels", [table.widths for table in tables], names),
+        histogram("Height", "pixels", [table.heights for table in tables], names),
+        histogram("Aspect", "width : height", [t.widths / np.maximum(t.heights, 1) for t in tables], names),
+        histogram("Stored size", "kB", [table.bytes / 1000 for table in tables], names),
+        histogram("Bits per pixel", "stored", list(map(density_of, tables)), names),
+        histogram("JPEG quality", "as libjpeg counts", [q[q > 0] for q in (p.files.qualities for p in parts)], names),
     ]
     return [entry for entry in found if entry["bins"]]
 
 
-def _density(table: Columns) -> Any:
-    return 8 * table.bytes / np.maximum(table.widths.astype(np.int64) * table.heights, 1)
-
-
-def _files(splits: Sequence[Split], files: Sequence[FileFacts]) -> list[dict[str, Any]]:
+def _files(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Counts of formats and so on: for each a list of (what, count of each split), the most frequent first."""
     tables = []
     for title, name in (
@@ -170,7 +199,7 @@ def _files(splits: Sequence[Split], files: Sequence[FileFacts]) -> list[dict[str
         ("JPEG colours", "colors"),
         ("Chroma subsampling", "samplings"),
     ):
-        counters = [getattr(found, name) for found in files]
+        counters = [getattr(part.files, name) for part in parts]
         whole = sum(counters[1:], counters[0].copy())
         rows = [{"what": what, "counts": [counter[what] for counter in counters]} for what, _ in whole.most_common()]
         if rows:
@@ -178,15 +207,14 @@ def _files(splits: Sequence[Split], files: Sequence[FileFacts]) -> list[dict[str
     return tables
 
 
-def _gray(split: Split, look: Looks) -> dict[str, Any]:
+def _gray(part: Part) -> dict[str, Any]:
     """Images without colour, however they are stored."""
-    return {"split": split.name, "gray": int((look.color < 2).sum()), "of": len(look.numbers)}
+    return {"split": part.split.name, "gray": int((part.looks.color < 2).sum()), "of": len(part.looks.numbers)}
 
 
-def _broken(split: Split, found: tuple[tuple[CorruptSample, ...], int]) -> dict[str, Any]:
-    samples, count = found
-    entries = [{**describe(split, bad.index), "reason": bad.reason[:300]} for bad in samples[:100]]
-    return {"split": split.name, "count": count, "samples": entries}
+def _broken(part: Part) -> dict[str, Any]:
+    entries = [{**describe(part.split, bad.index), "reason": bad.reason[:300]} for bad in part.corrupt[:100]]
+    return {"split": part.split.name, "count": part.corrupt_images, "samples": entries}
 
 
 def _training(split: Split, options: Options) -> dict[str, Any]:

@@ -1,14 +1,116 @@
-"""Tables of classes: how often each comes in each split, and examples of it."""
+"""What the index says of the samples of a split, without reading a shard: sizes, and how often each class comes."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gpuload.pictures.marks import name_of
-from gpuload.report.columns import Columns, class_fields
-from gpuload.report.samples import describe
-from gpuload.report.splits import Split, training_split
+import numpy as np
 
-_EXAMPLES = 900  # of all classes of a table; at most six of each
+from gpuload.disk.dataset import Dataset
+from gpuload.fields.ragged import flat, lengths_of, rows_of
+from gpuload.fields.registry import kind_of
+from gpuload.pictures.marks import name_of
+from gpuload.report.samples import Split, describe, training_split
+from gpuload.types import I32, I64, ClassNames
+
+# Rows whose sizes are compared: 24 bytes of memory each. Of more, those of evenly spaced shards are taken.
+MOST_ROWS = 5_000_000
+_EXAMPLES = 24  # samples that are remembered of each class and split
+
+
+@dataclass(frozen=True)
+class ClassField:
+    """A field with classes. column: of the index. names: by number, where they are known."""
+
+    name: str
+    column: str
+    names: ClassNames
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Of the samples at `numbers`, int64 (N,), in stored order: int32 widths and heights in pixels, and int64 bytes of
+    the stored image.
+
+    counts: of each class number how often it comes, and examples: some numbers of samples with it; both for each field
+    with classes, over all samples.
+    """
+
+    numbers: I64
+    widths: I32
+    heights: I32
+    bytes: I64
+    counts: dict[str, Counter[int]]
+    examples: dict[str, dict[int, list[int]]]
+
+
+def class_fields(dataset: Dataset) -> list[ClassField]:
+    """The fields that have classes, "label" first."""
+    found = []
+    for field in dataset.fields.values():
+        kind = kind_of(field)
+        if (column := kind.class_column(field)) is not None:
+            found.append(ClassField(field.name, column, kind.class_names(field, dataset.classes)))
+    return sorted(found, key=lambda field: field.name != "label")
+
+
+def read_columns(dataset: Dataset) -> Columns:
+    """One pass over the index, shard by shard."""
+    dataset.fetch_rows()
+    fields = class_fields(dataset)
+    parts: list[tuple[I64, I32, I32, I64]] = []
+    counts = {field.name: Counter[int]() for field in fields}
+    examples: dict[str, dict[int, list[int]]] = {field.name: {} for field in fields}
+    kept = set(_shards_kept(dataset))
+    selected = dataset.stored_samples(np.arange(len(dataset)))
+    for shard, (first, end) in enumerate(zip(dataset.first_samples[:-1], dataset.first_samples[1:], strict=True)):
+        low, high = np.searchsorted(selected, [first, end])
+        numbers = selected[low:high]
+        if not len(numbers):
+            continue
+        rows = dataset.rows(shard).take(numbers - first)
+        for field in fields:
+            column = rows.column(field.column)
+            if hasattr(column, "value_lengths"):
+                values, owners = flat(column), rows_of(lengths_of(column))
+            else:
+                values, owners = column.fill_null(-1).to_numpy(zero_copy_only=False), np.arange(len(numbers))
+            _count(values, numbers[owners], counts[field.name], examples[field.name])
+        if shard in kept:
+            width, height, size = (rows.column(name).to_numpy() for name in ("width", "height", "image_bytes"))
+            parts.append((numbers, width, height, size))
+    if not parts:
+        empty = np.empty(0, np.int64)
+        parts = [(empty, empty.astype(np.int32), empty.astype(np.int32), empty)]
+    numbers, widths, heights, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Columns(numbers, widths, heights, sizes, counts, examples)
+
+
+def _count(values: I64, numbers: I64, counts: Counter[int], examples: dict[int, list[int]]) -> None:
+    """Adds the classes of one shard. values: class numbers; numbers: the sample of each."""
+    order = np.argsort(values, kind="stable")
+    classes, starts = np.unique(values[order], return_index=True)
+    ends = [*starts[1:].tolist(), len(order)]
+    for number, start, end in zip(classes.tolist(), starts.tolist(), ends, strict=True):
+        counts[number] += end - start
+        known = examples.setdefault(number, [])
+        if len(known) < _EXAMPLES:
+            samples = np.unique(numbers[order[start:end]])
+            known += samples[np.linspace(0, len(samples) - 1, min(4, len(samples))).astype(int)].tolist()
+
+
+def _shards_kept(dataset: Dataset) -> list[int]:
+    shards, samples = len(dataset.shard_paths), int(dataset.first_samples[-1])
+    if samples <= MOST_ROWS:
+        return list(range(shards))
+    spaced: list[int] = np.unique(
+        np.linspace(0, shards - 1, max(1, shards * MOST_ROWS // samples)).astype(int)
+    ).tolist()
+    return spaced
+
+
+_SHOWN = 900  # of all classes of a table; at most six of each
 _EACH = 6
 _MOST_ROWS = 25_000  # classes in a table: those that come most often
 
@@ -30,10 +132,10 @@ def _table(field: str, splits: Sequence[Split], columns: Sequence[Columns]) -> d
         number: [columns[n].counts[field][number] if n in here else 0 for n in range(len(splits))] for number in numbers
     }
     order = sorted(numbers, key=lambda number: (-sum(counts[number]), number))
-    each = max(1, min(_EACH, _EXAMPLES // max(1, len(order))))
+    each = max(1, min(_EACH, _SHOWN // max(1, len(order))))
     rows = []
     for place, number in enumerate(order[:_MOST_ROWS]):
-        examples = _examples(field, number, splits, columns, here, each) if place * each < _EXAMPLES else []
+        examples = _examples(field, number, splits, columns, here, each) if place * each < _SHOWN else []
         rows.append(
             {
                 "number": number,

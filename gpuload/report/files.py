@@ -91,7 +91,7 @@ def _heads(dataset: Dataset, numbers: I64) -> Iterator[bytes]:
     """The first bytes of each image, of a JPEG those up to its first scan. Empty where they cannot be read."""
     store = dataset.open_store()
     try:
-        shards = np.searchsorted(dataset.first_samples, numbers, side="right") - 1
+        shards = dataset.shards_of(numbers)
         for shard in np.unique(shards).tolist():
             rows = numbers[shards == shard] - int(dataset.first_samples[shard])
             table = dataset.rows(shard)

@@ -11,11 +11,13 @@ import jinja2
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
-from gpuload.report.groups import MOST_SHOWN
+from gpuload.report.duplicates import MOST_SHOWN
 from gpuload.report.samples import Thumbnails
 
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
+# What each page and each file of facts begins with.
+PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
 _PICTURES = {"picture", "shuffled_picture"}
 
 
@@ -55,7 +57,8 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
 
 def facts_as_json(facts: dict[str, Any]) -> str:
     """The facts without their pictures."""
-    return json.dumps(_without_pictures(facts), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    marked = {"made_by": "gpuload report", **_without_pictures(facts)}
+    return json.dumps(marked, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _sections(facts: dict[str, Any]) -> list[tuple[str, str]]:

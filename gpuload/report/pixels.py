@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from gpuload.augment import Augment
-from gpuload.corrupt import CorruptSample
+from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.fields.pixels import Pixels
-from gpuload.iterator import DaliIterator
-from gpuload.pictures.as_rgb import as_rgb
+from gpuload.loader.corrupt import CorruptSample
+from gpuload.loader.iterator import DaliIterator
+from gpuload.pictures.shown import as_rgb
 from gpuload.report.phash import SIDE, perceptual_hashes
 from gpuload.types import F32, I32, I64, U8, U64, Array
 
@@ -92,13 +93,11 @@ def _quiet_loader(dataset: Dataset, side: int) -> Iterator[DaliIterator]:
             fields=("image", "index"),
             device="cpu",
             shuffle=False,
-            window=1,  # fewer shards are mapped at a time
             drop_last=False,
             rank=0,
             world_size=1,
             output="numpy",
-            on_corrupt="mark",
-            max_corrupt=1.0,
+            on_corrupt=OnCorrupt("mark", most=1.0),
         ) as loader:
             yield loader
 
@@ -107,8 +106,7 @@ def _whole(pixels: Pixels, side: int) -> Augment:
     """Whole images as levels of 255, or where that does not hold them, in 0..1 and floats as they are."""
     if pixels.dtype == "uint8":
         return Augment(side, crop="none", dtype="uint8", mode=pixels.mode)
-    nothing, one = (0.0,) * pixels.channels, (1.0,) * pixels.channels
-    return Augment(side, crop="none", mode=pixels.mode, mean=nothing, std=one)
+    return Augment(side, crop="none", mode=pixels.mode, normalize=None)
 
 
 def _as_levels(images: Array, pixels: Pixels) -> U8:

@@ -1,15 +1,71 @@
-"""How a page refers to a sample, and its thumbnail."""
+"""The packed sets of a report, how a page refers to their samples, and what the packer left out of them."""
 
+import io
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from PIL import Image, ImageFile
 
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.manifest import FILE_NAME
 from gpuload.disk.sample import stored_picture
-from gpuload.pictures.embed import jpeg_uri, thumbnail
+from gpuload.errors import ArgumentError
+from gpuload.headers.json_text import parse_json
+from gpuload.headers.sized import MAX_PIXELS
+from gpuload.machine.regular_file import open_regular
 from gpuload.pictures.marks import name_of
-from gpuload.report.splits import Split
+from gpuload.pictures.shown import jpeg_uri, thumbnail
+from gpuload.store.url import LOCATION, URL
+
+_USUAL = ("train", "val", "valid", "validation", "test")
+_MOST = 16  # splits on a page
+
+
+@dataclass(frozen=True)
+class Split:
+    """A packed set of a report. name: its folder's. given: the path or URL as it was given, all that a page tells."""
+
+    name: str
+    given: str
+    dataset: Dataset
+
+
+def open_splits(given: Sequence[str]) -> list[Split]:
+    """Opens packed folders, folders that hold several, and URLs.
+
+    Raises:
+        ArgumentError: one is there twice, or there are more than 16.
+        FormatError, ShardError, RemoteError: as `Dataset`.
+    """
+    locations = [location for text in given for location in _expand(text)]
+    if len(locations) > _MOST:
+        raise ArgumentError(f"report: {len(locations)} packed sets, expected at most {_MOST}. Name fewer")
+    if len(set(locations)) < len(locations):
+        raise ArgumentError(f"report: a packed set is there twice ({', '.join(locations)}). Name each once")
+    names = [location.rstrip("/").rpartition("/")[2] or location for location in locations]
+    shown = [name if names.count(name) == 1 else location for name, location in zip(names, locations, strict=True)]
+    return [Split(name, location, Dataset(location)) for name, location in zip(shown, locations, strict=True)]
+
+
+def training_split(splits: Sequence[Split]) -> Split:
+    """The one called train, else the largest."""
+    return next((s for s in splits if s.name == "train"), max(splits, key=lambda split: len(split.dataset)))
+
+
+def _expand(text: str) -> list[str]:
+    """The packed folders that a folder holds; itself where it is one, or cannot be told from here."""
+    if isinstance(LOCATION.read(text), URL) or (Path(text) / FILE_NAME).exists():
+        return [text]
+    try:
+        found = [path.parent.name for path in Path(text).glob(f"*/{FILE_NAME}")]
+    except (OSError, ValueError):
+        found = []
+    order = sorted(found, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name))
+    return [str(Path(text) / name) for name in order] or [text]
+
 
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
@@ -35,8 +91,7 @@ def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
 
 def row_of(dataset: Dataset, number: int) -> dict[str, Any]:
     """A sample's row of the index, by its number in the whole set."""
-    shard = int(np.searchsorted(dataset.first_samples, number, side="right")) - 1
-    found: dict[str, Any] = dataset.rows(shard).slice(number - int(dataset.first_samples[shard]), 1).to_pylist()[0]
+    found: dict[str, Any] = dataset.row(number).to_pylist()[0]
     return found
 
 
@@ -72,3 +127,71 @@ class Thumbnails:
     def _make(self, split: str, number: int, width: int, height: int) -> str:
         image = stored_picture(self._splits[split], number, 2 * max(width, height))
         return jpeg_uri(thumbnail(image, width, height))
+
+
+_REJECTED, _MOST_LISTED = "rejected.jsonl", 500
+_MOST_BYTES = 40_000_000  # of the list, and of a picture
+
+
+def read_rejected(split: Split, source: Path | None) -> dict[str, Any]:
+    """The number of images that were rejected, and left out on request; reasons with their counts; the first 500.
+
+    source: the folder that the set was packed from, where pictures are looked for; None where it was not given.
+    """
+    found: dict[str, Any] = {"split": split.name, "rejected": 0, "left_out": 0, "reasons": [], "samples": []}
+    folder = split.dataset.folder
+    if isinstance(folder, URL):
+        return found
+    reasons = Counter[tuple[str, bool]]()
+    try:
+        with open_regular(folder / _REJECTED) as file:
+            for line in file.read(_MOST_BYTES).splitlines():
+                _add(line, reasons, found["samples"])
+    except OSError:  # shards that were only indexed have none
+        return found
+    for (_, asked), count in reasons.items():
+        found["left_out" if asked else "rejected"] += count
+    found["reasons"] = [
+        {"reason": reason, "asked": asked, "count": count} for (reason, asked), count in reasons.most_common(50)
+    ]
+    if source is not None:
+        for sample in found["samples"]:
+            sample["picture"] = picture_of(source, sample["source"])
+    return found
+
+
+def _add(line: bytes, reasons: "Counter[tuple[str, bool]]", samples: list[dict[str, Any]]) -> None:
+    try:
+        entry = parse_json(line)
+        name, reason, asked = str(entry["source"]), str(entry["reason"])[:_TEXT], bool(entry.get("asked"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        name, reason, asked = "", "a line of the list that cannot be read", False
+    if len(reasons) < 1000 or (reason, asked) in reasons:
+        reasons[reason, asked] += 1
+    if len(samples) < _MOST_LISTED:
+        samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked, "picture": None})
+
+
+def picture_of(root: Path, name: str) -> str | None:
+    """A thumbnail of what can be made out of a file below `root`, as far as it decodes; None where nothing can."""
+    try:
+        path = (root / name).resolve()
+        if not path.is_relative_to(root.resolve()) or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        return jpeg_uri(thumbnail(_decode_what_is_there(path.read_bytes()), 168, 112))
+    except Exception:  # Pillow's decoders raise many kinds; a picture is only an extra
+        return None
+
+
+def _decode_what_is_there(content: bytes) -> Image.Image:
+    """An image, of which the end may be missing; gray or black there."""
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError("too large")
+            found: Image.Image = image.convert("RGB")
+            return found
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before

@@ -1,6 +1,5 @@
 """What only a loader can show: batches as training sees them, how they are mixed, and how fast they come."""
 
-import time
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -10,37 +9,39 @@ from PIL import Image, ImageDraw
 
 from gpuload.augment import Augment
 from gpuload.counted import counted
+from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
-from gpuload.iterator import DaliIterator
-from gpuload.limits import count_cores
-from gpuload.monitor.binding import Setup, advice
+from gpuload.loader.iterator import DaliIterator
+from gpuload.machine.limits import count_cores
+from gpuload.monitor.measure import measure_loader
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.mixedness import measure_mixing, smallest_good_window
+from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
-from gpuload.pictures.embed import jpeg_uri, png_uri, thumbnail
 from gpuload.pictures.marks import color_of
 from gpuload.pictures.sheet import Cell
+from gpuload.pictures.shown import jpeg_uri, png_uri, thumbnail
 from gpuload.types import I64
 
 _DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8
 _SHOWN_PX = 176  # side of the pictures on the page
 _MOST_ROWS = 48  # of the picture of an order
-_WARM_UP_S = 30.0  # until the first batches have come at the latest: compiling takes 8
+_AHEAD = 3  # batches that do not count
 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
     augment = fitted(augment, dataset)
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"], output_dict=True) as loader:
+    with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"]) as loader:
         drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
-        batch: Any = next(iter(loader))
+        batch: Any = make_dict(next(iter(loader)))
         cells = drawing.cells(batch, _SHOWN)
     chosen = int(batch["index"][0])
     found: dict[str, Any] = {
         "size": list(augment.output_size),
-        "crop": augment.crop,
+        "crop": repr(augment.crop),
         "fields": fields,
         "samples": [_picture(cell) for cell in cells],
         "key": dataset.keys([chosen])[0],
@@ -55,12 +56,9 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
 
 
 def fitted(augment: Augment, dataset: Dataset) -> Augment:
-    """With constants for each channel, where a set is not of RGB images. They are undone before pixels are shown."""
+    """Without constants, which are for RGB, where a set is of other images."""
     pixels = dataset.manifest.pixels
-    if pixels.is_rgb:
-        return augment
-    mean, std = (0.0, 1.0) if pixels.dtype == "float32" else (0.5, 0.25)
-    return replace(augment, mode=pixels.mode, mean=(mean,) * pixels.channels, std=(std,) * pixels.channels)
+    return augment if pixels.is_rgb else replace(augment, mode=pixels.mode, normalize=None)
 
 
 def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) -> list[Cell]:
@@ -71,10 +69,9 @@ def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
     alone = dataset.subset([place])
     drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
     cells = []
-    with _loader(alone, augment, 1, fields=fields, output_dict=True) as loader:
+    with _loader(alone, augment, 1, fields=fields) as loader:
         for epoch in range(epochs):
-            batch: Any
-            for batch in loader:
+            for batch in map(make_dict, loader):
                 cells += [Cell(cell.picture, f"epoch {epoch}") for cell in drawing.cells(batch, 1)]
     return cells
 
@@ -105,7 +102,7 @@ def _picture(cell: Cell) -> dict[str, Any]:
 
 
 def _loader(dataset: Dataset, augment: Augment, batch_size: int, **options: Any) -> DaliIterator:
-    usual = {"device": "cpu", "output": "numpy", "on_corrupt": "mark", "max_corrupt": 1.0, "drop_last": False}
+    usual = {"device": "cpu", "output": "numpy", "on_corrupt": OnCorrupt("mark", most=1.0), "drop_last": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return DaliIterator(dataset, batch_size, augment=augment, rank=0, world_size=1, **{**usual, **options})
@@ -161,18 +158,8 @@ def speed(dataset: Dataset, augment: Augment, batch_size: int, seconds: float) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with _loader(dataset, augment, batch_size, fields=("image",)) as loader:
-            steps, begun, started = 0, time.monotonic(), None
-            while started is None or time.monotonic() - started < seconds:
-                for _ in loader:
-                    steps += 1
-                    now = time.monotonic()
-                    if started is None and (steps > 2 or now - begun > _WARM_UP_S):
-                        started, steps = now, 0
-                    if started is not None and now - started >= seconds:
-                        break
-            found = loader.metrics(max(1, min(1_000, steps)))
-            setup = Setup(dataset.folder, loader.decoder, loader.device, loader.num_threads, count_cores(), batch_size)
-    folder = str(dataset.folder)
+            _, found, advice = measure_loader(loader, seconds, _AHEAD)
+            decoder, threads = loader.decoder, loader.num_threads
     return {
         "images_per_s": found.images_per_s,
         "megabytes_per_s": found.bytes_per_s / 1e6,
@@ -180,11 +167,11 @@ def speed(dataset: Dataset, augment: Augment, batch_size: int, seconds: float) -
         "images": found.images,
         "batch_size": batch_size,
         "size": list(augment.output_size),
-        "decoder": setup.decoder,
-        "threads": setup.num_threads,
-        "cores": setup.cores,
+        "decoder": decoder,
+        "threads": threads,
+        "cores": count_cores(),
         "binds": found.binds.replace("_", " "),
-        "advice": advice(found.binds, setup).replace(folder, "SHARDS") if folder else "",
+        "advice": advice.replace(str(dataset.folder), "SHARDS"),
         "waits": [
             {"name": "reading", "seconds": found.wait_read_s},
             {"name": "decoding", "seconds": found.wait_decode_s},

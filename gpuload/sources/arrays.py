@@ -1,178 +1,251 @@
-"""`.npy` and `.npz`: arrays of images and labels, memory-mapped; never a pickle."""
+"""`.npy`, `.npz` and MNIST's idx: arrays of images and labels, memory-mapped; never a pickle."""
 
+import gzip
+import math
+import re
 import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from gpuload.counted import counted
-from gpuload.errors import SourceError
-from gpuload.fields.field import Field
-from gpuload.sources.field_columns import FieldColumns
-from gpuload.sources.listing import Listing, Source, listing_schema
-from gpuload.sources.named_arrays import image_array, image_name, notes_of_unused, other_names
-from gpuload.sources.split_arrays import join_arrays, open_array, parts_of
-from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column
+from gpuload.errors import SourceError, some_of
+from gpuload.headers import npy
+from gpuload.sources.files import Files, Folder, Ref, Told
+from gpuload.sources.named_arrays import NamedArrays, is_in_unit_range
+from gpuload.sources.rows import LocalSource, Names, Row, image_array
+from gpuload.sources.splits import SPLIT, split_called, without_split
 from gpuload.types import Array
 
+_IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
+_IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
 
-class ArraysSource(Source):
-    """An `.npz` with arrays of images and labels or targets, or an `.npy` of images with one of labels beside it.
+# For each array of the whole set the names of its parts, in the order train, val, test.
+Parts = dict[str, tuple[str, ...]]
 
-    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. An `.npz` is a zip, so its arrays
-    are unpacked into the packer's scratch folder, once, and mapped there. Where all their names are those of splits, as
-    Keras has them (x_train, y_train, x_test, y_test), these are the splits.
+
+class ArraysSource(LocalSource):
+    """An `.npz` with arrays of images and labels or targets, an `.npy` of images with one of labels beside it, or a
+    folder of MNIST's idx files, plain or as .gz.
+
+    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. What is packed is unpacked into
+    the packer's scratch folder, and mapped there. Where all names of arrays are those of splits, as Keras has them
+    (x_train, y_train, x_test, y_test), these are the splits; so are MNIST's train and t10k.
     """
 
+    takes_labels = True
+    takes_columns = True
+
     def __init__(
-        self,
-        path: str | Path,
-        labels: str | Path | None = None,
-        columns: Mapping[str, tuple[str, ...]] | None = None,
+        self, path: str | Path, labels: str | Path | None = None, columns: Mapping[str, Names] | None = None
     ) -> None:
-        self.path = Path(path)
+        super().__init__(path, columns)
         self.labels = None if labels is None else Path(labels)
-        self.columns = dict(columns or {})
-        self._files: dict[str, Path] = {}
+        self._paths: dict[str, Path] = {}
         self._image = ""
         self._peak: float | None = 255.0
         self._splits: list[tuple[str, int]] = []  # and their lengths, where the names of arrays tell them
 
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        return isinstance(files, Folder) and bool(_idx_files(files.names()))
+
     def prepare(self, scratch: Path) -> None:
-        if not self.path.is_file():
-            raise SourceError(
-                f"{self.path}: {'is a folder' if self.path.is_dir() else 'no such file'}. Give an .npy or .npz"
-            )
-        files = {"image": self.path} if self.path.suffix.lower() == ".npy" else self._unpack(scratch)
+        super().prepare(scratch)
+        self._paths = self._unpacked(scratch)
         if self.labels is not None:
             if self.labels.suffix.lower() != ".npy":
                 raise SourceError(
                     f"{self.labels}: labels for an .npy of images are an .npy, too, a class number for each. Save one"
                 )
-            files["label"] = self.labels
-        self._files = files
+            self._paths["label"] = self.labels
         arrays = self._arrays()
-        self._image = image_name(str(self.path), arrays, self.columns)
-        images = arrays[self._image]
-        if self.as_stored:
-            self._peak = None
-        elif images.dtype.kind == "f" and float(images[:64].max(initial=0)) <= 1:
-            self._peak = 1.0
+        if self.labels is not None and len(arrays["label"]) != len(arrays["image"]):
+            labels, images = counted(len(arrays["label"]), "label"), counted(len(arrays["image"]), "image")
+            raise SourceError(f"{self.labels}: holds {labels}, but {self.path} holds {images}. Give each image one")
+        self._image = NamedArrays(self.title, arrays, self.columns, self.as_stored).image
+        self._peak = None if self.as_stored else 1.0 if is_in_unit_range(arrays[self._image][:64]) else 255.0
 
-    def _unpack(self, scratch: Path) -> dict[str, Path]:
-        files = {}
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-                needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
-                if needed > free:
-                    raise SourceError(
-                        f"{self.path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
-                        "Free some space, or choose another output folder"
-                    )
-                for number, info in enumerate(members):
-                    files[info.filename.removesuffix(".npy")] = path = scratch / f"array-{number}.npy"
-                    with archive.open(info) as packed, path.open("wb") as file:
-                        shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
-        # RuntimeError: encrypted, or compressed by what Python does not have.
-        except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
-            raise SourceError(f"{self.path}: cannot be read as .npz ({error}). Save it again") from None
-        return files if self.columns else self._join(files, scratch)
+    def _unpacked(self, scratch: Path) -> dict[str, Path]:
+        """An `.npy` for each array."""
+        names = _idx_files([path.name for path in self._local.iterdir()]) if self._local.is_dir() else []
+        if not names and not self._local.is_file():
+            what = "is a folder" if self._local.is_dir() else "no such file"
+            raise SourceError(f"{self.path}: {what}. Give an .npy or .npz")
+        if self._local.suffix.lower() == ".npy" and not names:
+            return {"image": self._local}
+        paths = _unpack_idx(self._local, names, scratch) if names else _unpack_npz(self._local, scratch)
+        return paths if self.columns else self._join(paths, scratch)
 
-    def _join(self, files: dict[str, Path], scratch: Path) -> dict[str, Path]:
+    def _join(self, paths: dict[str, Path], scratch: Path) -> dict[str, Path]:
         """One array out of those of each split, such as "x" out of "x_train" and "x_test"; else the same arrays."""
-        parts, splits = parts_of(list(files))
-        lengths: dict[str, list[int]] = {}
+        parts, splits = parts_of(list(paths))
         joined = {whole: scratch / f"joined-{number}.npy" for number, whole in enumerate(parts)}
-        for whole, names in parts.items():
-            lengths[whole] = join_arrays(str(self.path), {name: files[name] for name in names}, joined[whole])
+        lengths = {
+            whole: _join_arrays(self.title, {name: paths[name] for name in names}, joined[whole])
+            for whole, names in parts.items()
+        }
         for (first, one), (other, two) in pairwise(lengths.items()):
             if one != two:
                 raise SourceError(
                     f"{self.path}: {parts[first]} have {one} rows, {parts[other]} have {two}. Give each image one"
                 )
         self._splits = list(zip(splits, next(iter(lengths.values()), []), strict=True))
-        return joined or files
+        return joined or paths
 
-    def _open(self, name: str) -> Array:
-        path = self._files[name]
-        return open_array(str(path if path in (self.path, self.labels) else self.path), name, path)
-
-    def _arrays(self) -> dict[str, Array]:
+    def _arrays(self) -> dict[str, Any]:
         """All of them by name, but for single numbers."""
-        arrays = {name: self._open(name) for name in self._files}
+        titles = {self.labels: str(self.labels)}
+        arrays = {name: _open_array(titles.get(path, self.title), name, path) for name, path in self._paths.items()}
         if self.labels is not None and not arrays["label"].ndim:
             raise SourceError(f"{self.labels}: holds a single number. Give an array with a class number for each image")
         return {name: array for name, array in arrays.items() if array.ndim}
 
-    def list_samples(self) -> Listing:
-        """A sample a row.
+    def rows(self, told: Told) -> Iterator[Row]:
+        arrays, columns = self._arrays(), self.columns
+        if self.images_alone:
+            arrays, columns = {self._image: arrays[self._image]}, {}
+        splits = (split for split, length in self._splits for _ in range(length))
+        told.origin = "by the names of its arrays" if self._splits and self.own_splits else ""
+        for sample in NamedArrays(self.title, arrays, columns, self.as_stored).samples(told, _refer):
+            yield {**sample, SPLIT: next(splits)} if told.origin else sample
 
-        Raises:
-            SourceError: there is no array of images, or the arrays are of unequal lengths.
-        """
-        arrays: dict[str, Any] = self._arrays()
-        images = arrays[self._image]
-        title = str(self.path)
-        if self.labels is not None and len(arrays["label"]) != len(images):
+    def read_address(self, address: str) -> Array:
+        row, _, name = address.partition(":")
+        array: Array = _open_array(self.title, name, self._paths[name])[int(row)]
+        return image_array(array, self._peak) if name == self._image else array
+
+
+def _refer(name: str, row: int, value: Array) -> Ref:
+    return Ref("", value.nbytes, f"{row}:{name}", value.dtype.str)
+
+
+def parts_of(names: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
+    """The parts of each array, and the split of each part; nothing where the names are not those of whole splits.
+
+    Every array must be that of one split, and each split have the same arrays.
+    """
+    found = {name: without_split(name) for name in names}
+    wholes = list(dict.fromkeys(whole for whole, _ in found.values()))
+    splits = tuple(split for split in ("train", "val", "test") if any(split == one for _, one in found.values()))
+    name_of = {pair: name for name, pair in found.items()}
+    if len(splits) < 2 or len(name_of) < len(names) or len(names) != len(wholes) * len(splits):
+        return {}, ()
+    return {whole: tuple(name_of[whole, split] for split in splits) for whole in wholes}, splits
+
+
+def _join_arrays(title: str, files: Mapping[str, Path], joined: Path) -> list[int]:
+    """Writes arrays, `.npy` files by name, one after the other as one `.npy`, and removes them. Returns their lengths.
+
+    Raises:
+        SourceError: they differ in more than their lengths, or cannot be mapped.
+    """
+    arrays = {name: _open_array(title, name, path) for name, path in files.items()}
+    (first_name, first), *others = arrays.items()
+    for name, array in others:
+        if not first.ndim or array.shape[1:] != first.shape[1:] or array.dtype.kind != first.dtype.kind:
             raise SourceError(
-                f"{self.labels}: holds {counted(len(arrays['label']), 'label')}, but {title} holds "
-                f"{counted(len(images), 'image')}. "
-                "Give each image one"
+                f"{title}: {first_name!r} is {first.shape} of {first.dtype}, {name!r} {array.shape} of {array.dtype}. "
+                "Arrays of two splits of one set differ in their lengths only: save them so"
             )
-        names = [f"{number:08d}." for number in range(len(images))]
-        found = FieldColumns(title)
-        others = {} if self.images_alone else other_names(title, arrays, self.columns, self._image, len(images))
-        own = self._own_splits()
-        for role, columns in others.items():
-            kind, values = _values([arrays[name] for name in columns], role)
-            if (
-                self.own_splits
-                and own is None
-                and (SPLIT in self.columns if role == SPLIT else kind == "caption" and role in COLUMNS)
-            ):
-                own = splits_of_column(title, columns[0], values or arrays[columns[0]].tolist(), SPLIT in self.columns)
-                if own is not None:
-                    continue
-            if kind == "array":
-                found.add(kind, role, [columns[0]] * len(names), detail=arrays[columns[0]].dtype.str)
-            else:
-                found.add(kind, role, values)
-        sizes = np.full(len(names), images[:1].nbytes, np.int64)
-        table = pa.table([names, sizes, *found.columns], schema=listing_schema(tuple(found.fields)))
-        notes = tuple(notes_of_unused(arrays, self._image, others))
-        return Listing(table, tuple(found.fields), found.classes, (), notes, own)
-
-    def _own_splits(self) -> SourceSplits | None:
-        values = [split for split, length in self._splits for _ in range(length)] if self.own_splits else []
-        return SourceSplits.of(values, "by the names of its arrays") if values else None
-
-    def read(self, row: int, name: str, where: str = "") -> Array:
-        return image_array(self._open(self._image)[row], self._peak)
-
-    def read_field(self, field: Field, row: int, where: str) -> Array:
-        found: Array = self._open(where)[row]
-        return found
+    lengths = [len(array) for array in arrays.values()]
+    dtype = np.result_type(*(array.dtype for array in arrays.values()))
+    whole = np.lib.format.open_memmap(joined, mode="w+", dtype=dtype, shape=(sum(lengths), *first.shape[1:]))
+    for array, end in zip(arrays.values(), np.cumsum(lengths).tolist(), strict=True):
+        whole[end - len(array) : end] = array
+    whole.flush()
+    for path in files.values():
+        path.unlink()
+    return lengths
 
 
-def _values(arrays: list[Array], role: str) -> tuple[str, list[Any]]:
-    """The kind of the field that these arrays hold, and a value for each sample; none of an array, which stays one."""
-    first = arrays[0]
-    if role in ("label", SPLIT) and first.dtype.kind == "S":
-        first = np.char.decode(first, "utf-8", "replace")
-    if role == "label":
-        return "class", first.reshape(len(first)).tolist()
-    if first.dtype.kind in "fiub" and all(array.ndim == 1 for array in arrays):
-        return "target", list(first if len(arrays) == 1 else np.stack(arrays, 1))
-    if first.dtype.kind == "f" and first.ndim == 2 and len(arrays) == 1:
-        return "target", list(first)
-    if first.dtype.kind == "U":
-        return "caption", first.tolist()
-    return "array", []
+def _open_array(title: str, name: str, path: Path) -> Array:
+    """An `.npy`, mapped.
+
+    Raises:
+        SourceError: it cannot be.
+    """
+    try:
+        with path.open("rb") as file:
+            header = npy.read_header(file.read(1 << 16))
+        order: Literal["F", "C"] = "F" if header.in_fortran_order else "C"
+        if math.prod(header.shape) * header.dtype.itemsize > path.stat().st_size - header.size:
+            raise ValueError(f"it is too short for an array of shape {header.shape}")
+        array: Array = np.memmap(path, header.dtype, "r", header.size, header.shape, order)
+    except (OSError, ValueError, OverflowError) as error:
+        raise SourceError(
+            f"{title}: {name!r} cannot be mapped ({error}). Arrays of Python objects are pickles, which are never "
+            "opened; save numbers"
+        ) from None
+    return array
+
+
+def _unpack_npz(path: Path, scratch: Path) -> dict[str, Path]:
+    files = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            needed, free = sum(info.file_size for info in members), shutil.disk_usage(scratch).free
+            if needed > free:
+                raise SourceError(
+                    f"{path}: its arrays take {needed:,} bytes unpacked, and {scratch} has {free:,} free. "
+                    "Free some space, or choose another output folder"
+                )
+            for number, info in enumerate(members):
+                files[info.filename.removesuffix(".npy")] = target = scratch / f"array-{number}.npy"
+                with archive.open(info) as packed, target.open("wb") as file:
+                    shutil.copyfileobj(packed, file, 1 << 20)  # no more than its `file_size`
+    # RuntimeError: encrypted, or compressed by what Python does not have.
+    except (OSError, EOFError, ValueError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path}: cannot be read as .npz ({error}). Save it again") from None
+    return files
+
+
+def _idx_files(names: Sequence[str]) -> list[str]:
+    """Those of these files that are called as MNIST's are."""
+    return [name for name in names if _IDX.fullmatch(name)]
+
+
+def _unpack_idx(folder: Path, names: Sequence[str], scratch: Path) -> dict[str, Path]:
+    """An `.npy` for each file, by "images" or "labels", and its split where there are several: images_train.
+
+    Raises:
+        SourceError: a file is damaged, or there are several sets.
+    """
+    found: dict[str, Path] = {}
+    for number, name in enumerate(sorted(names)):
+        target = scratch / f"array-{number}.npy"
+        role = "labels" if _unpack_one_idx(folder / name, target) == 1 else "images"
+        words = ["test" if word == "t10k" else split_called(word) for word in re.split("[^a-z0-9]+", name.lower())]
+        whole = f"{role}_{''.join(words)}"
+        if whole in found:
+            raise SourceError(f"{folder}: holds several sets ({some_of(sorted(names))}). Move each into its own folder")
+        found[whole] = target
+    if len({name.partition("_")[2] for name in found}) == 1:
+        return {name.partition("_")[0]: path for name, path in found.items()}
+    return found
+
+
+def _unpack_one_idx(path: Path, target: Path) -> int:
+    """Writes one file as an `.npy`; returns the number of its dimensions."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file, target.open("wb") as out:
+            zero, code, dimensions = struct.unpack(">HBB", file.read(4))
+            if zero or code not in _IDX_TYPES or dimensions not in (1, 3, 4):
+                raise ValueError("its header is not that of an idx file")
+            dtype, shape = _IDX_TYPES[code], struct.unpack(f">{dimensions}i", file.read(4 * dimensions))
+            np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+            left = math.prod(shape) * np.dtype(dtype).itemsize + 1  # one more, which must not be there
+            while left > 0 and (part := file.read(min(left, 1 << 20))):
+                left -= out.write(part)
+            if left != 1:
+                raise ValueError(f"it holds {'more' if left < 1 else 'less'} than an array of shape {shape}")
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise SourceError(f"{path}: cannot be read as an idx file ({error}). Copy it again") from None
+    return len(shape)

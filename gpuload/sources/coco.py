@@ -1,28 +1,22 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
+import math
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-
-from gpuload.errors import DecodeError, SourceError
+from gpuload.checks import shown
+from gpuload.errors import SourceError
 from gpuload.headers.json_text import parse_json
-from gpuload.sources.coco_check import check_document
-from gpuload.sources.field_columns import FieldColumns
-from gpuload.sources.files import Files, Folder
-from gpuload.sources.files.source import FilesSource, files_table
-from gpuload.sources.layout import annotation_files
-from gpuload.sources.listing import NAME, Listing, Rejection, some_of
-from gpuload.sources.splits import SourceSplits, named_splits, one_file_each, splits_of_paths
+from gpuload.sources.annotations import annotation_files, read_content, with_boxes
+from gpuload.sources.files import Files, Folder, Told, read_file
+from gpuload.sources.listing import some_of
+from gpuload.sources.named import NamedFiles
+from gpuload.sources.rows import FilesSource, Names, Row
+from gpuload.sources.splits import SPLIT, named_splits, one_file_each
 
-
-class _Part(NamedTuple):
-    """What one file of annotations lists. title: for messages. named: all images that it names."""
-
-    title: str
-    listing: Listing
-    named: list[str]
+Entry = dict[str, Any]
 
 
 class CocoSource(FilesSource):
@@ -38,94 +32,48 @@ class CocoSource(FilesSource):
     `images/train2017`.
     """
 
+    advice = "Give the folder of the images as SOURCE"
+    takes_labels = True
+
     def __init__(self, root: str | Path | Files, annotations: str | Path | None = None) -> None:
         super().__init__(root)
         self.annotations = None if annotations is None else Path(annotations)
 
-    @staticmethod
-    def fits(files: Files) -> bool:
-        """Whether a container has a folder of annotations in JSON."""
+    @classmethod
+    def fits(cls, files: Files) -> bool:
         return bool(annotation_files(files, ".json"))
 
-    def list_samples(self) -> Listing:
-        """Every image of the file, or of the file of each split.
+    @property
+    def title(self) -> str:
+        return str(self.root if self.annotations is None else self.annotations)
 
-        Raises:
-            SourceError: the file is not COCO's, names a missing image, or contradicts itself; or there are several, and
-                it is not their names that tell the split of each.
-        """
-        self.check_root("Give the folder of the images as SOURCE")
-        if self.annotations is not None:
-            parts = {"": self._list(str(self.annotations), "")}
-        else:
-            parts = {split: self._list(f"{self.root}/{name}", name) for split, name in self._choose().items()}
-        first, *others = parts.values()
-        for other in others:
-            self._check_alike(first, other)
-        names = [name for part in parts.values() for name in part.listing.samples.column(NAME).to_pylist()]
-        notes = [note for part in parts.values() for note in part.listing.notes]
-        notes += self.beside(
-            [name for part in parts.values() for name in part.named],
-            " and ".join(part.title for part in parts.values()),
-        )
-        own = None
-        if self.own_splits and others:
-            values = [split for split, part in parts.items() for _ in range(len(part.listing))]
-            own = SourceSplits.of(values, "by the names of the files in 'annotations'")
-        elif self.own_splits:
-            own = splits_of_paths(first.title, names, strict=False)
-        return Listing(
-            pa.concat_tables(part.listing.samples for part in parts.values()),
-            first.listing.fields,
-            None,
-            tuple(rejection for part in parts.values() for rejection in part.listing.rejected),
-            tuple(notes),
-            own,
-        )
+    def rows(self, told: Told) -> Iterator[Row]:
+        splits = {"": ""} if self.annotations is not None else self._choose()
+        parts = {split: self._read(name, told) for split, name in splits.items()}
+        (_, first), *others = parts.items()
+        for _, other in others:
+            first.check_alike(other)
+        told.classes |= first.classes
+        told.kinds["captions"] = "json"
+        if others and self.own_splits:
+            told.origin = "by the names of the files in 'annotations'"
+        told.strict = None if others else False
+        for split, part in parts.items():
+            for row in part.rows(told):
+                yield {**row, SPLIT: split} if told.origin else row
+        titles = " and ".join(part.title for part in parts.values())
+        named = NamedFiles(self._files, titles, self.root)
+        told.notes += named.beside([part.name_of(image) for part in parts.values() for image in part.images])
 
-    def _list(self, title: str, name: str) -> "_Part":
-        """Every image of one file. name: of the file in the container, if it lies there."""
-        found = self._parse(title, name)
-        images: list[dict[str, Any]] = found["images"]
-        by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-        for entry in sorted(found["annotations"], key=lambda entry: entry["id"]):
-            by_image[entry["image_id"]].append(entry)
-        unknown = sorted(map(str, set(by_image) - {image["id"] for image in images}))
-        if unknown:
-            raise SourceError(f"{title}: annotates images that it does not list: numbers {some_of(unknown)}")
-        rejected = []
-        listed, place = [image["file_name"] for image in images], self._place(title, images)
-        if any("caption" in entry for entries in by_image.values() for entry in entries[:1]):
-            lacking = [image for image in images if not any("caption" in e for e in by_image[image["id"]])]
-            rejected = [Rejection(image["file_name"], "has no caption") for image in lacking]
-            images = [image for image in images if any("caption" in e for e in by_image[image["id"]])]
-        files, missing = self.find_all([f"{place}{image['file_name']}" for image in images])
-        if missing:
-            raise SourceError(
-                f"{title}: names {len(missing):,} of {len(images):,} files that are not in {self.root}: "
-                f"{some_of(missing)}. Give the folder of the images as SOURCE"
-            )
-        entries = [by_image[image["id"]] for image in images]
-        fields = FieldColumns(title)
-        _add_captions(fields, entries)
-        _add_instances(title, fields, entries, found.get("categories") or [])
-        notes = [f"annotations are those in {name!r}"] if name else []
-        notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
-        table = files_table(files, fields.fields, fields.columns)
-        listing = Listing(table, tuple(fields.fields), None, tuple(rejected), tuple(notes))
-        return _Part(title, listing, [f"{place}{name}" for name in listed])
-
-    def _check_alike(self, one: "_Part", other: "_Part") -> None:
-        """Raises SourceError where two files cannot be splits of one set."""
-        if one.listing.fields != other.listing.fields:
-            raise SourceError(
-                f"{other.title}: has other fields or categories than {one.title}. Give one of them with --labels"
-            )
-        if both := sorted(set(one.named) & set(other.named)):
-            raise SourceError(
-                f"{other.title}: names images that {one.title} names, too: {some_of(both)}. Give one of them with "
-                "--labels, or remove them from one"
-            )
+    def _read(self, name: str, told: Told) -> "_Document":
+        """name: of the file of annotations in the container, if it lies there."""
+        title = f"{self.root}/{name}" if name else str(self.annotations)
+        document = self._parse(title, name)
+        files = NamedFiles(self._files, title, self.root)
+        place = self._place(title, files, [image["file_name"] for image in document["images"]])
+        told.notes += [f"annotations are those in {name!r}"] if name else []
+        told.notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
+        return _Document(title, document, files, place)
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
@@ -133,18 +81,17 @@ class CocoSource(FilesSource):
         Raises:
             SourceError: there is none, or several and not one for each split.
         """
-        found = annotation_files(self.files, ".json")
-        if not found:
+        every = annotation_files(self._files, ".json")
+        if not every:
             raise SourceError(
                 f"{self.root}: holds no .json in a folder 'annotations'. Give the file of annotations with --labels"
             )
-        instances = [name for name in found if name.rpartition("/")[2].lower().startswith("instances")]
-        chosen = instances or found
+        chosen = [name for name in every if name.rpartition("/")[2].lower().startswith("instances")] or every
         if len(chosen) == 1:
             return {"": chosen[0]}
         if splits := one_file_each(chosen):
             return splits
-        unpacked = "" if isinstance(self.files, Folder) else ", unpacked,"
+        unpacked = "" if isinstance(self._files, Folder) else ", unpacked,"
         raise SourceError(
             f"{self.root}: holds several files of annotations. Give one of them{unpacked} with --labels: "
             f"{some_of([f'{self.root}/{name}' for name in chosen], 8)}"
@@ -153,86 +100,203 @@ class CocoSource(FilesSource):
     def _parse(self, title: str, name: str) -> dict[str, Any]:
         try:
             if self.annotations is None:
-                text = self.files.read(self.files.find(name).address).decode("utf-8")
+                content = read_content(self._files, self._files.find(name), str(self.root))
             else:
-                text = self.annotations.read_text(encoding="utf-8")
-            found: dict[str, Any] = parse_json(text)
-            check_document(found)
-        except (OSError, DecodeError) as error:
-            raise SourceError(f"{title}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+                content = read_file(self.annotations)
+            document: dict[str, Any] = parse_json(content.decode("utf-8"))
+            _check_document(document)
+        except OSError as error:
+            raise SourceError(f"{title}: cannot be read ({error.strerror or error})") from None
         except ValueError as error:
             raise SourceError(
-                f"{title}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are "
-                "CSV, TSV, JSONL or Parquet"
+                f"{title}: not COCO's JSON with images and annotations ({error}). Tables of other kinds are CSV, TSV, "
+                "JSONL or Parquet"
             ) from None
-        return found
+        return document
 
-    def _place(self, title: str, images: list[dict[str, Any]]) -> str:
+    def _place(self, title: str, files: NamedFiles, names: list[str]) -> str:
         """The folder in which all images lie by the names in the file, with a slash after it; "" for the root.
 
         Raises:
             SourceError: they lie in several.
         """
-        if self.has(images[0]["file_name"]):
+        if files.find(names[0]):
             return ""
-        tops = [name for name in self.files.folders() if name.lower() != "annotations"]
-        places = [*tops, *(f"{top}/{name}" for top in tops for name in self.files.folders(top))]
-        found = [place for place in places if self.has(f"{place}/{images[0]['file_name']}")]
-        whole = [place for place in found if all(self.has(f"{place}/{image['file_name']}") for image in images)]
+        tops = [name for name in self._files.folders() if name.lower() != "annotations"]
+        places = [*tops, *(f"{top}/{name}" for top in tops for name in self._files.folders(top))]
+        some = [place for place in places if files.find(f"{place}/{names[0]}")]
+        whole = [place for place in some if all(files.find(f"{place}/{name}") for name in names)]
         if len(whole) > 1 and (split := named_splits([title])):
             whole = [place for place in whole if named_splits([place]) == split] or whole
         if len(whole) > 1:
             raise SourceError(
-                f"{title}: all images that it names are in each of {some_of(whole)}. Give one of these "
-                f"folders in {self.root} as SOURCE"
+                f"{title}: all images that it names are in each of {some_of(whole)}. Give one of these folders in "
+                f"{self.root} as SOURCE"
             )
-        return f"{(whole or found)[0]}/" if len(whole or found) == 1 else ""
+        return f"{(whole or some)[0]}/" if len(whole or some) == 1 else ""
 
 
-def _add_captions(fields: FieldColumns, entries: list[list[dict[str, Any]]]) -> None:
-    texts = [[entry["caption"].strip() for entry in found if "caption" in entry] for found in entries]
-    if any(texts):
-        fields.add("caption", "caption", [found[0] for found in texts])
-        fields.add("json", "captions", texts)
+class _Document:
+    """One file of annotations.
 
-
-def _add_instances(
-    title: str, fields: FieldColumns, entries: list[list[dict[str, Any]]], categories: list[dict[str, Any]]
-) -> None:
-    if not categories:
-        return
-    ordered = sorted(categories, key=lambda category: int(category["id"]))
-    names = tuple(str(category["name"]) for category in ordered)
-    number_of = {category["id"]: number for number, category in enumerate(ordered)}
-    instances = [[entry for entry in found if "bbox" in entry and not entry.get("iscrowd")] for found in entries]
-    used = {entry["category_id"] for found in instances for entry in found}
-    if unknown := sorted(map(str, used - set(number_of))):
-        raise SourceError(f"{title}: uses a category that it does not list: {some_of(unknown)}")
-    classes = [[number_of[entry["category_id"]] for entry in found] for found in instances]
-    boxes = [[_corners(entry["bbox"]) for entry in found] for found in instances]
-    fields.add("boxes", "boxes", list(zip(boxes, classes, strict=True)), names)
-    fields.add("labels", "labels", [sorted(set(row)) for row in classes], names)
-    if any("keypoints" in entry for found in instances for entry in found):
-        points = _point_names(title, [category for category in ordered if category["id"] in used])
-        found_points = [[entry["keypoints"] for entry in found if "keypoints" in entry] for found in instances]
-        fields.add("keypoints", "keypoints", found_points, points)
-
-
-def _point_names(title: str, categories: list[dict[str, Any]]) -> tuple[str, ...] | None:
-    """Names of the points, which all categories with keypoints must share; None where the file does not name them.
-
-    Raises:
-        SourceError: two categories have different points.
+    images: its entries of images; place: the folder in which they lie, with a slash after it. classes: names by field;
+    of keypoints those of the points.
     """
-    named = {tuple(map(str, category["keypoints"])) for category in categories if category.get("keypoints")}
-    if len(named) > 1:
-        raise SourceError(
-            f"{title}: its categories have different keypoints ({some_of([', '.join(n) for n in named])}). "
-            "A field has the same points in all instances: keep the annotations of one category"
-        )
-    return next(iter(named), None)
+
+    def __init__(self, title: str, document: dict[str, Any], files: NamedFiles, place: str) -> None:
+        self.title, self._files, self._place = title, files, place
+        self.images: list[Entry] = document["images"]
+        self._entries: dict[Any, list[Entry]] = defaultdict(list)
+        for entry in sorted(document["annotations"], key=lambda entry: entry["id"]):
+            self._entries[entry["image_id"]].append(entry)
+        if unknown := sorted(map(str, set(self._entries) - {image["id"] for image in self.images})):
+            raise SourceError(f"{title}: annotates images that it does not list: numbers {some_of(unknown)}")
+        every = [entry for entries in self._entries.values() for entry in entries]
+        self._has_captions = any("caption" in entry for entry in every)
+        self._has_points = any("keypoints" in entry for entry in every if _is_instance(entry))
+        self._categories = sorted(document.get("categories") or [], key=lambda category: int(category["id"]))
+        self._number_of = {category["id"]: number for number, category in enumerate(self._categories)}
+        self.classes = self._class_names({entry.get("category_id") for entry in every if _is_instance(entry)})
+
+    def _class_names(self, used: set[Any]) -> dict[str, Names]:
+        """Raises SourceError where categories are not known, or differ in their keypoints."""
+        if not self._categories:
+            return {}
+        if unknown := sorted(map(str, used - set(self._number_of))):
+            raise SourceError(f"{self.title}: uses a category that it does not list: {some_of(unknown)}")
+        names = tuple(str(category["name"]) for category in self._categories)
+        points = [category.get("keypoints") for category in self._categories if category["id"] in used]
+        different = {tuple(map(str, named)) for named in points if named and self._has_points}
+        if len(different) > 1:
+            lists = some_of([", ".join(named) for named in different])
+            raise SourceError(
+                f"{self.title}: its categories have different keypoints ({lists}). A field has the same points in all "
+                "instances: keep the annotations of one category"
+            )
+        return {"boxes": names, "labels": names, **dict(zip(["keypoints"], different, strict=False))}
+
+    def check_alike(self, other: "_Document") -> None:
+        """Raises SourceError where this and another file cannot be splits of one set."""
+        alike = [(one.classes, one._has_captions, one._has_points) for one in (self, other)]
+        if alike[0] != alike[1]:
+            raise SourceError(
+                f"{other.title}: has other fields or categories than {self.title}. Give one of them with --labels"
+            )
+        if both := sorted(set(map(self.name_of, self.images)) & set(map(other.name_of, other.images))):
+            raise SourceError(
+                f"{other.title}: names images that {self.title} names, too: {some_of(both)}. Give one of them with "
+                "--labels, or remove them from one"
+            )
+
+    def name_of(self, image: Entry) -> str:
+        return f"{self._place}{image['file_name']}"
+
+    def rows(self, told: Told) -> Iterator[Row]:
+        kept = []
+        for image in self.images:
+            if self._has_captions and not any("caption" in entry for entry in self._entries[image["id"]]):
+                told.reject(image["file_name"], "has no caption")
+            else:
+                kept.append(image)
+        files = self._files.find_all([self.name_of(image) for image in kept])
+        for image, file in zip(kept, files, strict=True):
+            yield {"image": file, **self._fields(self._entries[image["id"]])}
+
+    def _fields(self, entries: list[Entry]) -> Row:
+        """Those of an image."""
+        fields: dict[str, Any] = {}
+        if self._has_captions:
+            texts = [entry["caption"].strip() for entry in entries if "caption" in entry]
+            fields |= {"caption": texts[0], "captions": texts}
+        if self._categories:
+            instances = [entry for entry in entries if _is_instance(entry)]
+            classes = [self._number_of[entry["category_id"]] for entry in instances]
+            fields |= with_boxes([_corners(entry["bbox"]) for entry in instances], classes)
+            if self._has_points:
+                fields["keypoints"] = [entry["keypoints"] for entry in instances if "keypoints" in entry]
+        return fields
+
+
+def _is_instance(entry: Entry) -> bool:
+    return "bbox" in entry and not entry.get("iscrowd")
 
 
 def _corners(box: list[float]) -> tuple[float, float, float, float]:
     x, y, width, height = box
     return x, y, x + width, y + height
+
+
+def _is_id(value: Any) -> bool:
+    # A lookup by number, and a sort, need one type; JSON that other tools write has texts for numbers.
+    return isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= 80
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_id(value) and (isinstance(value, int) or (value.isascii() and value.isdecimal()))
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is_name(value: Any) -> bool:
+    return _is_text(value) or (isinstance(value, int) and len(str(value)) <= 80)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_box(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(isinstance(side, int | float) and not isinstance(side, bool) for side in value)
+        and all(abs(side) < 1e12 and math.isfinite(side) for side in value)
+    )
+
+
+def _are_texts(value: Any) -> bool:
+    return not value or (isinstance(value, list) and all(map(_is_text, value)))
+
+
+Rules = dict[str, Callable[[Any], bool]]
+# What each entry of a list must have, and what must be so where it has it.
+_ENTRIES: dict[str, tuple[str, Rules, Rules]] = {
+    "images": ("an image", {"id": _is_id, "file_name": _is_text}, {}),
+    "annotations": (
+        "an annotation",
+        {"id": _is_id, "image_id": _is_id},
+        {"caption": _is_text, "bbox": _is_box, "category_id": _is_id, "keypoints": _is_list},
+    ),
+    "categories": ("a category", {"id": _is_whole, "name": _is_name}, {"keypoints": _are_texts}),
+}
+
+
+def _check_document(found: Any) -> None:
+    """Raises ValueError where the document is not COCO's: before anything is looked up by what it holds."""
+    if not isinstance(found, dict) or not isinstance(found.get("images"), list) or not found["images"]:
+        raise ValueError("lists no images")
+    if not isinstance(found.get("annotations"), list) or not isinstance(found.get("categories") or [], list):
+        raise ValueError("its annotations or categories are not a list")
+    for name, (what, required, optional) in _ENTRIES.items():
+        entries = found.get(name) or []
+        for entry in entries:
+            if not isinstance(entry, dict):
+                raise ValueError(f"has an entry of {name} that is not an object: {shown(entry)}")
+            if not set(required) <= set(entry):
+                raise ValueError(f"has {what} without {' or '.join(sorted(set(required) - set(entry)))}")
+            for key, is_right in {**required, **optional}.items():
+                if key in entry and not is_right(entry[key]):
+                    raise ValueError(f"has {what} whose {key} is {shown(entry[key])}")
+            if name == "annotations" and not {"caption", "bbox"} & set(entry):
+                raise ValueError("has an annotation with neither a caption nor a bbox")
+        if len({type(entry["id"]) for entry in entries}) > 1:
+            raise ValueError(f"has ids in {name} of which some are numbers and some are texts")
+    if found.get("categories") and any("bbox" in e and "category_id" not in e for e in found["annotations"]):
+        raise ValueError("has an annotation with a bbox and without a category_id")
+    if len({entry["id"] for entry in found["images"]}) < len(found["images"]):
+        raise ValueError("lists two images with one id")

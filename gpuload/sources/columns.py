@@ -1,12 +1,18 @@
-"""Which column, array or key of a file holds what: named by the user, else by the names people usually give."""
+"""Which column, array or key holds what: named by the user, else by the names people usually give; and samples out of
+what programs and Hugging Face keep in columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gpuload.errors import ArgumentError, SourceError
+from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.registry import KINDS
-from gpuload.sources.splits import COLUMNS, SPLIT
+from gpuload.headers.json_text import parse_json
+from gpuload.sources.files import Told
+from gpuload.sources.rows import Names, Row
+from gpuload.sources.splits import COLUMNS, SPLIT, split_called
 
-Names = tuple[str, ...]
+_BY_NAME = ("image", "label", "caption", "labels", "boxes", "mask")  # roles that a column's usual name gives it
+_OF_SEVERAL = ("target", "captions")  # roles that take several columns
 
 # fmt: off
 _PATHS = (
@@ -31,38 +37,179 @@ def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
     Raises:
         ArgumentError: it says something else.
     """
-    found: dict[str, Names] = {}
+    columns: dict[str, Names] = {}
     for entry in entries:
         role, equals, names = entry.partition("=")
         if role not in ROLES or not equals or not names:
             raise ArgumentError(f"--column {entry}: write ROLE=NAME, with one of the roles {', '.join(ROLES)}")
-        if role in found:
+        if role in columns:
             raise ArgumentError(
-                f"--column {entry}: {role!r} is given twice. Write --column {role}={','.join(found[role])},{names} if "
-                "both are meant, or leave one out"
+                f"--column {entry}: {role!r} is given twice. Write --column {role}={','.join(columns[role])},{names} "
+                "if both are meant, or leave one out"
             )
-        found[role] = tuple(name.strip() for name in names.split(","))
-    return found
+        columns[role] = tuple(name.strip() for name in names.split(","))
+    return columns
 
 
-def find_column(
-    where: str, present: Sequence[str], role: str, asked: Mapping[str, Names], option: str = "", usual: Names = ()
-) -> Names:
-    """The columns for a role, in their own spelling; none if nobody asked and none has a usual name.
+def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Names], what: str = "column") -> None:
+    """what: they are, such as arrays.
 
     Raises:
-        SourceError: one that was asked for is not there.
+        SourceError: one that the user named is not there, or several are named for what takes one.
     """
-    for name in asked.get(role, ()):
-        if name not in present:
-            option = option or f"--column {role}="
+    for role, names in columns.items():
+        if lacking := [name for name in names if name not in present]:
             raise SourceError(
-                f"{where}: has no column {name!r}; its columns are {list(present)}. Give {option} one of them"
+                f"{title}: has no {what} {lacking[0]!r}; its {what}s are {list(present)}. Give --column {role}= one of "
+                "them"
             )
-    if role in asked:
-        return asked[role]
-    for name in usual or USUAL.get(role, ()):
-        for column in present:
-            if column.strip().lower() == name:
-                return (column,)
-    return ()
+        if len(names) > 1 and role not in _OF_SEVERAL:
+            raise SourceError(
+                f"{title}: --column {role}={','.join(names)} names {len(names)} {what}s, but takes one. Several are "
+                "for target="
+            )
+
+
+def usual_column(present: Iterable[str], role: str) -> Names:
+    """The column that has the first of the usual names for a role, in its own spelling; none without."""
+    named = {name.strip().lower(): name for name in reversed(list(present))}
+    return next(((named[name],) for name in USUAL.get(role, ()) if name in named), ())
+
+
+class Features(NamedTuple):
+    """The class names that Hugging Face's features tell: of a column with one class a row, and with several."""
+
+    single: dict[str, Names]
+    several: dict[str, Names]
+
+    @classmethod
+    def of(cls, features: Any) -> "Features":
+        """features: a mapping of columns to objects of the package `datasets`, or to what its metadata has of them."""
+        features = features if isinstance(features, Mapping) else {}
+        single = {column: _names(feature) for column, feature in features.items()}
+        several = {column: _names(_part(feature, "feature")) for column, feature in features.items()}
+        return cls(*({column: names for column, names in known.items() if names} for known in (single, several)))
+
+    @classmethod
+    def of_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "Features":
+        """Those in the metadata of a schema that Hugging Face wrote; none of another schema."""
+        try:
+            return cls.of(parse_json((metadata or {})[b"huggingface"])["info"]["features"])
+        except (ValueError, LookupError, TypeError):
+            return NO_FEATURES
+
+    @property
+    def all(self) -> dict[str, Names]:
+        return {**self.several, **self.single}
+
+
+NO_FEATURES = Features({}, {})
+
+
+def _part(feature: Any, name: str) -> Any:
+    return feature.get(name) if isinstance(feature, Mapping) else getattr(feature, name, None)
+
+
+def _names(feature: Any) -> Names:
+    names = _part(feature, "names")
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+
+
+class Table(NamedTuple):
+    """Rows, dicts by column. find: the image of a path that stands where its bytes should."""
+
+    names: Sequence[str]
+    rows: Iterable[Row]
+    features: Features = NO_FEATURES
+    find: Callable[[str], Any] = str
+
+    def samples(self, title: str, columns: Mapping[str, Names], told: Told) -> Iterator[Row]:
+        """columns: names by what they hold, where these are not the usual ones.
+
+        Raises:
+            SourceError: a column that the user named is not there, or none holds an image.
+        """
+        roles = self.roles(title, columns)
+        several = [column for column in self.features.all if column not in roles]
+        told.kinds |= dict.fromkeys(several, "labels")
+        told.classes |= {roles.get(column, column): names for column, names in self.features.all.items()}
+        if "image" not in roles.values():
+            raise SourceError(
+                f"{title}: its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give "
+                "--column image=NAME"
+            )
+        wrapped = set(several) & set(self.features.single)
+        for row in self.rows:
+            yield {**self._sample(row, roles, wrapped), **_joined(row, columns.get("target", ()))}
+
+    def roles(self, title: str, columns: Mapping[str, Names]) -> dict[str, str]:
+        """What each column holds."""
+        check_columns(title, self.names, columns)
+        roles = {column: role for role, names in columns.items() for column in names}
+        for role in _BY_NAME:
+            free = [name for name in USUAL[role] if name in self.names and name not in roles]
+            if role == "labels":
+                free = [name for name in free if name not in self.features.single]
+            if role not in roles.values() and free:
+                roles[free[0]] = role
+        single = [column for column in self.features.single if column not in roles]
+        if "label" not in roles.values() and single:
+            roles[single[0]] = "label"
+        return roles
+
+    def _sample(self, row: Row, roles: Mapping[str, str], wrapped: set[str]) -> dict[str, Any]:
+        sample: dict[str, Any] = {}
+        for column, value in row.items():
+            role = roles.get(column, column)
+            if role in ("image", "mask"):
+                path = value.get("path") if isinstance(value, dict) else value
+                if isinstance(path, str) and path and role == "image":
+                    sample["name"] = path
+                value = value.get("bytes") if isinstance(value, dict) else value
+                if value is None or isinstance(value, str):
+                    value = self.find(path if isinstance(path, str) else "")
+            sample[role] = [value] if column in wrapped else value
+        return sample
+
+
+def _joined(row: Row, targets: Names) -> dict[str, Any]:
+    return {"target": [row[column] for column in targets]} if len(targets) > 1 else {}
+
+
+def samples_of(given: Any, told: Told) -> Iterable[Row]:
+    """Samples out of an iterable of dicts, a table of pandas, Polars or Arrow, a data set of Hugging Face, or a dict of
+    such by their splits.
+
+    Raises:
+        ArgumentError: it is another dict. SourceError: no column holds an image.
+    """
+    if isinstance(given, Mapping):
+        return _by_split(given, told)
+    if isinstance(features := getattr(given, "features", None), Mapping):
+        for name, feature in features.items():
+            if type(feature).__name__ == "Image":  # as it is stored, in place of its pixels
+                given = given.cast_column(name, type(feature)(decode=False))
+        table = Table(list(features), given, Features.of(features))
+    elif hasattr(given, "itertuples"):
+        names, cells = [str(name) for name in given.columns], given.itertuples(index=False, name=None)
+        table = Table(names, (dict(zip(names, row, strict=True)) for row in cells))
+    elif hasattr(given, "iter_rows"):
+        table = Table(list(given.columns), given.iter_rows(named=True))
+    elif hasattr(given, "to_batches"):
+        table = Table(given.schema.names, (row for batch in given.to_batches() for row in batch.to_pylist()))
+    else:
+        return given  # type: ignore[no-any-return]
+    paths = () if set(USUAL["image"]) & set(table.names) else usual_column(table.names, "path")
+    return table.samples("samples", {"image": paths} if paths else {}, told)
+
+
+def _by_split(given: Mapping[str, Any], told: Told) -> Iterator[Row]:
+    unknown = [str(name) for name in given if not split_called(name)]
+    if unknown or not given:
+        raise ArgumentError(
+            f"pack(samples): a dict with {some_of(unknown) or 'nothing in it'}; expected an iterable of dicts, one per "
+            "sample, or a dict of such by split. Give one split, or keep those called train, val and test"
+        )
+    for name, part in given.items():
+        for sample in samples_of(part, told):
+            yield {**sample, SPLIT: split_called(name)} if isinstance(sample, Mapping) else sample

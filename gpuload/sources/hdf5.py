@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import Any
 
 from gpuload.errors import GpuloadError, SourceError
-from gpuload.sources.named_arrays import array_samples
-from gpuload.sources.samples import FileSource
-from gpuload.sources.spool import Sample
+from gpuload.sources.files import Told
+from gpuload.sources.named_arrays import NamedArrays
+from gpuload.sources.rows import LocalSource, Row
 
 # What is not stored reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032 bytes of
 # one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
 _ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
 
-class Hdf5Source(FileSource):
+class Hdf5Source(LocalSource):
     """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them; columns of tables are arrays.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
@@ -29,41 +29,42 @@ class Hdf5Source(FileSource):
     """
 
     needs = ("h5py",)
+    spools = True
+    takes_columns = True
+    needs_process = True
 
-    def samples(self) -> Iterator[Sample]:
+    def rows(self, told: Told) -> Iterator[Row]:
         import h5py
 
         with suppress(ImportError):
             import_module("hdf5plugin")
-        if self.path.is_dir():
-            raise SourceError(f"{self.path}: is a folder, not an HDF5 file. Give the file")
+        if self._local.is_dir():
+            raise SourceError(f"{self._local}: is a folder, not an HDF5 file. Give the file")
         try:
-            file = h5py.File(self.path, "r")
+            file = h5py.File(self._local, "r")
         except OSError as error:
-            raise SourceError(
-                f"{self.path}: cannot be read as HDF5 ({' '.join(str(error).split())}). Give an .h5 file"
-            ) from None
+            reason = " ".join(str(error).split())
+            raise SourceError(f"{self._local}: cannot be read as HDF5 ({reason}). Give an .h5 file") from None
         with file:
             arrays: dict[str, Any] = {}
 
             def add(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and item.shape:
                     if fault := _fault(item):
-                        raise SourceError(f"{self.path}: {name!r} {fault}. Write its elements into the file")
+                        raise SourceError(f"{self._local}: {name!r} {fault}. Write its elements into the file")
                     names = item.dtype.names
                     arrays.update({f"{name}/{n}": _Column(item, n) for n in names} if names else {name: item})
 
-            self._notes = notes = list[str]()
             try:
                 file.visititems(add)  # which follows neither soft nor external links
-                yield from array_samples(self.title, arrays, self.columns, notes, self.as_stored)
+                yield from NamedArrays(self.title, arrays, self.columns, self.as_stored).samples(told)
             except GpuloadError:
                 raise
             except Exception as error:  # h5py raises many kinds for a damaged file
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise SourceError(
-                    f"{self.path}: cannot be read ({' '.join(str(error).split()) or type(error).__name__}). If its "
-                    "chunks are compressed by PyTables' Blosc: pip install hdf5plugin; else copy it with "
-                    "`h5repack -f GZIP=1`"
+                    f"{self._local}: cannot be read ({reason}). If its chunks are compressed by PyTables' Blosc: pip "
+                    "install hdf5plugin; else copy it with `h5repack -f GZIP=1`"
                 ) from None
 
 

@@ -5,7 +5,7 @@ reading one image. Workers then read the samples they are told, in processes of 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +28,7 @@ WHERE = "where"
 class Rejection:
     """One image that was left out: its name in the source, and why.
 
-    asked: whether the user asked for it (a copy, a gray or small image), so that it is no fault.
+    asked: whether the user asked for it (a copy, a gray or small image), so it is not a fault.
     """
 
     source: str
@@ -73,7 +73,7 @@ class Source(ABC):
     """Where images come from. It is sent to worker processes, so it must be picklable and hold no open files.
 
     own_splits: whether a listing tells the splits that the source itself has; else these are ignored.
-    images_alone: whether only the images are listed, without fields. Not all sources heed it, see `registry.Format`.
+    images_alone: whether only the images are listed, without fields.
     as_stored: whether arrays of images are given as they are, of any dtype and number of channels; else as uint8.
     needs_process: whether `prepare` is called in a process of its own, since a damaged file may end that: it calls C
         libraries that trust what they read.
@@ -84,8 +84,19 @@ class Source(ABC):
     as_stored: bool = False
     needs_process: ClassVar[bool] = False
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @property
+    def identity(self) -> str:
+        """What says, in a text, which images these are: a run is resumed only with the same."""
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(given.items()))})"
+
     def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
-        """Called before `list_samples` with a folder whose files are no samples: that which is packed into."""
+        """Called before `list_samples` with a folder to skip: the output folder."""
 
     def prepare(self, scratch: Path) -> None:  # noqa: B027 -- most need not
         """Called once before `list_samples`, in the packer's process or in one of its own (`needs_process`).
@@ -123,15 +134,7 @@ class Source(ABC):
         Raises:
             OSError, DecodeError: as `read`.
         """
-        raise NotImplementedError(f"{type(self).__name__} lists a field {field.name!r} that it cannot read")
-
-    @property
-    def identity(self) -> str:
-        """What says, in a text, which images these are: a run is resumed only with the same."""
-        return self.describe({name: value for name, value in vars(self).items() if not name.startswith("_")})
-
-    def describe(self, parts: Mapping[str, object]) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(parts.items()))})"
+        return self.read(row, field.name, where)
 
 
 def listing_schema(fields: tuple[Field, ...], where: bool = False) -> pa.Schema:

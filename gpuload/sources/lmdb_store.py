@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 
 from gpuload.errors import SourceError
-from gpuload.sources.columns import USUAL, find_column
-from gpuload.sources.named_arrays import image_array, plain
-from gpuload.sources.samples import FileSource
-from gpuload.sources.spool import Sample
+from gpuload.sources.columns import Table
+from gpuload.sources.files import Files, Folder, Told
+from gpuload.sources.named_arrays import plain
+from gpuload.sources.rows import LocalSource, Row
 
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
 _NDARRAY, _STR = 2, 1  # ml-pyxis's types
+_IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
 
 
-class LmdbSource(FileSource):
+class LmdbSource(LocalSource):
     """A folder with `data.mdb`, in the order of its keys.
 
     A value is a MessagePack map of what belongs to the sample, such as {"image": bytes, "label": 3}; a value of the map
@@ -25,16 +26,23 @@ class LmdbSource(FileSource):
     """
 
     needs = ("lmdb", "msgpack")
+    spools = True
+    takes_columns = True
+    needs_process = True
 
-    def samples(self) -> Iterator[Sample]:
+    @classmethod
+    def fits(cls, files: Files) -> bool:
+        return isinstance(files, Folder) and (files.path / "data.mdb").exists()
+
+    def rows(self, told: Told) -> Iterator[Row]:
         import lmdb
         import msgpack
 
         try:
-            store = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, subdir=self.path.is_dir())
+            store = lmdb.open(str(self._local), readonly=True, lock=False, max_dbs=2, subdir=self._local.is_dir())
         except lmdb.Error as error:
             raise SourceError(
-                f"{self.path}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
+                f"{self._local}: cannot be opened as LMDB ({error}). Give the folder with data.mdb, or that file"
             ) from None
         try:
             with store:
@@ -44,65 +52,54 @@ class LmdbSource(FileSource):
                     table = None
                 with store.begin(db=table) as transaction:
                     for key, value in transaction.cursor():
-                        yield self._sample(msgpack, bytes(key), bytes(value))
+                        yield self._sample(msgpack, bytes(key), bytes(value), told)
         except lmdb.Error as error:
-            raise SourceError(f"{self.path}: is damaged ({error}). Copy it again, or write it again") from None
+            raise SourceError(f"{self._local}: is damaged ({error}). Copy it again, or write it again") from None
 
-    def _sample(self, msgpack: Any, key: bytes, value: bytes) -> Sample:
+    def _sample(self, msgpack: Any, key: bytes, value: bytes, told: Told) -> Row:
         name = key.decode("utf-8", "replace")
+        title = f"{self._local}: key {name!r}"
         if value[:1] == _PICKLE and len(value) > 1 and value[1] in range(2, 6):
             raise SourceError(
-                f"{self.path}: key {name!r} holds a pickle, which could run anything and is never opened. Write the "
-                "samples as MessagePack, or hand them to gpuload.pack() from the program that trusts them"
+                f"{title} holds a pickle, which could run anything and is never opened. Write the samples as "
+                "MessagePack, or hand them to gpuload.pack() from the program that trusts them"
             )
-        if value[:1] in (b"\xff", b"\x89", b"R", b"G", b"B", b"I"):  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map
+        if value[:1] in _IMAGES:
             return {"image": value, "name": f"{name}."}
         try:
-            found = msgpack.unpackb(value, raw=False)
-            if not isinstance(found, dict):
+            entries = msgpack.unpackb(value, raw=False)
+            if not isinstance(entries, dict):
                 raise ValueError("no map")
-            found = {str(k): self._value(msgpack, v) for k, v in found.items()}
+            row = {str(column): _value(msgpack, entry) for column, entry in entries.items()}
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException) as error:
             raise SourceError(
-                f"{self.path}: key {name!r} holds neither an image nor a MessagePack map ({error}). "
-                "Hand such samples to gpuload.pack() as dicts"
+                f"{title} holds neither an image nor a MessagePack map ({error}). Hand such samples to gpuload.pack() "
+                "as dicts"
             ) from None
-        return self._named(name, found)
+        usual = {**self.columns, **_usual(row)} if "label" not in self.columns else self.columns
+        (sample,) = Table(list(row), [row]).samples(title, usual, told)
+        return {**sample, "name": f"{name}."}
 
-    def _named(self, key: str, found: dict[str, Any]) -> Sample:
-        sample: dict[str, Any] = {"name": f"{key}."}
-        for role in self.columns:
-            find_column(f"{self.path}: key {key!r}", list(found), role, self.columns)
-        roles = {column: role for role, names in self.columns.items() for column in names}
-        for role, usual in (("image", USUAL["image"]), ("label", ("class", "y"))):
-            if role not in self.columns and role not in found:
-                roles.update({name: role for name in found if name.lower() in usual})
-        for column, value in found.items():
-            role = roles.get(column, column)
-            if isinstance(value, np.ndarray):
-                value = image_array(value, None if self.as_stored else 1.0) if role == "image" else plain(value[()])
-            sample[role] = value
-        if len(self.columns.get("target", ())) > 1:
-            sample["target"] = [float(plain(found[column])) for column in self.columns["target"]]
-        if "image" not in sample:
-            raise SourceError(
-                f"{self.path}: key {key!r} has {sorted(found)}; which is the image? Give --column image=NAME"
-            )
-        return sample
 
-    def _value(self, msgpack: Any, value: Any) -> Any:
-        if isinstance(value, bytes) and value[:1] and value[0] in range(0x80, 0x90):  # a packed map, as ml-pyxis has it
-            value = msgpack.unpackb(value, raw=False, strict_map_key=False)
-        if isinstance(value, dict) and {"type", "data"} <= {_text(k) for k in value}:
-            parts = {_text(k): v for k, v in value.items()}
-            if parts["type"] == _NDARRAY:
-                dtype = np.dtype(_text(parts["dtype"]))
-                if dtype.hasobject:
-                    raise ValueError("an array of Python objects")
-                return np.frombuffer(parts["data"], dtype).reshape(parts["shape"])
-            if parts["type"] == _STR:
-                return _text(parts["data"])
-        return value
+def _usual(row: Row) -> dict[str, tuple[str]]:
+    """The label of a sample: "target" is none, as ml-pyxis calls numbers so."""
+    names = [name for name in row if name.lower() in ("class", "y")]
+    return {"label": (names[0],)} if names and "label" not in row else {}
+
+
+def _value(msgpack: Any, value: Any) -> Any:
+    if isinstance(value, bytes) and value[:1] and value[0] in range(0x80, 0x90):  # a packed map, as ml-pyxis has it
+        value = msgpack.unpackb(value, raw=False, strict_map_key=False)
+    if isinstance(value, dict) and {"type", "data"} <= {_text(key) for key in value}:
+        parts = {_text(key): part for key, part in value.items()}
+        if parts["type"] == _NDARRAY:
+            dtype = np.dtype(_text(parts["dtype"]))
+            if dtype.hasobject:
+                raise ValueError("an array of Python objects")
+            return plain(np.frombuffer(parts["data"], dtype).reshape(parts["shape"])[()])
+        if parts["type"] == _STR:
+            return _text(parts["data"])
+    return value
 
 
 def _text(value: Any) -> str:

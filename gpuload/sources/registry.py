@@ -4,20 +4,30 @@ A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`,
 or archive and is given with --labels.
 """
 
-from collections.abc import Callable, Mapping
+import re
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.sources.files import ARCHIVES, COMPRESSED_TARS, ELSEWHERE, IMAGE_EXTENSIONS, Files, Folder, open_files
-from gpuload.sources.files.source import FilesSource
-from gpuload.sources.layout import unwrapped
-from gpuload.sources.listing import Source
-from gpuload.sources.splits import SPLIT
+from gpuload.sources.files import (
+    ARCHIVES,
+    COMPRESSED_TARS,
+    ELSEWHERE,
+    IMAGE_EXTENSIONS,
+    Files,
+    Folder,
+    extension_of,
+)
+from gpuload.sources.rows import FilesSource, Names, RowSource, open_files
+from gpuload.sources.splits import SPLIT, split_called
 from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
 
-Columns = Mapping[str, tuple[str, ...]]
+Columns = Mapping[str, Names]
+
+_MOST_AROUND = 4  # folders around everything that are looked into
 
 
 @dataclass(frozen=True)
@@ -27,79 +37,61 @@ class Format:
     source: module and class below `gpuload.sources`. The module is imported when it is needed: some need packages that
         others do not, or take long to import.
     suffixes: of the names of its files and folders.
-    holds: whether a folder or archive, whose name says nothing, holds one of these.
-    labels, columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
-    alone: whether it heeds `Source.images_alone`, for --no-labels.
-    remote: whether it can be at a URL, as every class that takes files can.
     """
 
     name: str
     source: str
-    suffixes: tuple[str, ...] = ()
-    holds: Callable[[Files], bool] = lambda files: False
-    labels: bool = False
-    columns: bool = False
-    alone: bool = False
-    remote: bool = False
+    suffixes: Names = ()
 
-    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
+    @property
+    def made(self) -> type[RowSource]:
+        made: type[RowSource] = resolve_name(f"gpuload.sources.{self.source}")
+        return made
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether its images are files of a container."""
+        return issubclass(self.made, FilesSource)
+
+    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> RowSource:
         """The source at a path; `files` are those in it, for a class that takes files.
 
         Raises:
             ArgumentError: it takes no labels or columns, and some are given.
         """
-        if labels is not None and not self.labels:
+        made = self.made
+        if labels is not None and not made.takes_labels:
             raise ArgumentError(
                 f"--labels: {root} is packed as {self.name!r}, which takes no labels from elsewhere. "
                 "Leave out --labels, or say with --from folder that its images are meant"
             )
-        if columns and not self.columns:
+        if columns and not made.takes_columns:
             other = "give it with --labels table.csv" if self == FORMATS[0] else "leave them out"
             raise ArgumentError(
                 f"--path-column, --label-column and --column name columns of a table; {self.name!r} has none: {other}"
             )
-        made = resolve_name(f"gpuload.sources.{self.source}")
-        if isinstance(root, URL) and not (issubclass(made, FilesSource) or self.remote):
+        if isinstance(root, URL) and not (self.holds_files or made.suffixes):
             raise SourceError(f"{root}: is a URL, and {self.name!r} is read from local files alone. {ELSEWHERE}")
-        first = files if issubclass(made, FilesSource) else files.path if isinstance(files, Folder) else root
-        source: Source = made(
-            first, *([labels] if labels is not None else []), **({"columns": columns} if columns else {})
-        )
-        return source
+        first = files if self.holds_files else files.path if isinstance(files, Folder) else root
+        given = {"columns": columns} if columns else {}
+        return made(first, *([] if labels is None else [labels]), **given)  # type: ignore[call-arg]
 
 
-def _fits(source: str) -> Callable[[Files], bool]:
-    """What a class itself says of a container; its module is imported when it is asked."""
-    return lambda files: bool(resolve_name(f"gpuload.sources.{source}").fits(files))
-
-
-def _lmdb(files: Files) -> bool:
-    return isinstance(files, Folder) and (files.path / "data.mdb").exists()
-
-
-# What SOURCE can be. Where neither --from nor its name tells, it is the first row that it holds, else the first row.
+# What SOURCE can be. Where neither --from nor its name tells, it is the first row that it fits, else the first row.
 FORMATS = (
     Format("folder", "folder:FolderSource"),
     Format("sidecar", "sidecar:SidecarSource"),
-    Format("unlabeled", "unlabeled:UnlabeledSource"),
-    Format("voc", "voc:VocSource", holds=_fits("voc:VocSource")),
-    Format("coco", "coco:CocoSource", holds=_fits("coco:CocoSource"), labels=True),
-    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf"), columns=True, alone=True),
-    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb"), _lmdb, columns=True, alone=True),
-    Format("npy", "arrays:ArraysSource", (".npy", ".npz"), labels=True, columns=True, alone=True),
-    Format("tar", "tars:TarsSource", (".tar",), _fits("tars:TarsSource"), alone=True, remote=True),
-    Format(
-        "parquet",
-        "parquet:ParquetSource",
-        (".parquet",),
-        _fits("parquet:ParquetSource"),
-        columns=True,
-        alone=True,
-        remote=True,
-    ),
+    Format("unlabeled", "folder:UnlabeledSource"),
+    Format("voc", "voc:VocSource"),
+    Format("coco", "coco:CocoSource"),
+    Format("yolo", "yolo:YoloSource"),
+    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf")),
+    Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb")),
+    Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
+    Format("tar", "tars:TarsSource", (".tar",)),
+    Format("parquet", "parquet:ParquetSource", (".parquet",)),
 )
-
-TABLE = Format("table", "table:TableSource", labels=True, columns=True)
+TABLE = Format("table", "table:TableSource")
 # What --labels can be, for the images of a folder or archive, by its suffix; else it is a table.
 LABELS = {".json": next(row for row in FORMATS if row.name == "coco")}
 
@@ -117,14 +109,14 @@ def open_source(
     no_labels: bool = False,
     no_splits: bool = False,
     out: str | Path | None = None,
-) -> Source:
+) -> RowSource:
     """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
 
     labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
     columns: names of columns, arrays or keys by what they hold.
     no_labels: images alone, wherever in a folder or archive they lie, or those of a file or of shards.
     no_splits: the splits that the source itself has are ignored.
-    out: the folder that is packed into, whose files are no samples.
+    out: the output folder, whose files are not samples.
 
     Raises:
         ArgumentError: options contradict each other, or this kind of source does not take one.
@@ -132,36 +124,64 @@ def open_source(
     """
     if scheme_of(labels) is not None and Path(str(labels)).suffix.lower() in LABELS:
         raise SourceError(f"--labels {without_secrets(labels)}: {why_not_local(labels)}. {ELSEWHERE}")
+    for given in (root, labels):
+        if isinstance(given, str | Path) and scheme_of(given) is None:
+            _refuse_device(Path(given))
     files, path = open_files(root), as_location(root)
     path = path if isinstance(path, URL) else Path(path)
     if out is not None and isinstance(files, Folder):
         files.leave_out(out)
-    found = _by_name(path) if form is None else _named(form)
     if no_labels:
-        if labels is not None:
-            raise ArgumentError("--no-labels packs images alone, --labels says what belongs to them: give one of them")
-        if found is None and (inside := _by_content(files))[0].alone:
-            found, files = inside
-        elif found in (None, _named("folder")):
-            found = _named("unlabeled")
-        elif not found.alone and found != _named("unlabeled"):
-            raise ArgumentError(
-                f"--no-labels packs images alone, --from {found.name} what lies beside them: give one of them"
-            )
-        if said := sorted(set(columns or ()) - {"image", "path", SPLIT}):
-            raise ArgumentError(f"--no-labels packs images alone, --column {said[0]}= names a field: give one of them")
-    elif labels is not None and found in (None, _named("folder")):
+        _check_alone(labels, columns)
+    found = _by_name(path) if form is None else _named(form)
+    if labels is not None and found in (None, FORMATS[0]):
         found = LABELS.get(Path(labels).suffix.lower(), TABLE)
-    if found is None:
+    elif no_labels:
+        found, files = _images_alone(found, files)
+    elif found is None:
         found, files = _by_content(files)
     source = found.open(path, files, labels, columns)
     if form == "folder":
         source.sure = True  # type: ignore[attr-defined]
     if no_splits:
         source.own_splits = False
-    if no_labels and found.alone:
+    if no_labels and not found.holds_files:
         source.images_alone = True
     return source
+
+
+def _check_alone(labels: object, columns: Columns | None) -> None:
+    """Raises ArgumentError where more than images is asked for."""
+    if labels is not None:
+        raise ArgumentError("--no-labels packs images alone, --labels says what belongs to them: give one of them")
+    if said := sorted(set(columns or ()) - {"image", "path", SPLIT}):
+        raise ArgumentError(f"--no-labels packs images alone, --column {said[0]}= names a field: give one of them")
+
+
+def _images_alone(found: Format | None, files: Files) -> tuple[Format, Files]:
+    unlabeled = _named("unlabeled")
+    if found is None:
+        inside, begin = _by_content(files)
+        return (unlabeled, files) if inside.holds_files else (inside, begin)
+    if found.holds_files and found not in (FORMATS[0], unlabeled):
+        raise ArgumentError(
+            f"--no-labels packs images alone, --from {found.name} what lies beside them: give one of them"
+        )
+    return (unlabeled if found.holds_files else found), files
+
+
+def _refuse_device(path: Path) -> None:
+    """Raises SourceError where a path is neither a file nor a folder, but a pipe, say, which waits for its writer."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return  # its source says so
+    except OSError as error:  # such as links in a circle
+        raise SourceError(f"{path}: cannot be opened ({error.strerror}). Give a folder or a file") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SourceError(
+            f"{path}: is neither a file nor a folder, but a device, pipe or socket. Give a folder or a file"
+        )
 
 
 def _named(name: str) -> Format:
@@ -184,32 +204,77 @@ def _by_name(path: Path | URL) -> Format | None:
 
 def _about_unknown(path: Path) -> str:
     """What a file is that is not packed, by its name, and what to do."""
-    folder, name = path.parent, path.name.lower()
-    extension = path.suffix.lower()[1:]
-    if extension in IMAGE_EXTENSIONS:
-        return f"is a single image. Give the folder in which it lies, {folder}"
-    if name.endswith(_TABLES):
-        return f"tells of images, but is no source of them. Give the folder of the images, and --labels {path}"
-    if name.endswith(COMPRESSED_TARS):
-        return f"is a compressed tar, which is not read. Unpack it, as with `tar xf {path.name}`, and give the folder"
-    if extension in _OTHER_ARCHIVES:
-        return "is an archive of a kind that is not read. Unpack it, and give the folder; or pack it again as .zip"
-    return f"is a file of a kind that is not known. Say with --from what it is: {', '.join(format_names())}"
+    for name, advice in _UNKNOWN:
+        if re.fullmatch(name, path.name, re.IGNORECASE):
+            return advice.format(path=path, name=path.name, folder=path.parent, by_program=_BY_PROGRAM)
+    return (
+        f"is of an unknown kind. Name it with --from: {', '.join(format_names())}. Or read it "
+        "in a program of yours: gpuload.pack() takes dicts"
+    )
 
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".xml")
-_OTHER_ARCHIVES = ("7z", "rar", "gz", "bz2", "xz", "zst", "lz4")
+_CIFAR = r"data_batch_\d|test_batch|batches\.meta"
+_BY_PROGRAM = (
+    "Load it in a program, as torchvision.datasets or its library does, and hand the samples to gpuload.pack(), such "
+    'as pack(({"image": image, "label": label} for image, label in loaded), out)'
+)
+# Names of files that cannot be packed by themselves, and what to do instead.
+_UNKNOWN = (
+    (rf".*\.({'|'.join(sorted(IMAGE_EXTENSIONS))})", "is a single image. Give the folder in which it lies, {folder}"),
+    (
+        r".*\.(csv|tsv|jsonl|ndjson|json|txt|xml)",
+        "describes images but does not hold them. Give the folder of the images, and --labels {path}",
+    ),
+    (
+        rf".*({'|'.join(map(re.escape, COMPRESSED_TARS))})",
+        "is a compressed tar, which is not supported. Unpack it, as with `tar xf {name}`, and give the folder",
+    ),
+    (
+        r".*[-.]idx[1-4]-ubyte(\.gz)?",
+        "is one file of a set such as MNIST. Give its folder, {folder}",
+    ),
+    (r".*\.arrow", "is one file of what save_to_disk wrote. Give the folder in which it lies, {folder}"),
+    (
+        rf"{_CIFAR}|.*\.(pkl|pickle|pt|pth|joblib)",
+        "is a pickle, which could run anything and is never opened. {by_program}",
+    ),
+    (r".*\.(tfrecords?|beton|mds|mat)", "is of another library (TensorFlow, FFCV, Streaming or MATLAB). {by_program}"),
+    (
+        r".*\.(7z|rar|gz|bz2|xz|zst|lz4)",
+        "is an archive of an unsupported kind. Unpack it, and give the folder; or pack it again as .zip",
+    ),
+)
 
 
 def _by_content(files: Files) -> tuple[Format, Files]:
     """The format, and the container in which it begins: perhaps a folder that is alone in the given one."""
     if files.fault():
         return FORMATS[0], files  # whose class will say what is wrong
+    if pickled := [name for name in files.names() if re.fullmatch(_CIFAR, name)]:
+        raise SourceError(f"{files}: {pickled[0]} {_about_unknown(Path(pickled[0]))}")
     if (form := _held(files)) is None:
-        inner = unwrapped(files, lambda inside: _held(inside) is not None)
+        inner = _unwrapped(files)
         return _held(inner) or FORMATS[0], inner
     return form, files
 
 
 def _held(files: Files) -> Format | None:
-    return next((form for form in FORMATS if form.holds(files)), None)
+    return next((form for form in FORMATS if form.made.fits(files)), None)
+
+
+def _unwrapped(files: Files) -> Files:
+    """The folder in which a data set begins, where folders that hold nothing else are around it; else the container.
+
+    A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
+    images is a class.
+    """
+    inner = files
+    for _ in range(_MOST_AROUND):
+        folders = inner.folders() if isinstance(inner, Folder) else []
+        holds_images = any(extension_of(name) in IMAGE_EXTENSIONS for name in inner.names())
+        if len(folders) != 1 or split_called(folders[0]) or holds_images or not isinstance(inner, Folder):
+            break
+        inner = inner.inside(folders[0])
+        if _held(inner) is not None or any(split_called(name) for name in inner.folders()):
+            return inner
+    return files

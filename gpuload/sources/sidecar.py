@@ -1,18 +1,18 @@
-"""A folder of images, each with files of its name beside it: `cat.jpg`, `cat.txt`, `cat.json`, `cat.png` (a mask)."""
+"""Images with files of their names: captions, JSON and masks beside them."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from gpuload.counted import counted
-from gpuload.errors import DecodeError, SourceError
+from gpuload.errors import SourceError
 from gpuload.headers.json_text import parse_json
-from gpuload.sources.field_columns import FieldColumns
-from gpuload.sources.files import IMAGE_EXTENSIONS, Found, PassedOver, read_text
-from gpuload.sources.files.source import FilesSource, files_table
-from gpuload.sources.listing import NAME, Listing, Rejection, some_of
-from gpuload.sources.splits import splits_of_paths
+from gpuload.sources.annotations import are_boxes, no_captions, read_text
+from gpuload.sources.files import IMAGE_EXTENSIONS, Ref, Told, extension_of
+from gpuload.sources.listing import some_of
+from gpuload.sources.rows import FilesSource, Row
 
-_BESIDE = ("txt", "json", "png")
+_FIELDS = {"txt": "caption", "json": "json", "png": "mask"}  # of the files beside an image, by their extensions
 
 
 class SidecarSource(FilesSource):
@@ -23,88 +23,65 @@ class SidecarSource(FilesSource):
     their paths.
     """
 
-    def list_samples(self) -> Listing:
-        """Every image.
+    advice = "Give a folder of images with files of the same name"
 
-        Raises:
-            SourceError: no such folder or archive, no image in it, or no image with a file beside it.
-        """
-        self.check_root("Give a folder of images with files of the same name")
-        passed = PassedOver()
-        samples = self._samples(passed)
-        counts = Counter(kind for found in samples.values() for kind in found)
-        wanted = [kind for kind in _BESIDE if counts[kind] * 2 > len(samples)]
+    def rows(self, told: Told) -> Iterator[Row]:
+        samples = self._samples(told)
+        counts = Counter(extension for beside in samples for extension in beside)
+        wanted = [extension for extension in _FIELDS if counts[extension] * 2 > len(samples)]
         if not wanted:
+            such = some_of([beside["image"].name for beside in samples], 1)
             raise SourceError(
-                f"{self.root}: most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them "
-                "(such as "
-                f"{some_of([found['image'].name for found in samples.values()], 1)}). "
-                "For classes give a folder of class folders"
+                f"{self.title}: most of its {counted(len(samples), 'image')} have no .txt, .json or .png beside them "
+                f"(such as {such}). For classes give a folder of class folders"
             )
-        passed.notes += [
-            f"passed over {counts[kind]:,} × .{kind}, which most images do not have"
-            for kind in _BESIDE
-            if counts[kind] and kind not in wanted
+        told.notes += [
+            f"passed over {counts[extension]:,} × .{extension}, which most images do not have"
+            for extension in _FIELDS
+            if counts[extension] and extension not in wanted
         ]
-        kept = []
-        for _, found in sorted(samples.items()):
-            lacking = [kind for kind in wanted if kind not in found]
-            if lacking:
-                reason = f"has no .{lacking[0]} beside it, though most images do"
-                passed.rejected.append(Rejection(found["image"].name, reason))
-            else:
-                kept.append(found)
-        fields = FieldColumns(str(self.root))
-        for extension in wanted:
-            self._add(fields, extension, [found[extension] for found in kept])
-        table = files_table([found["image"] for found in kept], fields.fields, fields.columns)
-        names = table.column(NAME).to_pylist()
-        own = splits_of_paths(str(self.root), names) if self.own_splits else None
-        return Listing(table, tuple(fields.fields), None, passed.sorted_rejections(), tuple(passed.notes), own)
+        whole = [beside for beside in samples if self._has_all(beside, wanted, told)]
+        told.kinds["json"], told.strict = "json", True
+        columns = {_FIELDS[end]: self._values([beside[end] for beside in whole], end) for end in wanted}
+        documents = [_parsed(text) for text in columns.get("json", ())]
+        if documents and all(isinstance(document, dict) and "keypoints" in document for document in documents):
+            columns["keypoints"] = [document["keypoints"] for document in documents]
+        for number, beside in enumerate(whole):
+            yield {"image": beside["image"], **{name: column[number] for name, column in columns.items()}}
 
-    def _samples(self, passed: PassedOver) -> dict[str, dict[str, Found]]:
-        """For each image, by its path without extension: itself as "image", and what lies beside it by extension."""
-        stems: dict[str, dict[str, Found]] = {}
-        for found in self.files.walk({*IMAGE_EXTENSIONS, *_BESIDE}, passed):
-            stem, _, extension = found.name.rpartition(".")
-            kind = extension.lower() if extension.lower() in _BESIDE else "image"
-            if kind in stems.setdefault(stem, {}):
-                passed.rejected.append(Rejection(found.name, f"shares its stem with {stems[stem][kind].name!r}"))
-            else:
-                stems[stem][kind] = found
+    def _samples(self, told: Told) -> list[dict[str, Ref]]:
+        """Each image by its path without extension: itself as "image", and what lies beside it by extension."""
+        stems: dict[str, dict[str, Ref]] = {}
+        for file in self._files.walk({*IMAGE_EXTENSIONS, *_FIELDS}, told):
+            extension = extension_of(file.name)
+            kind = extension if extension in _FIELDS else "image"
+            first = stems.setdefault(file.name.rpartition(".")[0], {}).setdefault(kind, file)
+            if first is not file:
+                told.reject(file.name, f"shares its stem with {first.name!r}")
         for beside in stems.values():
             if "image" not in beside and "png" in beside:
                 beside["image"] = beside.pop("png")
-        samples = {stem: beside for stem, beside in stems.items() if "image" in beside}
-        if not samples:
-            raise SourceError(f"{self.root}: holds no image. Images are known by their extension, such as .jpg or .png")
+        if not (samples := [beside for _, beside in sorted(stems.items()) if "image" in beside]):
+            raise self.no_image(told)
         return samples
 
-    def _add(self, fields: FieldColumns, extension: str, files: list[Found]) -> None:
-        """Adds the field of the files with this extension, and the keypoints that their documents hold."""
-        if extension == "png":
-            fields.add("mask", "mask", [found.address for found in files])
-            return
-        texts = [self._text(found) for found in files]
-        if extension == "txt":
-            fields.add("caption", "caption", [text.strip() for text in texts])
-            return
-        fields.add("json", "json", texts)
-        documents = [_parsed(text) for text in texts]
-        if documents and all(isinstance(document, dict) and "keypoints" in document for document in documents):
-            fields.add("keypoints", "keypoints", [document["keypoints"] for document in documents])
+    def _has_all(self, beside: dict[str, Ref], wanted: list[str], told: Told) -> bool:
+        lacking = [extension for extension in wanted if extension not in beside]
+        if lacking:
+            told.reject(beside["image"].name, f"has no .{lacking[0]} beside it, though most images do")
+        return not lacking
 
-    def _text(self, found: Found) -> str:
-        try:
-            return read_text(self.files, found)
-        except (OSError, DecodeError, UnicodeDecodeError) as error:
-            raise SourceError(
-                f"{self.root}/{found.name}: cannot be read as UTF-8 text ({error}). Correct or remove it"
-            ) from None
+    def _values(self, files: list[Ref], extension: str) -> list[Any]:
+        if extension == "png":
+            return files
+        texts = [read_text(self._files, file, self.title) for file in files]
+        if extension == "txt" and are_boxes(texts):
+            raise no_captions(self.title, texts[0], "Give --from yolo")
+        return [text.strip() for text in texts] if extension == "txt" else texts
 
 
 def _parsed(text: str) -> Any:
-    """The document, or None where it is no JSON, which the loader reports for whoever asks for it."""
+    """The document; None where it is not JSON, which the loader reports when the field is requested."""
     try:
         return parse_json(text)
     except ValueError:

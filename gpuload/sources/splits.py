@@ -7,7 +7,6 @@ named train, val and test.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -75,7 +74,8 @@ def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]
 
 
 def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
-    """The split of each file, by a word of its name or else of its folder's; [] where no file is named after one.
+    """The split of each file, by a word of its name or else of its folder's; [] where none is named after one, or all
+    after "train".
 
     data/train-00000-of-00002.parquet and train/0000.parquet are "train".
 
@@ -90,18 +90,7 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
             f"{title}: some of its files are named after splits ({some_of(named, 2)}), others are not "
             f"({some_of(lacking, 2)}). Rename them, or give --no-splits to pack all as one set"
         )
-    return [] if lacking else found
-
-
-def files_of_splits(folder: Path, pattern: str) -> list[Path]:
-    """Files of a folder, sorted: those in it, or in folders of splits, in `data`, or in folders of splits in `data`."""
-    for place in (folder, folder / "data"):
-        if found := sorted(place.glob(pattern)):
-            return found
-        named = [entry for entry in sorted(place.iterdir()) if split_called(entry.name)] if place.is_dir() else []
-        if found := [path for entry in named for path in sorted(entry.glob(pattern))]:
-            return found
-    return []
+    return [] if lacking or set(found) <= {"train"} else found
 
 
 def one_file_each(names: Sequence[str]) -> dict[str, str]:

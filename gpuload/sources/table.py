@@ -1,34 +1,63 @@
 """A table of paths and what belongs to them, beside a folder or archive of images: `--labels table.csv`."""
 
+import csv
 import posixpath
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from gpuload.counted import counted
-from gpuload.errors import ArgumentError, SourceError
+from gpuload.errors import ArgumentError, RemoteError, SourceError
+from gpuload.fields.captions import JsonKind
 from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
-from gpuload.sources.caption_columns import CaptionLists
-from gpuload.sources.columns import USUAL, Names, find_column
-from gpuload.sources.field_columns import FieldColumns
-from gpuload.sources.files import Files, Found
-from gpuload.sources.files.source import FilesSource, files_table
-from gpuload.sources.layout import names_alike
-from gpuload.sources.listing import Listing, some_of
-from gpuload.sources.named_files import NamedFiles
-from gpuload.sources.splits import SPLIT, SourceSplits, split_called, splits_of_column, splits_of_paths
-from gpuload.sources.table_file import place_of, read_table
+from gpuload.headers.json_text import parse_json
+from gpuload.sources.columns import USUAL, Features, check_columns, usual_column
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told
+from gpuload.sources.listing import some_of
+from gpuload.sources.named import NamedFiles
+from gpuload.sources.rows import FilesSource, Names, Row
+from gpuload.sources.splits import SPLIT, split_called, splits_of_column
 from gpuload.store.url import URL, as_location
+
+_FILE = re.compile(rf"\.({'|'.join(sorted(IMAGE_EXTENSIONS))})(\s|$)", re.IGNORECASE)  # in what should be a header
+_JSON_LINES, _PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
+
+
+class _CaptionLists(JsonKind):
+    """Several texts for each image, a field of kind "json" as those of COCO are.
+
+    They are the texts of several columns, or of one whose cells are lists, JSON lists or lines.
+    """
+
+    def parse_cells(self, cells: Sequence[Any]) -> list[str]:
+        found = [text for cell in cells for text in _texts(cell)]
+        if not found:
+            raise ValueError("a row has no caption")
+        return found
+
+
+def _texts(cell: Any) -> list[str]:
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        try:
+            cell = parse_json(cell)
+        except ValueError:
+            raise ValueError(f"{cell[:60]!r} is not a JSON list of captions") from None
+    texts = [] if cell is None else cell.splitlines() if isinstance(cell, str) else cell
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{str(cell)[:60]!r} is not a list of captions")
+    return [text.strip() for text in texts if text.strip()]
+
 
 # What a column may hold, by its role.
 _KINDS: dict[str, Kind] = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
-_KINDS["captions"] = CaptionLists()
+_KINDS["captions"] = _CaptionLists()
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
@@ -47,13 +76,13 @@ class TableSource(FilesSource):
     the folders in which the images lie, where each lies in one that is called as splits are.
     """
 
-    def __init__(
-        self, root: str | Path | Files, table: str | Path, columns: Mapping[str, tuple[str, ...]] | None = None
-    ) -> None:
+    takes_labels = True
+    takes_columns = True
+
+    def __init__(self, root: str | Path | Files, table: str | Path, columns: Mapping[str, Names] | None = None) -> None:
         super().__init__(root)
-        self.table: Path | URL = as_location(table) if isinstance(table, str) else table
-        if isinstance(self.table, str):
-            self.table = Path(self.table)
+        location = as_location(table)
+        self.table: Path | URL = location if isinstance(location, URL) else Path(location)
         self.columns = dict(columns or {})
         if "path" not in self.columns and "image" in self.columns:  # in a table an image is its path
             self.columns["path"] = self.columns.pop("image")
@@ -64,137 +93,126 @@ class TableSource(FilesSource):
                 f"{', '.join(roles)}"
             )
 
-    def list_samples(self) -> Listing:
-        """Every row of the table.
+    @property
+    def title(self) -> str:
+        return str(self.table)
 
-        Raises:
-            SourceError: the table cannot be read or lacks a column; a file is missing or named twice; a value is
-                missing, or is not what its column should hold.
-        """
-        self.check_root(f"Give the folder that the paths in {self.table} start from")
-        rows = read_table(self.table)
-        path = self._column(rows, "path", "--path-column")
-        asked = {role: self._column(rows, role) for role in _KINDS}
-        if asked["label"] and asked["label"][0] in asked["target"]:
-            asked["label"] = ()
-        if not path:
-            raise self._lacking(rows, USUAL["path"], "Name one with --path-column")
-        if not any(asked.values()):
-            raise self._lacking(rows, USUAL["label"], _how_to_name(rows, path))
-        names = [None if name is None else str(name) for name in rows.column(path[0]).to_pylist()]
+    @property
+    def advice(self) -> str:  # type: ignore[override]
+        return f"Give the folder that the paths in {self.table} start from"
+
+    def rows(self, told: Told) -> Iterator[Row]:
+        table = read_table(self.table)
+        features = Features.of_metadata(table.schema.metadata)
+        roles = self._roles(table, features)
+        named, paths = NamedFiles(self._files, self.title, self.root), roles["path"][0]
+        images = self._images(table, paths, named, told)
+        splits = self._splits(table, roles, told)
+        columns = {role: self._values(table, role, roles[role], named, told) for role in _KINDS if roles[role]}
+        told.picked = True
+        told.kinds |= {role: _KINDS[role].name for role in columns}
+        told.classes |= {role: features.all[roles[role][0]] for role in columns if roles[role][0] in features.all}
+        told.notes += named.beside([ref.name for refs in (images, columns.get("mask", ())) for ref in refs])
+        used = {column for names in roles.values() for column in names}
+        if left := [name for name in table.column_names if name not in used]:
+            told.notes.append(
+                f"columns of {self.title} that are not packed: {some_of(left)}; --column ROLE=NAME packs them"
+            )
+        for number, image in enumerate(images):
+            row = {"image": image, **{role: values[number] for role, values in columns.items()}}
+            yield {**row, SPLIT: splits[number]} if splits else row
+
+    def _roles(self, table: pa.Table, features: Features) -> dict[str, Names]:
+        """The columns by what they hold."""
+        present = table.column_names
+        check_columns(self.title, present, self.columns)
+        roles = {
+            role: self.columns[role] if role in self.columns else usual_column(present, role)
+            for role in ("path", *_KINDS, SPLIT)
+        }
+        if roles["label"] and roles["label"][0] in roles["target"]:
+            roles["label"] = ()
+        if not roles["label"] and set(roles["labels"]) & set(features.single):  # one class a row, whatever its name
+            roles["label"], roles["labels"] = roles["labels"], ()
+        if not roles["path"]:
+            raise self._lacking(table, USUAL["path"], "Name one with --path-column")
+        if not any(roles[role] for role in _KINDS):
+            raise self._lacking(table, USUAL["label"], _how_to_name(table, roles["path"]))
+        return roles
+
+    def _lacking(self, table: pa.Table, usual: Names, advice: str) -> SourceError:
+        return SourceError(
+            f"{self.title}: has none of the columns {', '.join(usual)}; its columns are {table.column_names}. {advice}"
+        )
+
+    def _images(self, table: pa.Table, column: str, named: NamedFiles, told: Told) -> list[Ref]:
+        cells = table.column(column).to_pylist()  # dicts where Hugging Face wrote the table
+        cells = [cell.get("path") if isinstance(cell, dict) else cell for cell in cells]
+        names = ["" if cell is None else str(cell) for cell in cells]
         if not names:
-            raise SourceError(f"{self.table}: has a header but no rows. Give it a row for each image")
+            raise SourceError(f"{self.title}: has a header but no rows. Give it a row for each image")
         self._refuse([place_of(self.table, row) for row, name in enumerate(names) if not name], "an empty path")
-        images = self._named_files(path[0], [str(name) for name in names])
-        twice = Counter(posixpath.normpath(file.name) for file in images.found)
+        images = named.find_stems(column, names, told.notes)
+        twice = Counter(posixpath.normpath(image.name) for image in images)
         self._refuse([name for name, count in twice.items() if count > 1], "a path in more than one row", "rows for ")
-        found = FieldColumns(str(self.table))
-        notes = images.notes()
-        for role, kind in _KINDS.items():
-            if asked[role]:
-                notes += self._add(found, kind, role, asked[role], rows)
-        own, more = self._splits(rows, asked, images.found)
-        notes += more
-        masks = [str(name) for name in rows.column(asked["mask"][0]).to_pylist()] if asked["mask"] else []
-        notes += self.beside([*(file.name for file in images.found), *masks], str(self.table))
-        notes += _case_notes(found)
-        notes += self._unused(rows, [path, *asked.values(), self._column(rows, SPLIT)])
-        table = files_table(images.found, found.fields, found.columns)
-        return Listing(table, tuple(found.fields), found.classes, (), tuple(notes), own)
+        return images
 
-    def _add(self, found: FieldColumns, kind: Kind, role: str, names: Names, rows: pa.Table) -> list[str]:
-        """Adds the field of a role, out of the table's columns for it; gives notes."""
-        columns = [rows.column(name) for name in names]
+    def _refuse(self, wrong: list[str], what: str, unit: str = "") -> None:
+        if wrong:
+            times = counted(len(wrong), "time")
+            raise SourceError(f"{self.title}: {what}, {times} ({unit}{some_of(wrong)}). Remove those rows")
+
+    def _values(self, table: pa.Table, role: str, names: Names, named: NamedFiles, told: Told) -> list[Any]:
+        """The values of a field, out of the table's columns for it."""
+        kind, columns = _KINDS[role], [table.column(name).to_pylist() for name in names]
         if kind.stays_in_shard:
-            files = self._named_files(names[0], [str(name) for name in columns[0].to_pylist()])
-            found.add(kind.name, role, [file.address for file in files.found])
-            return files.notes()
+            return list(named.find_stems(names[0], list(map(str, columns[0])), told.notes))
         if role == "label":
-            self._check_labels(names[0], columns[0].to_pylist())
+            self._check_labels(names[0], columns[0])
         try:
-            cells = zip(*(column.to_pylist() for column in columns), strict=True)
-            values = [kind.parse_cells(row) for row in cells]
+            return [kind.parse_cells(cells) for cells in zip(*columns, strict=True)]
         except (ValueError, TypeError) as error:
-            raise SourceError(f"{self.table}: {error}. Correct the column {role!r}") from None
-        found.add(kind.name, role, values)
-        return []
+            raise SourceError(f"{self.title}: {error}. Correct the column {role!r}") from None
 
     def _check_labels(self, column: str, values: list[Any]) -> None:
         """Raises SourceError where a label is missing, or where they are numbers that count nothing."""
         texts = ["" if value is None else str(value).strip() for value in values]
-        lacking = [row for row, text in enumerate(texts) if not text]
-        if lacking:
-            raise SourceError(
-                f"{self.table}: {counted(len(lacking), 'row has', 'rows have')} no label (first in "
-                f"{place_of(self.table, lacking[0])}). "
-                "Fill or remove them"
-            )
+        if lacking := [row for row, text in enumerate(texts) if not text]:
+            have, first = counted(len(lacking), "row has", "rows have"), place_of(self.table, lacking[0])
+            raise SourceError(f"{self.title}: {have} no label (first in {first}). Fill or remove them")
         different = sorted(set(texts))
         if all(_DECIMAL_COMMA.fullmatch(text) for text in different):
             raise SourceError(
-                f"{self.table}: column {column!r} holds numbers with a decimal comma, such as {different[0]!r}. Write "
+                f"{self.title}: column {column!r} holds numbers with a decimal comma, such as {different[0]!r}. Write "
                 f"a point, and give --column target={column} for numbers to be predicted"
             )
         broken = [text for text in different if not is_whole(text)]
         if broken and all(is_number(text) for text in different):
             raise SourceError(
-                f"{self.table}: labels must be whole numbers or names of classes, found {some_of(broken)}. Give "
+                f"{self.title}: labels must be whole numbers or names of classes, found {some_of(broken)}. Give "
                 f"another --label-column, or --column target={column} for a number to be predicted"
             )
 
-    def _splits(
-        self, rows: pa.Table, asked: Mapping[str, Names], images: list[Found]
-    ) -> tuple[SourceSplits | None, list[str]]:
-        """The splits of the samples, if the source has any, and notes."""
-        if not self.own_splits:
-            return None, []
-        notes = []
-        title = str(self.table)
-        used = {name for names in asked.values() for name in names}
-        for column in set(self._column(rows, SPLIT)) - used:
-            values = rows.column(column).to_pylist()
-            own = splits_of_column(title, column, values, SPLIT in self.columns)
-            if own is not None or all(map(split_called, values)):
-                return own, []
-            some = some_of(sorted({str(value) for value in values}))
-            notes.append(f"the column {column!r} holds no names of splits but {some}, so it is not used")
-        return splits_of_paths(title, [file.name for file in images], strict=False), notes
-
-    def _unused(self, rows: pa.Table, used: list[Names]) -> list[str]:
-        left = [name for name in rows.column_names if name not in {column for names in used for column in names}]
-        return (
-            [f"columns of {self.table} that are not packed: {some_of(left)}; --column ROLE=NAME packs them"]
-            if left
-            else []
-        )
-
-    def _column(self, rows: pa.Table, role: str, option: str = "") -> Names:
-        return find_column(str(self.table), rows.column_names, role, self.columns, option)
-
-    def _lacking(self, rows: pa.Table, usual: Names, advice: str) -> SourceError:
-        return SourceError(
-            f"{self.table}: has none of the columns {', '.join(usual)}; its columns are {rows.column_names}. {advice}"
-        )
-
-    def _named_files(self, column: str, names: list[str]) -> NamedFiles:
-        found = NamedFiles.find(self, column, names)
-        if found.missing:
-            raise SourceError(
-                f"{self.table}: names {len(found.missing):,} of {len(names):,} files that are not in {self.root} "
-                f"(column {column!r}): {some_of(found.missing)}. {found.advice(self)}"
-            )
-        return found
-
-    def _refuse(self, wrong: list[str], what: str, unit: str = "") -> None:
-        if wrong:
-            raise SourceError(
-                f"{self.table}: {what}, {counted(len(wrong), 'time')} ({unit}{some_of(wrong)}). Remove those rows"
-            )
+    def _splits(self, table: pa.Table, roles: Mapping[str, Names], told: Told) -> list[str]:
+        """The split of each row by the column that names them; none where they are those of folders, if anything."""
+        fields = {name for role in _KINDS for name in roles[role]}
+        told.strict = False
+        for column in set(roles[SPLIT]) - fields if self.own_splits else ():
+            values = table.column(column).to_pylist()
+            if (splits := splits_of_column(self.title, column, values, SPLIT in self.columns)) is not None:
+                told.origin = splits.origin
+                return [splits.names[number] for number in splits.numbers.tolist()]
+            if all(map(split_called, values)):
+                told.strict = None  # all are of one
+            else:
+                some = some_of(sorted({str(value) for value in values}))
+                told.notes.append(f"the column {column!r} holds no names of splits but {some}, so it is not used")
+        return []
 
 
-def _how_to_name(rows: pa.Table, path: Names) -> str:
+def _how_to_name(table: pa.Table, path: Names) -> str:
     """What to do where no column has a usual name for a label."""
-    floats = [name for name in rows.column_names if name not in path and _are_floats(rows.column(name).to_pylist())]
+    floats = [name for name in table.column_names if name not in path and _are_floats(table.column(name).to_pylist())]
     target = f"--column target={floats[0] if floats else 'NAME'}"
     return (
         f"Name one with --label-column, or with {target} for a number to be predicted; for images alone give "
@@ -206,6 +224,94 @@ def _are_floats(values: list[Any]) -> bool:
     return all(map(is_number, values)) and not all(map(is_whole, values))
 
 
-def _case_notes(found: FieldColumns) -> list[str]:
-    alike = names_alike(list(found.classes or ()))
-    return [f"classes that differ only in case are different classes: {some_of(alike)}"] if alike else []
+def read_table(path: Path | URL) -> pa.Table:
+    """All rows of a CSV, TSV, JSONL or Parquet table, by its name; cells of the first two are text.
+
+    Raises:
+        SourceError: it cannot be read, or its columns have no names, or two the same.
+    """
+    if isinstance(path, URL):
+        return _read_remote(path)
+    suffix = path.suffix.lower()
+    try:
+        if suffix in _JSON_LINES:
+            from pyarrow import json
+
+            return _checked(json.read_json(path))
+        if suffix in _PARQUET:
+            from pyarrow import parquet
+
+            return _checked(parquet.read_table(path))
+        return _checked(_read_csv(path))
+    except OSError as error:
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror or error}). --labels takes a CSV, TSV, JSONL or Parquet table"
+        ) from None
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise SourceError(
+            f"{path}: not a CSV or TSV table in UTF-8 with a header line, nor JSONL or Parquet by its name "
+            f"({' '.join(str(error).splitlines()[:1])}). Save it again as CSV"
+        ) from None
+
+
+def _read_remote(url: URL) -> pa.Table:
+    from gpuload.store.background import background
+    from gpuload.store.hub import pinned
+    from gpuload.store.objects import Objects
+    from gpuload.store.transfer import fetch_file  # asyncio
+
+    url = pinned(url)
+    with tempfile.TemporaryDirectory(prefix="gpuload-table-") as scratch:
+        path = Path(scratch) / url.name
+        try:
+            background().wait(fetch_file(Objects(URL(url.text.rpartition("/")[0])), url.name, path))
+            return read_table(path)
+        except (SourceError, RemoteError) as error:
+            raise SourceError(str(error).replace(str(path), str(url))) from None
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """A table whose names and texts are UTF-8.
+
+    Raises:
+        ArrowInvalid, UnicodeDecodeError: they are not.
+    """
+    assert all(isinstance(name, str) for name in table.column_names)  # they are decoded here
+    table.validate(full=True)
+    return table
+
+
+def place_of(path: Path | URL, row: int) -> str:
+    """What a person calls a row of the table, where no cell goes over several lines."""
+    if path.suffix.lower() in _PARQUET:
+        return f"row {row}"
+    return f"line {row + (1 if path.suffix.lower() in _JSON_LINES else 2)}"
+
+
+def _read_csv(path: Path) -> pa.Table:
+    from pyarrow import csv as arrow_csv  # this and pyarrow.compute cost 40 ms, for which workers need not wait
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = file.readline()
+    delimiter = max(",\t;", key=header.count)
+    columns = next(csv.reader([header], delimiter=delimiter), [])
+    _check_header(path, columns)
+    return arrow_csv.read_csv(
+        path,
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.large_string()), strings_can_be_null=False
+        ),
+    )
+
+
+def _check_header(path: Path, columns: list[str]) -> None:
+    data = [name for name in columns if _FILE.search(name)]
+    if data:
+        raise SourceError(
+            f"{path}: its first line names no columns but a file, {data[0]!r}. Put a line with the names of the "
+            "columns before it, such as path,label, and commas between columns"
+        )
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise SourceError(f"{path}: has several columns called {some_of(twice)}. Rename all but one of them")

@@ -1,24 +1,22 @@
 """Annotations in XML beside images: Pascal VOC and ILSVRC's detection set."""
 
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
-import numpy as np
-import pyarrow as pa
-
 from gpuload.counted import counted
-from gpuload.errors import DecodeError, SourceError
+from gpuload.errors import SourceError
 from gpuload.fields.class_numbers import BACKGROUND
-from gpuload.sources.field_columns import FieldColumns
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Found, PassedOver
-from gpuload.sources.files.base import read_text
-from gpuload.sources.files.source import FilesSource, files_table
-from gpuload.sources.layout import annotation_files
-from gpuload.sources.listing import Listing, Rejection, some_of
-from gpuload.sources.splits import SourceSplits, one_file_each, split_called, splits_of_paths
+from gpuload.sources.annotations import annotation_files, read_content, read_text
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told, extension_of
+from gpuload.sources.listing import some_of
+from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.splits import SPLIT, one_file_each, split_called, splits_of_paths
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
-_XML_FOLDER = "annotations"
 _LISTS = "ImageSets/Main"
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+Boxes = tuple[list[list[float]], list[str]]  # x0 y0 x1 y1, and the class of each
 
 
 class VocSource(FilesSource):
@@ -32,57 +30,48 @@ class VocSource(FilesSource):
     images in none of them are left out then.
     """
 
-    @staticmethod
-    def fits(files: Files) -> bool:
-        """Whether a container looks like one of these."""
+    advice = "Give the folder that holds Annotations"
+
+    @classmethod
+    def fits(cls, files: Files) -> bool:
         xml, data = _folders(files)
         return bool(xml and data) and (data.lower() != "images" or bool(annotation_files(files, ".xml")))
 
-    def list_samples(self) -> Listing:
-        """Every pair of image and XML.
-
-        Raises:
-            SourceError: one has no partner, or an XML is not an annotation.
-        """
-        self.check_root("Give the folder that holds Annotations")
-        xml, data = _folders(self.files)
+    def rows(self, told: Told) -> Iterator[Row]:
+        xml, data = _folders(self._files)
         if not xml or not data:
             raise SourceError(
-                f"{self.root}: holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images. Give the "
+                f"{self.title}: holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images. Give the "
                 "folder that holds them"
             )
-        passed = PassedOver()
-        images, annotations = self._pairs(data, xml, passed)
-        stems = sorted(images)
-        boxes, names = zip(*(self._objects(annotations[stem]) for stem in stems), strict=True)
-        largest = [_largest(*pair) for pair in zip(boxes, names, strict=True)]
-        classes = (BACKGROUND, *sorted({name for row in names for name in row} - {BACKGROUND}))
-        numbers = [classes.index(name) for name in largest]
-        found = FieldColumns(str(self.root))
-        found.add("class", "label", numbers, classes)
-        found.add("boxes", "boxes", list(zip(boxes, names, strict=True)), classes)
-        files = [images[stem] for stem in stems]
-        table = files_table(files, found.fields, found.columns)
-        own = splits_of_paths(str(self.root), [file.name for file in files]) if self.own_splits else None
-        if own is None and self.own_splits and (split_of := self._listed_splits(stems, passed)):
-            table = table.filter(pa.array([stem in split_of for stem in stems]))
-            values = [split_of[stem] for stem in stems if stem in split_of]
-            own = SourceSplits.of(values, f"by the lists in {_LISTS!r}")
-            passed.rejected += [
-                Rejection(images[stem].name, f"is in no list of {_LISTS}", True)
-                for stem in stems
-                if stem not in split_of
-            ]
-        return Listing(table, tuple(found.fields), found.classes, passed.sorted_rejections(), tuple(passed.notes), own)
+        images, annotations = self._pairs(data, xml, told)
+        objects = {stem: self._objects(annotations[stem]) for stem in images}
+        names = {name for _, names in objects.values() for name in names} - {BACKGROUND}
+        told.classes["label"] = told.classes["boxes"] = classes = (BACKGROUND, *sorted(names))
+        told.strict, split_of = True, dict[str, str]()
+        if self.own_splits and splits_of_paths(self.title, [image.name for image in images.values()]) is None:
+            split_of = self._listed_splits(images, told)
+        if split_of:
+            told.origin = f"by the lists in {_LISTS!r}"
+        for stem, image in images.items():
+            boxes, named = objects[stem]
+            row = {"image": image, "label": classes.index(_largest(boxes, named)), "boxes": boxes, "boxes_class": named}
+            if not split_of:
+                yield row
+            elif stem in split_of:
+                yield {**row, SPLIT: split_of[stem]}
+            else:
+                told.reject(image.name, f"is in no list of {_LISTS}", True)
 
-    def _listed_splits(self, stems: list[str], passed: PassedOver) -> dict[str, str]:
+    def _listed_splits(self, known: dict[str, Ref], told: Told) -> dict[str, str]:
         """The split of each image by the lists of Pascal VOC; {} where there are none, or not of two splits."""
-        if _LISTS.partition("/")[0] not in self.files.folders():
+        if _LISTS.partition("/")[0] not in self._files.folders():
             return {}
-        known, split_of = set(stems), dict[str, str]()
-        why = "" if (lists := one_file_each(self._split_lists())) else f"no train.txt, val.txt or test.txt in {_LISTS}"
+        texts = [name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")]
+        lists = one_file_each([f"{_LISTS}/{name}" for name in texts if split_called(name[: -len(".txt")])])
+        split_of, why = dict[str, str](), "" if lists else f"no train.txt, val.txt or test.txt in {_LISTS}"
         for split, name in lists.items():
-            lines = read_text(self.files, self.files.find(name)).split("\n")
+            lines = read_text(self._files, self._files.find(name), self.title).split("\n")
             listed = [line.split()[0] for line in lines if line.strip()]
             if both := [stem for stem in listed if split_of.get(stem, split) != split]:
                 why = f"{some_of(both)} are in two lists"
@@ -90,81 +79,56 @@ class VocSource(FilesSource):
         if not why and len(set(split_of.values())) < 2:
             why = "they list images of fewer than two splits"
         if why:
-            passed.notes.append(
+            told.notes.append(
                 f"the lists of splits in 'ImageSets' are not used ({why}): all images are packed, and --val or "
                 "--splits draws splits"
             )
         return {} if why else split_of
 
-    def _split_lists(self) -> list[str]:
-        """The files such as `ImageSets/Main/train.txt`; not those of one class, nor trainval.txt."""
-        names = [name for name in self.files.names(_LISTS) if name.lower().endswith(".txt")]
-        return [f"{_LISTS}/{name}" for name in names if split_called(name[: -len(".txt")])]
-
-    def _pairs(self, data: str, xml: str, passed: PassedOver) -> tuple[dict[str, Found], dict[str, Found]]:
-        """Images and annotations by their paths below their folders, without extension."""
-        images: dict[str, Found] = {}
-        annotations: dict[str, Found] = {}
-        for found in self.files.walk({*IMAGE_EXTENSIONS, "xml"}, passed):
-            folder, _, below = found.name.partition("/")
-            stem, _, extension = below.rpartition(".")
-            if folder == data and extension.lower() != "xml":
-                images[stem] = found
-            elif folder == xml and extension.lower() == "xml":
-                annotations[stem] = found
-        for present, others, what, place in (
-            (annotations, images, "image", data),
-            (images, annotations, "XML", xml),
-        ):
-            alone = [present[stem].name for stem in sorted(set(present) - set(others))]
-            if alone:
+    def _pairs(self, data: str, xml: str, told: Told) -> tuple[dict[str, Ref], dict[str, Ref]]:
+        """Images and annotations by their paths below their folders, without extension, sorted."""
+        files: dict[str, dict[str, Ref]] = {data: {}, xml: {}}
+        for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, told):
+            folder, _, below = file.name.partition("/")
+            if folder == (xml if extension_of(below) == "xml" else data):
+                files[folder][below.rpartition(".")[0]] = file
+        for one, other, what in ((xml, data, "image"), (data, xml, "XML")):
+            if alone := [files[one][stem].name for stem in sorted(set(files[one]) - set(files[other]))]:
                 raise SourceError(
-                    f"{self.root}: {counted(len(alone), 'file has', 'files have')} no {what} of the same path below "
-                    f"{place}: "
-                    f"{some_of(alone)}. Add the partner, or remove them"
+                    f"{self.title}: {counted(len(alone), 'file has', 'files have')} no {what} of the same path below "
+                    f"{other}: {some_of(alone)}. Add the partner, or remove them"
                 )
-        if not images:
-            raise SourceError(f"{self.root}: holds neither images nor XML. Is it unpacked?")
-        return images, annotations
+        if not files[data]:
+            raise SourceError(f"{self.title}: holds neither images nor XML. Is it unpacked?")
+        return dict(sorted(files[data].items())), files[xml]
 
-    def _objects(self, found: Found) -> tuple[list[list[float]], list[str]]:
-        title = f"{self.root}/{found.name}"
+    def _objects(self, file: Ref) -> Boxes:
+        text = read_content(self._files, file, self.title)
+        title, advice = f"{self.title}/{file.name}", "Correct it, or remove it with its image"
+        # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
+        if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
+            raise SourceError(f"{title}: declares entities or is not UTF-8, which no annotation needs. {advice}")
+        boxes, names = list[list[float]](), list[str]()
         try:
-            text = self.files.read(found.address)
-            # Entities are what XML attacks are made of, and no annotation has any; UTF-16, with its zeros, hides them.
-            if b"<!" in text.replace(b"<!--", b"") or b"\0" in text:
-                raise SourceError(f"{title}: declares entities or is not UTF-8, which no annotation needs. Remove that")
-            tree = ElementTree.fromstring(text)
-            boxes, names = [], []
-            for entry in tree.iter("object"):
-                box = entry.find("bndbox")
-                if box is None:
+            for entry in ElementTree.fromstring(text).iter("object"):
+                if (box := entry.find("bndbox")) is None:
                     raise ValueError("an object without a bndbox")
-                boxes.append([float(box.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")])
+                boxes.append([float(box.findtext(side, "")) for side in _SIDES])
                 names.append((entry.findtext("name") or "").strip())
             if "" in names:
                 raise ValueError("an object without a name")
-        except (OSError, DecodeError) as error:
-            raise SourceError(
-                f"{title}: cannot be read ({getattr(error, 'strerror', None) or error}). "
-                "Correct it, or remove it with its image"
-            ) from None
         except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding that Python lacks
-            raise SourceError(
-                f"{title}: not an annotation in XML ({error}). Correct it, or remove it with its image"
-            ) from None
+            raise SourceError(f"{title}: not an annotation in XML ({error}). {advice}") from None
         return boxes, names
 
 
 def _largest(boxes: list[list[float]], names: list[str]) -> str:
-    if not boxes:
-        return BACKGROUND
-    x0, y0, x1, y1 = np.array(boxes).T
-    return names[int(np.argmax((x1 - x0) * (y1 - y0)))]
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes]
+    return names[areas.index(max(areas))] if areas else BACKGROUND
 
 
 def _folders(files: Files) -> tuple[str, str]:
     """Names of the folders of XML and of images; "" for one that is not there."""
     named = {name.lower(): name for name in reversed(files.folders())}
     data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
-    return named.get(_XML_FOLDER, ""), data
+    return named.get("annotations", ""), data

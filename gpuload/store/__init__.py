@@ -1,5 +1,69 @@
-"""Where packed sets lie: URLs, and the shards of a set, in a local folder or downloaded into a cache.
+"""Where packed sets lie, and the shards of a set as local files.
 
-Decoders read shards from memory maps, so that every store gives them local files: those of a folder, or those of the
-cache, which are downloaded before they are needed.
+Decoders memory-map shards, so every store hands out local files: those of a folder, or downloads in a cache or in
+memory.
 """
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A local file with the bytes of a shard, which stays in place while this object or its `holder` exists.
+
+    memory: what holds the bytes if they are not on a disk; whoever maps the file keeps a reference for as long as the
+    mapping exists, so that the store can count the memory in use.
+    """
+
+    path: Path
+    holder: Any = None
+    memory: Any = None
+
+
+class Store:
+    """The shards of one data set, for one reader. Not used by several threads at a time, but for `interrupt`.
+
+    waited_s: seconds that `open` has waited so far.
+    """
+
+    waited_s = 0.0
+
+    def begin(self) -> None:
+        """Starts a loop: `open` waits again."""
+
+    def interrupt(self) -> None:
+        """Cancels a blocked `open`, in whichever thread; further calls raise until `begin`."""
+
+    def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
+        """Replaces the plan: the shards that will be needed from now on, in this order.
+
+        now: how many of them, each counted once, are opened next. soon: how many a store in memory may hold.
+        """
+
+    def ready(self, number: int) -> bool:
+        """Whether `open` would return at once."""
+        return True
+
+    def open(self, number: int) -> Lease:
+        """The shard, once it is here.
+
+        Raises:
+            ShardError: it cannot be had, or is not the one of the manifest.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stops background work; leases stay valid, and `plan` starts it again."""
+
+
+class FolderStore(Store):
+    """The shards of a local folder, by their paths: nothing waits."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def open(self, number: int) -> Lease:
+        return Lease(self._paths[number])

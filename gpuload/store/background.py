@@ -1,29 +1,69 @@
-"""An event loop in a thread of its own, where everything is downloaded: one for each process.
+"""The event loop of each process in which everything is downloaded, in a thread of its own; and waiting for it.
 
-obstore's own threads survive neither a fork nor the interpreter's end, so that the loop is started by the process that
-uses it, and ended before the interpreter is.
+obstore's threads survive neither a fork nor interpreter shutdown, so each process starts its own loop and stops it
+before the interpreter exits.
 """
 
 import asyncio
 import atexit
 import os
 import threading
+import time
 import weakref
-from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from gpuload.errors import RemoteError
-from gpuload.store.connections import Connections
 
 T = TypeVar("T")
 
 _CONNECTIONS = 16  # requests at a time, of a process
 _THREADS = 24  # that write what comes, and hash it; asyncio's default is 4 more than cores
 
+# When a task's data is needed, as a place in a plan. Evaluated each time that a request ends, since plans change. What
+# a caller waits for (a manifest, an index, a file to be packed) comes before every plan.
+NEEDED: ContextVar[Callable[[], float]] = ContextVar("NEEDED", default=lambda: -1.0)
+
+
+class Connections:
+    """A semaphore for `async with` that admits the most urgent waiter first (`NEEDED`)."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []  # in the order in which they came
+
+    async def __aenter__(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        waiting = NEEDED.get(), asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            await waiting[1]
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:  # it had its turn in the same moment
+                self._give_back()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        waiting = [one for one in self._waiting if not one[1].done()]  # others were cancelled
+        if not waiting:
+            self._free += 1
+            return
+        first = min(waiting, key=lambda one: one[0]())
+        self._waiting.remove(first)
+        first[1].set_result(None)
+
 
 class Background:
-    """The loop. connections: what each request takes, so that there are never too many."""
+    """The loop. connections: acquired by each request, to limit how many run at once."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -36,7 +76,7 @@ class Background:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result. Ctrl-C cancels it."""
+        """Runs a coroutine and returns its result. Ctrl-C cancels it."""
         future = self.start(coroutine)
         try:
             return future.result()
@@ -45,7 +85,7 @@ class Background:
             raise
 
     def stop(self) -> None:
-        """Cancels everything, and ends the thread."""
+        """Cancels all tasks and ends the thread."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
@@ -69,7 +109,7 @@ _inherited: list[Background] = []  # over fork: their threads do not exist, so t
 
 
 def background() -> Background:
-    """That of this process.
+    """The loop of this process, started if necessary.
 
     Raises:
         RemoteError: the process was forked from one that had it, where obstore would wait forever.
@@ -82,7 +122,7 @@ def background() -> Background:
                 "by spawn or forkserver, or open such sets in the children alone"
             )
         if _ended.is_set():
-            raise RemoteError("nothing is read from a URL any more, since the interpreter ends")
+            raise RemoteError("the interpreter is shutting down, so nothing is read from URLs any more")
         # What is registered last is called first: before the finalizers that join threads which wait for this one.
         weakref.finalize(_ended, lambda: None).detach()
         found = _of_process[process] = Background()
@@ -103,3 +143,44 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):  # a system that forks
     os.register_at_fork(after_in_child=_forget)
+
+
+class Waiter:
+    """Not used by several threads at a time, but for `interrupt`.
+
+    waited_s: seconds that `wait` has waited so far.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: Future[Any] | None = None
+        self._interrupted = False
+        self.waited_s = 0.0
+
+    def begin(self) -> None:
+        """`wait` waits again."""
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Cancels a blocked `wait`, in whichever thread; further calls raise until `begin`."""
+        self._interrupted = True
+        if (waiting := self._waiting) is not None:
+            waiting.cancel()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        """The coroutine's result, of the process's event loop; what: it downloads, for the message.
+
+        Raises:
+            RemoteError: it was cancelled by `interrupt`. Whatever the coroutine raises.
+        """
+        waiting, begun = background().start(coroutine), time.perf_counter()
+        self._waiting = waiting
+        try:
+            if self._interrupted:
+                waiting.cancel()
+            return waiting.result()
+        except CancelledError:
+            raise RemoteError(f"{what}: was cancelled") from None
+        finally:
+            waiting.cancel()  # after Ctrl-C
+            self._waiting = None
+            self.waited_s += time.perf_counter() - begun

@@ -1,26 +1,115 @@
-"""A folder of a bucket that is written: objects are listed, uploaded, verified and deleted."""
+"""A folder of a bucket: its objects are listed, picked by wildcards, uploaded, verified and deleted."""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuload.errors import OutputError
+from gpuload.checks import shown
+from gpuload.errors import ArgumentError, OutputError, RemoteError
 from gpuload.store.background import background
-from gpuload.store.listing import Listed, Stored
-from gpuload.store.objects import NoSuchObjectError
-from gpuload.store.remote_set import read_whole
+from gpuload.store.hub import hub_files
+from gpuload.store.objects import NoSuchObjectError, Objects, client
+from gpuload.store.url import URL
 
 WRITABLE = ("s3", "gs", "az")
-
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # S3 takes 10,000
 _PARTS_AT_A_TIME = 4  # of one object
 _TRIES = 3  # of an upload that arrives damaged
 _MARK = "gpuloadrun"  # user metadata: the run that wrote an object. Azure takes neither hyphens nor underscores
+_MAGIC = re.compile(r"[*[]")  # a question mark begins a query
+_LISTED = ("s3", "gs", "az", "hf")
+
+
+class Stored(NamedTuple):
+    """An object: its size in bytes, and its ETag."""
+
+    size: int
+    tag: str | None
+
+
+class Listed(Objects):
+    """Objects below a URL that can be listed."""
+
+    async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
+        """All objects by their names below the URL, sorted. Empty ones that are called as folders, which consoles make,
+        are left out.
+
+        Raises:
+            ArgumentError: a web server, which lists nothing.
+            RemoteError: the bucket does not exist, or it cannot be listed.
+        """
+        if self.url.scheme == "hf":
+            files = await asyncio.to_thread(hub_files, self.url)
+            return {name: Stored(size, None) for name, size in sorted(files.items()) if self._is_inside(name)}
+        if self.url.scheme not in _LISTED:
+            raise ArgumentError(
+                f"{self.url}: what lies at {self.url.scheme}:// cannot be listed. Name the files, with braces as in "
+                "'shards/train-{000..127}.tar'"
+            )
+        try:
+            found = await self._persist("", self._list, give_up_s)
+        except NoSuchObjectError:
+            raise RemoteError(f"{self.url}: its bucket does not exist. Create it, or check the URL") from None
+        folders = {name.rpartition("/")[0] for name in found} | {""}
+        return {
+            name: one
+            for name, one in sorted(found.items())
+            if (one.size or name.rstrip("/") not in folders) and self._is_inside(name)
+        }
+
+    def _is_inside(self, name: str) -> bool:
+        """Whether a name can be that of a file below a folder here, too.
+
+        Raises:
+            RemoteError: it leads elsewhere. No name is left out in silence.
+        """
+        if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
+            raise RemoteError(
+                f"{self.url}: holds {shown(name)}, which is no name of a file below a folder. Rename it, or name the "
+                "files you want"
+            )
+        return True
+
+    async def _list(self) -> dict[str, Stored]:
+        found: dict[str, Stored] = {}
+        async with background().connections:
+            try:
+                pages: AsyncIterator[Any] = client().list(self._store(), chunk_size=1000)
+                async for page in pages:
+                    found.update((one["path"], Stored(int(one["size"]), one["e_tag"])) for one in page)
+            except client().exceptions.GenericError as error:
+                if "status code: 404" in str(error):
+                    raise FileNotFoundError from None
+                raise
+        return found
+
+
+def expand_url(url: URL) -> list[URL]:
+    """The objects that a URL means: itself, or sorted by name those that fit its wildcards, which work as the shell's.
+
+    Raises:
+        ArgumentError, RemoteError: as `Listed.list`.
+    """
+    folder, _, pattern = url.text.partition("://")[2].partition("/")
+    if not _MAGIC.search(pattern):
+        return [url]
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
+    root = URL("/".join([f"{url.scheme}://{folder}", *parts[:fixed]]))
+    found = background().wait(Listed(root).list())
+    return [root / name for name in found if _fits(name.split("/"), parts[fixed:])]
+
+
+def _fits(name: list[str], pattern: list[str]) -> bool:
+    """Whether each folder and the file of a name fits its part of the pattern: no wildcard fits a slash."""
+    return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))
 
 
 class Bucket(Listed):
@@ -49,17 +138,17 @@ class Bucket(Listed):
             return await self.read_json(name)
 
         async def once() -> None:
-            failures, more = _obstore().exceptions, {"attributes": {_MARK: self.run}}
+            failures, more = client().exceptions, {"attributes": {_MARK: self.run}}
             async with background().connections:
                 try:
-                    await _obstore().put_async(self._store(), name, data, mode="create", **more)
+                    await client().put_async(self._store(), name, data, mode="create", **more)
                 except failures.AlreadyExistsError:
                     return
                 except (NotImplementedError, failures.BaseError) as error:
                     if isinstance(error, failures.BaseError) and "status code: 501" not in str(error):
                         raise
                     # A service without conditional writes; of two that begin in the same instant, one wins.
-                    await _obstore().put_async(self._store(), name, data, **more)
+                    await client().put_async(self._store(), name, data, **more)
 
         await self._persist(name, once, self.first_s)
         return await self.read_json(name)
@@ -76,14 +165,6 @@ class Bucket(Listed):
         except ValueError:
             return {}
         return content if isinstance(content, dict) else {}
-
-    async def read_whole(self, name: str) -> bytes:
-        """An object that fits into memory.
-
-        Raises:
-            NoSuchObjectError. RemoteError: it cannot be read.
-        """
-        return bytes((await read_whole(self, name)).data)
 
     async def upload(self, name: str, path: Path, replaces: bool = False) -> Stored:
         """Uploads a file in parts, and verifies the object: by its ETag, where that is the MD5 of what was sent, else
@@ -106,7 +187,7 @@ class Bucket(Listed):
 
         async def once() -> str | None:
             async with background().connections:
-                sent = await _obstore().put_async(
+                sent = await client().put_async(
                     self._store(),
                     name,
                     path if size else b"",
@@ -147,7 +228,7 @@ class Bucket(Listed):
         def once(name: str) -> Callable[[], Awaitable[None]]:
             async def delete() -> None:
                 async with background().connections:
-                    await _obstore().delete_async(self._store(), name)
+                    await client().delete_async(self._store(), name)
 
             return delete
 
@@ -164,7 +245,7 @@ class Bucket(Listed):
 
         async def once() -> str:
             async with background().connections:
-                found = await _obstore().get_async(self._store(), name, options={"head": True})
+                found = await client().get_async(self._store(), name, options={"head": True})
             return str(found.attributes.get(_MARK, ""))
 
         try:
@@ -205,10 +286,3 @@ class _Digests(NamedTuple):
                 parts.append(hashlib.md5(block, usedforsecurity=False).digest())
         several = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
         return cls((whole.hexdigest(), f"{several}-{len(parts)}"), sha256.hexdigest())
-
-
-def _obstore() -> Any:
-    import obstore
-    import obstore.exceptions
-
-    return obstore

@@ -10,24 +10,32 @@ Locks are those of `flock`, which end with the process that holds them, however 
 """
 
 import errno
+import logging
 import os
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuload.checks import PATH, Rule, as_text, as_whole, parse_size
-from gpuload.errors import ArgumentError, RemoteError
-from gpuload.store.handle import Handle
-from gpuload.store.interface import Lease
-from gpuload.store.locks import fcntl
+from gpuload.checks import PATH, Rule, as_text, as_whole, parse_size, shown
+from gpuload.errors import ArgumentError, FormatError, RemoteError
+from gpuload.machine.limits import available_memory, memory_limit
+from gpuload.store import Lease
+from gpuload.store.files import locked, open_own, why_not_own
 from gpuload.store.url import refuse_urls
 
+_LOG = logging.getLogger(__name__)
+
 _ROOM = "gpuload-1"
+_NAME = re.compile("[0-9a-f]{64}")
 _PART = ".part"
 _LOCK_S = 60  # to wait for the lock that is held while room is made, which takes milliseconds
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREE_SHARE = 0.9  # of what is free on the disk, where no limit is given
 
 
@@ -82,6 +90,7 @@ class Cache:
                 f"or by the environment variable GPULOAD_CACHE{self._instead}"
             ) from None
         self.given = limit
+        self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
 
     def __repr__(self) -> str:
@@ -91,44 +100,59 @@ class Cache:
         return Cache, (self.asked, self.given)
 
     def used(self) -> int:
-        """Bytes of all that lies in it; a shard that is on its way counts as whole, of an index what is here."""
-        sets = (size for folder in _folders(self.sets) for _, size, _ in _files(folder, allocated=True))
-        return sum(size for _, size, _ in _files(self.shards)) + sum(sets)
+        """Bytes of all that lies in it; a shard that is on its way counts as whole."""
+        known = {}
+        for folder in _folders(self.sets):
+            with suppress(FileNotFoundError):
+                changed, (before, size) = folder.stat().st_mtime_ns, self._in_sets.get(folder, (0, 0))
+                # A large index has a file for each shard.
+                known[folder] = changed, size if changed == before else sum(size for _, size, _ in _files(folder))
+        self._in_sets = known
+        return sum(size for _, size, _ in _files(self.shards)) + sum(size for _, size in known.values())
 
     def free(self) -> int:
-        """Bytes that are free on its disk."""
+        """Free bytes on its disk."""
         return shutil.disk_usage(self._room).free
 
-    def require(self, needed: int, what: str) -> None:
-        """Raises where so many bytes of shards, which are in use at the same time, do not fit.
+    def require(self, needed: int, what: str, can_shrink: bool) -> None:
+        """Checks that shards of this many bytes, all in use at once, fit.
+
+        what: they are, for the message. can_shrink: whether a smaller window would need less.
 
         Raises:
-            ArgumentError: with the numbers.
+            ArgumentError: they do not fit.
         """
         used, free = self.used(), self.free()
         others = used - sum(size for _, size, _ in _files(self.shards))  # manifests and indexes
         if needed + others > self.limit:
             raise ArgumentError(
                 f"cache_size: {self.limit:,} bytes are too few for {what}, which take {needed + others:,}. Give more, "
-                "or a smaller window"
+                f"or {self._less(can_shrink)}"
             )
         if needed > used - others + free:
             raise ArgumentError(
                 f"cache {self.folder}: {what} take {needed:,} bytes, and its disk has {free:,} free. Free some, give "
-                "another folder, or a smaller window"
+                f"another folder, or {self._less(can_shrink)}"
             )
 
+    @staticmethod
+    def _less(can_shrink: bool) -> str:
+        return "a smaller window" if can_shrink else "a set that was packed into smaller shards"
+
     def lease(self, shard: Wanted) -> Lease | None:
-        """The shard, if it is here; nobody deletes it as long as the lease exists."""
-        path = self.shards / shard.sha256
+        """The shard, if it is here; it is not deleted while the lease exists.
+
+        Raises:
+            FormatError: what has its name is no file of this user.
+        """
+        path = self.path_of(shard)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            holder = open_own(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        holder = Handle(handle)
-        if not _locked(handle, fcntl.LOCK_SH):
+        if not holder.lock(exclusive=False):
             return None  # it is being deleted
-        found = os.fstat(handle)
+        found = os.fstat(holder.number)
         if found.st_nlink == 0:
             return None
         if found.st_size != shard.bytes:  # no download of ours ended so
@@ -136,38 +160,69 @@ class Cache:
                 path.unlink()
             return None
         with suppress(OSError):  # used now; the time of change stays
-            os.utime(handle, ns=(time.time_ns(), found.st_mtime_ns))
+            os.utime(holder.number, ns=(time.time_ns(), found.st_mtime_ns))
         return Lease(path, holder)
 
     def begin(self, shard: Wanted) -> "Part | None":
-        """The right to download a shard; None where another process has it, or the shard is here."""
-        path = self.shards / f"{shard.sha256}{_PART}"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        part = Part(path, handle, self.shards / shard.sha256)
-        if not _locked(handle, fcntl.LOCK_EX):
+        """The right to download a shard; None if another process holds it, or the shard is here.
+
+        Raises:
+            RemoteError: the cache cannot be written. FormatError: what has its name is no file of this user.
+        """
+        final = self.path_of(shard)
+        with self.writing():
+            if not self.shards.is_dir():  # somebody has deleted the cache
+                self._make_folders()
+            part = Part(final)
+        if not part.is_held():
             return None
-        try:
-            is_ours = os.fstat(handle).st_ino == os.stat(path).st_ino
-        except FileNotFoundError:  # whoever had it has finished meanwhile
-            is_ours = False
-        if not is_ours or part.final.exists():
-            if is_ours:
-                path.unlink()
+        if os.path.lexists(final):
+            part.path.unlink()
             return None
         return part
 
+    def path_of(self, shard: Wanted) -> Path:
+        """Where a shard lies once it is here.
+
+        Raises:
+            FormatError: its name is not a SHA-256.
+        """
+        if not _NAME.fullmatch(shard.sha256):
+            raise FormatError(
+                f"a shard's SHA-256 is {shown(shard.sha256)}, expected 64 lower-case hexadecimal digits. Its "
+                "manifest.json was not written by gpuload: do not use the set"
+            )
+        return self.shards / shard.sha256
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns an OSError of writing to the cache into a RemoteError.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise self.unwritable(error) from None
+
+    def unwritable(self, error: OSError) -> RemoteError:
+        """The error for a file of the cache that cannot be written."""
+        remedy = "Check the folder and its disk, or give another one with cache="
+        if error.errno in _FULL:
+            remedy = "Free some of its disk; `df -i` shows whether it has inodes left"
+        return RemoteError(f"cache {self.folder}: cannot be written ({error.strerror}). {remedy}")
+
     def make_room(self, part: "Part", size: int, order: Callable[[str], float]) -> bool:
-        """Takes `size` bytes of the disk for a part, and deletes shards for them.
+        """Allocates `size` bytes on the disk for a part, evicting shards if necessary; returns whether it succeeded.
 
-        order: for the name of a shard, when it is needed, the latest is deleted first; only those are that are needed
-            after 0, which is when the part is. Shards that are in use, or not ours, stay.
-
-        Returns whether they are there.
+        order: when a shard, by its name, is needed, relative to the part: the furthest one is evicted first,
+            and none that is needed before the part (0 or less). Shards that are in use, or not ours, stay.
 
         Raises:
             RemoteError: the disk cannot be written, or a process that makes room does not end.
         """
-        with self._lock():
+        with self.writing(), self._lock():
             missing = self.used() - os.fstat(part.number).st_size + size - self.limit
             if missing > 0 and not self._delete(missing, order):
                 return False
@@ -176,32 +231,31 @@ class Cache:
                     _allocate(part.number, size)
                 except OSError as error:
                     os.ftruncate(part.number, 0)
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                        raise RemoteError(f"cache {self.folder}: cannot be written ({error.strerror})") from None
+                    if error.errno not in _FULL:
+                        raise
                     if not self._delete(1, order):
                         return False
                 else:
                     return True
 
     def clear_leftovers(self) -> None:
-        """Deletes parts that nobody downloads: a process was killed."""
+        """Deletes partial downloads that killed processes left."""
         for name, _, _ in list(_files(self.shards)):
             if name.endswith(_PART):
-                with suppress(FileNotFoundError):
-                    handle = os.open(self.shards / name, os.O_RDWR | os.O_CLOEXEC)
-                    Part(self.shards / name, handle, self.shards / name).drop()
+                with suppress(FileNotFoundError, FormatError):
+                    Part(self.shards / name.removesuffix(_PART), create=False).drop()
 
     def _delete(self, missing: int, order: Callable[[str], float]) -> bool:
-        """Deletes whole shards until so many bytes are free."""
+        """Evicts shards until this many bytes are free; returns whether it succeeded."""
         found = [(order(name), -used, name, size) for name, size, used in _files(self.shards)]
         for needed, _, name, size in sorted(found, reverse=True):
-            if name.endswith(_PART) or len(name) != 64 or needed <= 0:
+            if not _NAME.fullmatch(name) or needed <= 0:
                 continue
             if missing <= 0:
                 break
-            with suppress(FileNotFoundError):
-                handle = Handle(os.open(self.shards / name, os.O_RDONLY | os.O_CLOEXEC))
-                if _locked(handle.number, fcntl.LOCK_EX):
+            with suppress(FileNotFoundError, FormatError):
+                handle = open_own(self.shards / name)
+                if handle.lock():
                     (self.shards / name).unlink()
                     missing -= size
         return missing <= 0
@@ -209,57 +263,76 @@ class Cache:
     def _make_folders(self) -> None:
         self._room = self.folder / _ROOM
         self.shards, self.sets = self._room / "shards", self._room / "sets"
-        for made in (self.shards, self.sets):
-            made.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        for made in (self.folder, self._room, self.shards, self.sets):
+            made.mkdir(mode=0o700, exist_ok=True)
             if not os.access(made, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        os.close(self._open_lock())
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        handle = Handle(self._open_lock())
-        give_up = time.monotonic() + _LOCK_S
-        while not _locked(handle.number, fcntl.LOCK_EX):
-            if time.monotonic() > give_up:
-                raise RemoteError(
-                    f"cache {self.folder}: another process has held its lock for {_LOCK_S} s. Is one stopped?"
+            if (fault := why_not_own(made)) and made != self.folder:
+                raise ArgumentError(
+                    f"cache {made}: {fault}, so others could replace what is loaded. Delete it, or give your own folder"
                 )
-            time.sleep(0.01)
-        yield
-        handle.close()
+            if fault:
+                _warn(f"cache {made}: {fault}, so others could delete what is kept there. Give a folder of your own")
+        open_own(self._room / "lock", os.O_RDWR | os.O_CREAT).lock(exclusive=False)  # OSError: there are no locks
 
-    def _open_lock(self) -> int:
-        return os.open(self._room / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def _lock(self) -> AbstractContextManager[None]:
+        what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
+        return locked(self._room / "lock", _LOCK_S, RemoteError(what))
 
 
-class Part(Handle):
-    """A shard that this process downloads."""
+def open_cache(folder: str | Path | None, size: int | None) -> Cache:
+    """The cache in a folder. size: as `Cache`'s limit; 0: shards stay in memory.
 
-    def __init__(self, path: Path, handle: int, final: Path) -> None:
-        super().__init__(handle)
-        self.path, self.final = path, final
+    Raises:
+        ArgumentError: the folder cannot be created or written.
+    """
+    return SetsOnly(folder) if size == 0 else Cache(folder, size)
+
+
+class Part:
+    """A shard on its way into the cache, under a name of its own. number: of the descriptor it is written to.
+
+    final: the path that it gets once it is whole.
+
+    Raises:
+        OSError: it cannot be opened. FormatError: what has its name is no file of this user.
+    """
+
+    def __init__(self, final: Path, create: bool = True) -> None:
+        self.path, self.final = final.with_name(f"{final.name}{_PART}"), final
+        self._handle = open_own(self.path, os.O_RDWR | (os.O_CREAT if create else 0))
+
+    @property
+    def number(self) -> int:
+        return self._handle.number
+
+    def is_held(self) -> bool:
+        """Acquires the right to it, and returns whether this object holds it."""
+        if self.number < 0 or not self._handle.lock():
+            return False
+        with suppress(FileNotFoundError):  # whoever had it has finished meanwhile
+            return os.fstat(self.number).st_ino == os.lstat(self.path).st_ino
+        return False
 
     def finish(self) -> None:
-        """It is whole: gives it its name."""
+        """Publishes the complete shard under its name."""
         os.fdatasync(self.number)  # else it might have the right name and size after a power cut, and be empty
-        self.path.rename(self.final)
-        self.close()
+        with suppress(FileNotFoundError):  # somebody has deleted the cache, so that the shard is downloaded again
+            self.path.rename(self.final)
+        self._handle.close()
 
     def drop(self) -> None:
-        """Deletes it, unless another process has it."""
-        if self.number >= 0 and _locked(self.number, fcntl.LOCK_EX):
-            with suppress(FileNotFoundError):
-                if os.fstat(self.number).st_ino == os.stat(self.path).st_ino:
-                    self.path.unlink()
-        self.close()
+        """Deletes it, unless another process holds it."""
+        if self.is_held():
+            self.path.unlink(missing_ok=True)
+        self._handle.close()
 
 
-def _locked(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+@cache
+def _warn(message: str) -> None:
+    """Once in a process."""
+    _LOG.warning("%s", message)
 
 
 def _allocate(handle: int, size: int) -> None:
@@ -276,19 +349,59 @@ def _allocate(handle: int, size: int) -> None:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    for root, names, _ in os.walk(folder):
-        yield from (Path(root, name) for name in names)
+    """The folders of sets, and of their versions."""
+    for pattern in ("*", "*/*"):
+        yield from (path for path in folder.glob(pattern) if path.is_dir())
 
 
-def _files(folder: Path, allocated: bool = False) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of last use of each file. allocated: the size without holes."""
+def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, size and time of last use of each file."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     found = entry.stat(follow_symlinks=False)
                     if entry.is_file(follow_symlinks=False):
-                        size = min(found.st_size, 512 * found.st_blocks) if allocated else found.st_size
-                        yield entry.name, size, found.st_atime_ns
+                        yield entry.name, found.st_size, found.st_atime_ns
     except FileNotFoundError:
         return
+
+
+class SetsOnly(Cache):
+    """A cache of manifests and indexes only; shards stay in memory.
+
+    folder: as for `Cache`. Where it cannot be written, a folder of this user's below TMPDIR is used.
+
+    kept: what `MemoryStore` keeps of the samples that were looked at.
+    """
+
+    _instead = ", or a temporary folder by TMPDIR"
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__(folder, 0)
+        self.kept: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"SetsOnly({str(self.folder)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SetsOnly, (self.asked,)
+
+    def require(self, needed: int, what: str, can_shrink: bool) -> None:
+        """As `Cache.require`, of memory."""
+        free = min(filter(None, (available_memory(), memory_limit())), default=None)
+        if free is not None and needed > free:
+            raise ArgumentError(
+                f"cache_size=0: {what} take {needed:,} bytes of memory, and {free:,} can be had. Give "
+                f"{self._less(can_shrink)}, or a cache on disk (cache_size)"
+            )
+
+    def _make_folders(self) -> None:
+        try:
+            super()._make_folders()
+        except OSError:
+            self.folder = Path(tempfile.gettempdir(), f"gpuload-{os.geteuid()}")
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            if fault := "is a symbolic link" if self.folder.is_symlink() else why_not_own(self.folder):
+                raise ArgumentError(f"cache {self.folder}: {fault}. Delete it, or give another folder") from None
+            super()._make_folders()

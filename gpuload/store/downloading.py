@@ -1,4 +1,4 @@
-"""What stores that download have in common: reading ahead by the plan, waiting, interruptions, and what failed."""
+"""The base of stores that download: prefetching by the plan, waiting, interruption and failures."""
 
 import asyncio
 import logging
@@ -11,14 +11,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from gpuload.errors import GpuloadError, RemoteError
-from gpuload.store.background import background
+from gpuload.store import Lease, Store
+from gpuload.store.background import NEEDED, Waiter, background
 from gpuload.store.cache import Wanted
-from gpuload.store.connections import NEEDED
-from gpuload.store.interface import Lease
 from gpuload.store.objects import Objects
 from gpuload.store.transfer import download
 from gpuload.store.url import URL
-from gpuload.store.waiter import Waiter
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,35 +32,35 @@ _NEVER = float("inf")
 
 
 class Part(Protocol):
-    """A shard that is being downloaded. number: of the file descriptor that it is written to, once there is room."""
+    """A shard being downloaded. number: the file descriptor it is written to, valid once there is room."""
 
     @property
     def number(self) -> int: ...
 
     def finish(self) -> None:
-        """It is whole: from now on there is a lease of it."""
+        """Publishes the complete shard: from now on it can be leased."""
 
     def drop(self) -> None:
-        """Gives up what was written, unless it was finished. May be called several times."""
+        """Discards an unfinished shard. Idempotent."""
 
 
 class Obstacle(NamedTuple):
-    """Why a shard that is waited for is not downloaded. progress: changes as long as that is about to end."""
+    """Why a shard that is needed now is not being downloaded. progress: changes while the blocker makes progress."""
 
     why: str
     progress: float | None = None
 
 
 class _Failure(NamedTuple):
-    """Why a download failed, when it began, and when it ended."""
+    """Why a download failed, and when it began and ended."""
 
     error: Exception
     begun: float
     ended: float
 
 
-class DownloadingStore(ABC):
-    """One set's shards for one reader. A subclass says where they are kept, and what there is room for.
+class DownloadingStore(Store, ABC):
+    """One set's shards for one reader. Subclasses decide where shards are kept and how many fit.
 
     names: of the shards, below the URL.
     """
@@ -84,27 +82,45 @@ class DownloadingStore(ABC):
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
         self._waiter = Waiter()
-        weakref.finalize(self, _cancel, self._running)
+        weakref.finalize(self, cancel, self._running)
 
     @abstractmethod
     def _lease(self, number: int) -> Lease | None:
-        """The shard, if it is here."""
+        """The shard, if it is here already."""
 
     @abstractmethod
     def _missing(self) -> Iterator[int]:
-        """What is to be downloaded ahead of its use, in the order of need."""
+        """Shards to prefetch, in the order of need."""
 
     @abstractmethod
     def _claim(self, number: int) -> Part | None:
-        """The right to download a shard; None where another process has it."""
+        """The right to download a shard; None if another process holds it."""
 
     @abstractmethod
     async def _make_room(self, number: int, part: Any, urgent: bool) -> bool:
-        """Makes room for a shard; False where there is none. urgent: somebody waits for it.
+        """Makes room for a shard; False if that is impossible. urgent: a reader waits for it.
 
         Raises:
             OSError, GpuloadError: it cannot be written.
         """
+
+    async def _fill(self, number: int, part: Any) -> None:
+        """Downloads a shard, and compares it with its SHA-256.
+
+        Raises:
+            OSError, GpuloadError: as `download`.
+        """
+        shard = self._shards[number]
+        self._starts += 1
+        self._arriving.add(number)
+        await download(
+            self._objects,
+            self._names[number],
+            part.number,
+            size=shard.bytes,
+            sha256=shard.sha256,
+            arrived=lambda: self._arriving.discard(number),
+        )
 
     @abstractmethod
     def _obstacle(self, number: int, claimed: bool) -> Obstacle:
@@ -112,10 +128,10 @@ class DownloadingStore(ABC):
 
     @abstractmethod
     def _unwritable(self, error: OSError) -> GpuloadError:
-        """What to tell where a shard cannot be written."""
+        """The error for a shard that cannot be written."""
 
     @property
-    def waited_s(self) -> float:
+    def waited_s(self) -> float:  # type: ignore[override]
         return self._waiter.waited_s
 
     def begin(self) -> None:
@@ -149,8 +165,11 @@ class DownloadingStore(ABC):
         if self._prefetch is not None:
             self._prefetch.cancel()
             self._prefetch = None
+        self._drop_plan()
+
+    def _drop_plan(self) -> None:
         self._order, self._ranks, self._windows, self._ahead = [], {}, {}, {}
-        _cancel(self._running)
+        cancel(self._running)
 
     def rank(self, sha256: str) -> float:
         """When a shard is needed, as a place in the plan."""
@@ -160,8 +179,7 @@ class DownloadingStore(ABC):
         return self._windows.get(number, 0)
 
     async def step(self) -> float:
-        """Begins to download what is planned and not here. Returns for how long there is nothing more to do, in
-        seconds."""
+        """Starts downloads of planned shards that are missing. Returns after how many seconds to look again."""
         for number in self._missing():
             if self._starts <= self._in_turn and any(
                 self._window(one) < self._window(number) for one in self._arriving
@@ -179,15 +197,14 @@ class DownloadingStore(ABC):
         return _IDLE_S
 
     async def _get(self, number: int) -> Lease:
-        """The shard, as soon as somebody has downloaded it."""
+        """Waits until this or another process has downloaded the shard."""
         give_up_s, since, progress = self._objects.patience.give_up_s, time.monotonic(), -1.0
         while True:
             if (lease := self._lease(number)) is not None:
                 return lease
             if self._is_fresh(number):
                 error = self._failed[number].error
-                for running in self._running.values():
-                    running.cancel()  # the next loop tries everything again
+                self._drop_plan()  # the next loop tries everything again
                 self._failed.clear()
                 raise error
             self._failed.pop(number, None)
@@ -204,18 +221,16 @@ class DownloadingStore(ABC):
                 since, progress = time.monotonic(), obstacle.progress
             if time.monotonic() - since > give_up_s:
                 where = self._objects.url / self._names[number]
-                raise RemoteError(f"{where}: is not here after {give_up_s:.0f} s: {obstacle.why}")
+                raise RemoteError(f"{where}: has not arrived after {give_up_s:.0f} s: {obstacle.why}")
             await asyncio.sleep(_POLL_S)
 
     def _is_fresh(self, number: int) -> bool:
-        """Whether a shard failed lately, in a download that this loop began: others are tried again."""
+        """Whether a download that this loop started failed recently: older failures are retried."""
         failed = self._failed.get(number)
         return failed is not None and failed.begun > self._begun and time.monotonic() - failed.ended < _FRESH_S
 
     def _start(self, number: int, part: Part, urgent: bool) -> "asyncio.Task[bool]":
-        """Begins to download a shard."""
-        self._arriving.add(number)
-        self._starts += 1
+        """Starts the download of a shard."""
         task = self._running[number] = asyncio.create_task(self._download(number, part, urgent))
         task.add_done_callback(lambda _: self._running.pop(number, None))
         task.add_done_callback(lambda _: self._arriving.discard(number))
@@ -223,21 +238,14 @@ class DownloadingStore(ABC):
         return task
 
     async def _download(self, number: int, part: Part, urgent: bool) -> bool:
-        """Whether there was room for it. What went wrong with it otherwise is in `_failed`."""
+        """Returns whether there was room; any other failure is recorded in `_failed`."""
         shard, begun = self._shards[number], time.monotonic()
         NEEDED.set(lambda: self.rank(shard.sha256))
         failure: Exception | None = None
         try:
             if not await self._make_room(number, part, urgent):
                 return False
-            await download(
-                self._objects,
-                self._names[number],
-                part.number,
-                size=shard.bytes,
-                sha256=shard.sha256,
-                arrived=lambda: self._arriving.discard(number),
-            )
+            await self._fill(number, part)
             await asyncio.to_thread(part.finish)
             self._failed.pop(number, None)
         except GpuloadError as error:
@@ -252,12 +260,12 @@ class DownloadingStore(ABC):
 
 
 async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event) -> None:
-    """Downloads what is planned. It holds no reference to the store while it waits for another plan."""
+    """Prefetches by the plan, without a reference to the store while it waits for another one."""
     while (store := of()) is not None:
         changed.clear()
         try:
             wait_s = await store.step()
-        except OSError:  # the cache cannot be read; the reader will say so
+        except (OSError, GpuloadError):  # the cache cannot be read; the reader will say so
             _LOG.debug("reading ahead failed", exc_info=True)
             wait_s = store.full_s
         del store
@@ -265,7 +273,10 @@ async def _prefetch(of: "weakref.ref[DownloadingStore]", changed: asyncio.Event)
             await asyncio.wait_for(changed.wait(), wait_s)
 
 
-def _cancel(running: "dict[int, asyncio.Task[bool]]") -> None:
-    for task in list(running.values()):
+def cancel(running: "dict[int, asyncio.Task[bool]]", numbers: Iterable[int] | None = None) -> None:
+    """Cancels the downloads of these shards, or of all."""
+    for task in [running.get(number) for number in (list(running) if numbers is None else numbers)]:
+        if task is None:
+            continue
         with suppress(RuntimeError):  # the loop has ended
             task.get_loop().call_soon_threadsafe(task.cancel)

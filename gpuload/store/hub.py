@@ -3,8 +3,8 @@
 A commit is asked for once, where a set is opened; from then on files are read by HTTP, without the Hub's API.
 """
 
+import asyncio
 import os
-import random
 import re
 import time
 from collections.abc import Callable
@@ -12,16 +12,19 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+from gpuload.checks import shown
 from gpuload.errors import ArgumentError, RemoteError
+from gpuload.store.background import background
+from gpuload.store.patience import Patience, Problem, persist
 from gpuload.store.url import URL
 
 T = TypeVar("T")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FORM = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+))?")
-_GIVE_UP_S, _LONGEST_WAIT_S, _REQUEST_S = 300.0, 120.0, 20.0
+_REQUEST_S = 20.0
+_PATIENCE = Patience(first_wait_s=1, longest_wait_s=60)
 _REACH_S = 30.0  # without any answer: the Hub may not be reachable from here
-_NO_HUB = "the Hub cannot be reached"
 _TOKEN = "For a private or gated one, set HF_TOKEN, or run `hf auth login`, and accept its terms on its page"
 
 
@@ -55,7 +58,7 @@ def is_pinned(url: URL) -> bool:
     return url.scheme != "hf" or _COMMIT.fullmatch(place_of(url).revision or "") is not None
 
 
-def pinned(url: URL, give_up_s: float = _GIVE_UP_S) -> URL:
+def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
     """The URL with the commit that its revision means now; others as they are. One request.
 
     Raises:
@@ -69,6 +72,8 @@ def pinned(url: URL, give_up_s: float = _GIVE_UP_S) -> URL:
         lambda api: api.dataset_info(place.repo, revision=place.revision, expand=["sha"], timeout=_REQUEST_S),
         give_up_s,
     )
+    if not _COMMIT.fullmatch(str(found.sha)):
+        raise RemoteError(f"{url}: the Hub names the commit {shown(found.sha)}, expected 40 hexadecimal digits")
     return place._replace(revision=str(found.sha)).url
 
 
@@ -87,7 +92,7 @@ def hub_files(url: URL) -> dict[str, int]:
         return {one.path: one.size for one in found if hasattr(one, "size")}
 
     below = f"{place.path}/" if place.path else ""
-    return {name.removeprefix(below): size for name, size in _ask(url, files, _GIVE_UP_S).items()}
+    return {name.removeprefix(below): size for name, size in _ask(url, files, _PATIENCE.give_up_s).items()}
 
 
 def web_address(url: URL) -> str:
@@ -111,30 +116,27 @@ def _endpoint() -> str:
 def _ask(url: URL, call: Callable[[Any], T], give_up_s: float) -> T:
     """What the Hub's API answers, at the first attempt that succeeds."""
     from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=_endpoint())
+    return background().wait(persist(f"{url}", lambda: asyncio.to_thread(call, api), _explain, _PATIENCE, give_up_s))
+
+
+def _explain(error: Exception) -> Problem:
     from huggingface_hub.errors import HfHubHTTPError
 
-    api, started, wait_s = HfApi(endpoint=_endpoint()), time.monotonic(), 1.0
-    while True:
-        try:
-            return call(api)
-        except HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else 0
-            what, asked_s = f"the Hub answered {status}", _retry_after(error)
-            if status in (401, 403, 404):
-                raise RemoteError(f"{url}: {what}, there is no such data set, revision or file. {_TOKEN}") from None
-            final = 0 < status < 500 and status != 429
-        except OSError as error:  # of the network; those of httpx are none
-            what, asked_s, final = f"{_NO_HUB} ({type(error).__name__})", None, False
-        except Exception as error:
-            if not type(error).__module__.startswith(("httpx", "httpcore")):
-                raise
-            what, asked_s, final = f"{_NO_HUB} ({type(error).__name__})", None, False
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-        pause_s = wait_s * random.uniform(0.25, 0.5) if asked_s is None else asked_s
-        until_s = min(give_up_s, _REACH_S) if what.startswith(_NO_HUB) else give_up_s
-        if final or time.monotonic() - started + pause_s > until_s:
-            raise RemoteError(f"{url}: {what}. Check the network, or try again later") from None
-        time.sleep(pause_s)
+    again = "Check the network, or try again later"
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        if status in (401, 403, 404):
+            return Problem(
+                f"the Hub answered {status}, there is no such data set, revision or file", _TOKEN, final=True
+            )
+        final = 0 < status < 500 and status != 429
+        return Problem(f"the Hub answered {status}", again, final, wait_s=_retry_after(error))
+    # Errors of httpx are no OSErrors.
+    if not isinstance(error, OSError) and not type(error).__module__.startswith(("httpx", "httpcore")):
+        raise error
+    return Problem(f"the Hub cannot be reached ({type(error).__name__})", again, limit_s=_REACH_S)
 
 
 def _retry_after(error: Any) -> float | None:
@@ -143,6 +145,7 @@ def _retry_after(error: Any) -> float | None:
     if text is None:
         return None
     try:
-        return float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
+        wait_s = float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
+        return max(0.0, wait_s)
     except (ValueError, TypeError):
         return None

@@ -1,12 +1,8 @@
-"""Objects below a URL, read by obstore: a range, a whole object, again and again where that may help."""
+"""Objects below a URL, read by obstore with retries: ranges, whole objects, streams."""
 
-import asyncio
 import os
-import random
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,24 +10,13 @@ from gpuload.counted import counted
 from gpuload.errors import RemoteError
 from gpuload.store.background import background
 from gpuload.store.hub import web_address, web_headers
+from gpuload.store.patience import Patience, Problem, persist
 from gpuload.store.url import URL
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a request is tried, in seconds.
-
-    silent_s: without a byte, until a request has failed. request_s: for a whole request, of a few MB. give_up_s: from
-        the first attempt on, no further one is made. first_wait_s, longest_wait_s: between two attempts; they double.
-    """
-
-    silent_s: float = 20
-    request_s: float = 120
-    give_up_s: float = 300
-    first_wait_s: float = 0.2
-    longest_wait_s: float = 15
+RANGE_BYTES = 8 << 20  # of a large object, asked for at a time
+_MOST_BYTES = 1 << 30  # of an object that is read into memory
 
 
 class Range(NamedTuple):
@@ -43,14 +28,14 @@ class Range(NamedTuple):
 
 
 class Unchanged(Exception):  # noqa: N818 -- no error
-    """The object still has the ETag that was given."""
+    """The object still has the given ETag."""
 
 
 class Replaced(Exception):  # noqa: N818
-    """The object has another ETag than when its download began."""
+    """The object's ETag has changed since its download began."""
 
 
-class NoRanges(Exception):  # noqa: N818
+class NoRanges(RemoteError):  # noqa: N818
     """The server gives whole objects only."""
 
 
@@ -63,7 +48,7 @@ class EmptyObjectError(RemoteError):
 
 
 class Objects:
-    """Objects below a URL. It can be pickled and inherited over fork: each process opens connections of its own."""
+    """Objects below a URL. Survives pickling and fork: each process opens its own connections."""
 
     patience = Patience()
     retries = 0  # by obstore: `_persist` tries again, also after a body that was cut
@@ -92,7 +77,7 @@ class Objects:
             options: dict[str, Any] = {"range": (start, stop), "if_match": tag, "if_none_match": unless}
             options = {option: value for option, value in options.items() if value is not None}
             async with background().connections:
-                found = await _obstore().get_async(self._store(), name, options=options)
+                found = await client().get_async(self._store(), name, options=options)
                 data = await found.bytes_async()
             size = int(found.meta["size"])
             if len(data) != min(stop, size) - start:
@@ -100,19 +85,60 @@ class Objects:
             return Range(data, size, _strong(found.meta.get("e_tag")))
 
         try:
-            return await self._persist(name, once, give_up_s)
+            return await self._persist(name, once, give_up_s, tag, unless)
         except EmptyObjectError:
             return Range(b"", 0, None)
 
-    async def stream(self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]]) -> int:
-        """A whole object piece by piece, from servers that know no ranges. Returns its size.
+    async def read_whole(
+        self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
+        check: Callable[[bytearray], None] = lambda data: None,
+    ) -> Range:  # fmt: skip
+        """An object that fits into memory; arguments as for `read`. check: called with what is here so far.
 
-        begin: called with the size where an attempt begins. take: called with the position of each piece.
+        Raises:
+            RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError, Unchanged. What `check` raises.
+        """
+        data = bytearray()
+
+        def begin(size: int) -> None:
+            if size > _MOST_BYTES:
+                raise RemoteError(
+                    f"{self.url / name}: is {size:,} bytes, expected {_MOST_BYTES:,} at most. Check the URL"
+                )
+            data.clear()
+
+        async def take(at: int, piece: Any) -> None:
+            data.extend(piece)
+            check(data)
+
+        tag, size = None, -1
+        try:
+            while size != len(data):
+                asked = None if data else unless
+                found = await self.read(
+                    name, len(data), len(data) + RANGE_BYTES, tag, unless=asked, give_up_s=give_up_s
+                )
+                if not data:
+                    begin(found.size)
+                    tag, size = found.tag, found.size
+                await take(len(data), found.data)
+                if found.size != size:
+                    raise Replaced
+        except NoRanges:
+            await self.stream(name, begin, take)
+        except Replaced:
+            raise RemoteError(f"{self.url / name}: was replaced while it was read. Try again") from None
+        return Range(bytes(data), len(data), tag)
+
+    async def stream(self, name: str, begin: Callable[[int], None], take: Callable[[int, Any], Awaitable[None]]) -> int:
+        """Streams a whole object, from servers without ranges. Returns its size.
+
+        begin: called with the size when an attempt begins. take: called with the position of each piece.
         """
 
         async def once() -> int:
             async with background().connections:
-                found = await _obstore().get_async(self._store(), name)
+                found = await client().get_async(self._store(), name)
                 size, at = int(found.meta["size"]), 0
                 begin(size)
                 pieces: AsyncIterator[Any] = found.stream()
@@ -125,35 +151,36 @@ class Objects:
 
         return await self._persist(name, once, None)
 
-    async def _persist(self, name: str, once: Callable[[], Awaitable[T]], give_up_s: float | None) -> T:
-        """What `once` gives, at the first attempt that succeeds."""
-        failures = _obstore().exceptions
-        started, wait_s, attempt = time.monotonic(), self.patience.first_wait_s, 1
-        give_up_s = self.patience.give_up_s if give_up_s is None else give_up_s
-        while True:
-            try:
-                return await once()
-            except failures.NotModifiedError:
-                raise Unchanged from None
-            except failures.PreconditionError:
-                raise Replaced from None
-            except (failures.BaseError, FileNotFoundError, _TooShortError) as error:
-                problem = _problem(error, self.url.scheme)
-                if problem.what == _NO_RANGES:
-                    raise NoRanges from None
-                passed = time.monotonic() - started
-                if problem.final or passed + wait_s > give_up_s:
-                    after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed:.0f} s"
-                    kind = _ERRORS.get(problem.what, RemoteError)
-                    where = f"{self.url / name}".rstrip("/")
-                    raise kind(f"{where}: {problem.what}{after}. {problem.advice or self.again}") from None
-            await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))
-            wait_s, attempt = min(2 * wait_s, self.patience.longest_wait_s), attempt + 1
+    async def _persist(
+        self,
+        name: str,
+        once: Callable[[], Awaitable[T]],
+        give_up_s: float | None,
+        tag: str | None = None,
+        unless: str | None = None,
+    ) -> T:
+        """What `once` gives, at the first attempt that succeeds. tag, unless: what it asks for."""
+
+        def explain(error: Exception) -> Problem:
+            failures = client().exceptions
+            if isinstance(error, failures.NotModifiedError):
+                raise (Unchanged if unless else self._unasked(name, 304)) from None
+            if isinstance(error, failures.PreconditionError):
+                raise (Replaced if tag else self._unasked(name, 412)) from None
+            if not isinstance(error, failures.BaseError | FileNotFoundError | _TooShortError):
+                raise error
+            problem = _problem(error, self.url.scheme)
+            return problem if problem.advice else problem._replace(advice=self.again)
+
+        return await persist(f"{self.url / name}".rstrip("/"), once, explain, self.patience, give_up_s)
+
+    def _unasked(self, name: str, status: int) -> RemoteError:
+        return RemoteError(f"{self.url / name}: the server answered {status}, which was not asked for. {_OTHER_SERVER}")
 
     def _store(self) -> Any:
-        """obstore's own, opened by the process that uses it."""
+        """obstore's store, opened by the process that uses it."""
         if self._opened is None or self._opened[0] != os.getpid():
-            failures = _obstore().exceptions
+            failures = client().exceptions
             try:
                 self._opened = os.getpid(), self._open()
             except (failures.BaseError, ValueError) as error:
@@ -199,14 +226,6 @@ class _TooShortError(Exception):
         super().__init__(f"{found:,} of {counted(expected, 'byte')} came")
 
 
-class _Problem(NamedTuple):
-    what: str
-    advice: str
-    final: bool
-
-
-_MISSING, _EMPTY, _NO_RANGES = "does not exist", "has no such bytes", "the server knows no ranges"
-_ERRORS = {_MISSING: NoSuchObjectError, _EMPTY: EmptyObjectError}
 # How to be let in, by scheme.
 _CREDENTIALS = {
     "s3": "Set the credentials by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, by AWS_PROFILE, or by the "
@@ -218,36 +237,53 @@ _CREDENTIALS = {
 }
 _NO_CREDENTIALS = "No credentials are sent to web servers: check that everybody may read the URL, or copy the set"
 _AGAIN = ""  # `Objects.again`
+_OTHER_SERVER = "Check the server, and what lies between it and here, such as a proxy"
+# Answers that no further attempt will change, by what obstore calls them.
+_ANSWERS = {
+    "MissingContentLength": ("the server does not say how long it is", "Use one that sends Content-Length with files"),
+    "UnexpectedRange": ("the server sent other bytes than were asked for", _OTHER_SERVER),
+    "ContentRange": ("the server does not say which bytes it sent", _OTHER_SERVER),
+    "error following redirect": ("it is redirected in a circle", "Check the URL, and the server's redirects"),
+    "builder error": ("it is redirected to what is no web address", "Check the URL, and the server's redirects"),
+}
 _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Connect": "no connection"}
 
 
-def _problem(error: Exception, scheme: str) -> _Problem:
-    """What an error of obstore says, without anything that could be a secret."""
+def _problem(error: Exception, scheme: str) -> Problem:
+    """What an error of obstore means, without anything that could be a secret."""
     if isinstance(error, _TooShortError):
-        return _Problem(f"only {error}", _AGAIN, final=False)
-    failures, text = _obstore().exceptions, str(error)
+        return Problem(f"only {error}", _AGAIN, final=False)
+    failures, text = client().exceptions, str(error)
     credentials = _CREDENTIALS.get(scheme, _NO_CREDENTIALS)
     if isinstance(error, failures.NotSupportedError) and "Range" in text:
-        return _Problem(_NO_RANGES, "", final=True)
+        return Problem(
+            "the server gives no ranges of it",
+            "Use one that does, or copy the set by `python -m gpuload fetch`",
+            True,
+            NoRanges,
+        )
     if isinstance(error, FileNotFoundError | failures.NotFoundError):
-        return _Problem(_MISSING, "Check the URL", final=True)
+        return Problem("does not exist", "Check the URL", True, NoSuchObjectError)
     found = re.search(r"status code: (\d{3})", text)
     status = int(found.group(1)) if found else 0
     if "169.254.169.254" in text or "metadata.google.internal" in text:
-        return _Problem("no credentials were found", credentials, final=True)
+        return Problem("no credentials were found", credentials, final=True)
     if status in (401, 403) or isinstance(error, failures.PermissionDeniedError | failures.UnauthenticatedError):
-        return _Problem(f"access was denied ({status or 403})", credentials, final=True)
+        return Problem(f"access was denied ({status or 403})", credentials, final=True)
     if "ExpiredToken" in text:
-        return _Problem("the credentials have expired", credentials, final=True)
-    if status in (301, 307):
-        return _Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", final=True)
+        return Problem("the credentials have expired", credentials, final=True)
+    if status in (301, 307) and scheme == "s3":
+        return Problem(f"it is elsewhere ({status})", "Set AWS_REGION to the bucket's region", final=True)
     if status == 416:
-        return _Problem(_EMPTY, "", final=True)
+        return Problem("has no such bytes", "Check the URL", True, EmptyObjectError)
     if status:
         busy = status >= 500 or status in (408, 425, 429)
-        return _Problem(f"the server answered {status}", _AGAIN if busy else "Check the URL", final=not busy)
+        return Problem(f"the server answered {status}", _AGAIN if busy else "Check the URL", final=not busy)
+    for answer, (what, advice) in _ANSWERS.items():
+        if answer in text:
+            return Problem(what, advice, final=True)
     kind = re.search(r"kind: (\w+)", text)
-    return _Problem(_KINDS.get(kind.group(1) if kind else "", "it could not be read"), _AGAIN, final=False)
+    return Problem(_KINDS.get(kind.group(1) if kind else "", "it could not be read"), _AGAIN, final=False)
 
 
 def _first_line(error: Exception) -> str:
@@ -259,7 +295,8 @@ def _strong(tag: Any) -> str | None:
     return tag if isinstance(tag, str) and tag and not tag.startswith("W/") else None
 
 
-def _obstore() -> Any:
+def client() -> Any:
+    """obstore, which local sets do without."""
     import obstore
     import obstore.exceptions
 

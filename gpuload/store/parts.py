@@ -1,242 +1,147 @@
-"""Downloads parts of an object into a `PartialFile` when they are needed.
+"""Ranges of an object, each downloaded when it is first needed into a file of its own in the cache.
 
-Each part is checked before it is written, by its SHA-256, so that no wrong byte is ever where readers look. Where none
-is known, all parts come from an object with the same ETag.
+A file gets its name once its SHA-256 was right, and whoever reads it compares it again: nothing has to be synced or
+marked, and a process may be killed at any moment. The processes of a node take turns, for a few MB at a time.
 
-All runs in the event loop of `background`; `wait` may be called in any other thread. The processes of a node download
-in turns: those that need some parts one after the other, and those that need all of them.
+Everything runs in the event loop of `background`; `wait` and `read` may be called in any other thread.
 """
 
 import asyncio
 import hashlib
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from gpuload.errors import FormatError, RemoteError
 from gpuload.store.background import background
-from gpuload.store.objects import NoRanges, Objects, Replaced
-from gpuload.store.partial_file import PartialFile
-from gpuload.store.transfer import RANGE_BYTES, hash_at, in_thread, together
-from gpuload.types import I64
+from gpuload.store.files import open_own, read_own, write_atomically
+from gpuload.store.objects import RANGE_BYTES, Objects
+from gpuload.store.transfer import together
 
-_CHUNK_BYTES = 4 * RANGE_BYTES  # synced to the disk and marked at a time
-_CHUNKS = 2  # under way
+_TURN_BYTES = 4 * RANGE_BYTES  # downloaded before another process has its turn
 _TRIES = 3  # of parts whose bytes are wrong
 _POLL_S = 0.02  # while another process downloads
-_BLOCK_BYTES = 64 << 20  # hashed at a time
-
-
-class Checks(NamedTuple):
-    """SHA-256 of each part, and of the whole object; None where it is not known."""
-
-    parts: Sequence[str] | None
-    whole: str | None
 
 
 class Parts:
-    """An object's parts.
+    """The parts of an object, of which number n holds bytes bounds[n]..bounds[n + 1]-1; the last one ends the object.
 
-    name: of the object. file: into which they are downloaded. bounds: int64 (parts + 1,), where each begins in the
-    object, and where the last one ends.
+    name: of the object. folder: of the cache. digests: the SHA-256 of each part. where: subject of messages.
     """
 
-    def __init__(self, objects: Objects, name: str, file: PartialFile, bounds: I64, checks: Checks) -> None:
-        self.file, self.bounds = file, bounds
-        self._objects, self._name, self._checks = objects, name, checks
-        self._tag = file.tag
-        self._running: dict[int, asyncio.Task[None]] = {}  # what downloads a part
-        self._all: asyncio.Task[None] | None = None  # what downloads all of them, and how many wait for that
-        self._waiting = 0
+    def __init__(
+        self, objects: Objects, name: str, folder: Path, bounds: Sequence[int], digests: Sequence[str]
+    ) -> None:
+        self.where = f"{objects.url / name}"
+        self._objects, self._name, self._folder = objects, name, folder
+        self._bounds, self._digests = bounds, digests
         self._turn = asyncio.Lock()
 
-    @property
-    def where(self) -> str:
-        return f"{self._objects.url / self._name}"
-
     def has(self, number: int) -> bool:
-        """Whether a part is here."""
-        return self.file.has(number)
+        """Whether a part is in the cache: 1 µs."""
+        return os.path.lexists(self._path(number))
 
-    def wait(self, numbers: Iterable[int] | None = None) -> None:
-        """Downloads those of these parts that are not here, or of all, and waits for them.
+    def read(self, number: int) -> bytes:
+        """A part's bytes, downloaded where they are missing or damaged.
+
+        Raises:
+            RemoteError, FormatError: as `get`, or what has its name in the cache is no file of this user.
+        """
+        for _ in range(_TRIES):
+            if (data := read_own(self._path(number))) and self._is_right(number, data):
+                return data
+            self._path(number).unlink(missing_ok=True)
+            self.wait([number])
+        raise RemoteError(f"{self._path(number)}: is damaged as soon as it is written. Check the disk")
+
+    def wait(self, numbers: Iterable[int]) -> None:
+        """As `get`, in any thread."""
+        if missing := [number for number in numbers if not self.has(number)]:
+            background().wait(self.get(missing))
+
+    async def get(self, numbers: Iterable[int]) -> None:
+        """Downloads those of these parts that are missing.
 
         Raises:
             RemoteError: they cannot be read, or written to the cache. FormatError: they are not those of the manifest.
         """
-        if numbers is not None:
-            numbers = self.file.missing(np.fromiter(numbers, np.int64)).tolist()
-            if not numbers:
-                return
-        elif self.file.is_checked:
-            return
-        background().wait(self.get_all() if numbers is None else self.get(numbers))
-
-    async def get(self, numbers: Iterable[int]) -> None:
-        """As `wait`. Where it is cancelled, what it has begun goes on."""
-        missing = self.file.missing(np.unique(np.fromiter(numbers, np.int64))).tolist()
-        if begun := [number for number in missing if number not in self._running]:
-            task = _start(self._get_some(np.array(begun)))
-            self._running.update(dict.fromkeys(begun, task))
-            task.add_done_callback(lambda _: [self._running.pop(number) for number in begun])
-        tasks = {self._running[number] for number in missing}
-        if tasks:
-            await asyncio.wait(tasks)
-        for task in tasks:
-            task.result()
-
-    async def get_all(self) -> None:
-        """As `wait`, and compares all of it with its SHA-256. Where nobody waits for it any more, it ends."""
-        if self._all is None or self._all.done():
-            self._all = _start(self._get_every())
-        task = self._all
-        self._waiting += 1
-        try:
-            await asyncio.wait([task])
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                task.cancel()
-        task.result()
-
-    async def _get_some(self, numbers: I64) -> None:
-        async with self._turn:  # this process's; no polling
-            await self._in_turn("some", lambda: not len(self.file.missing(numbers)), partial(self._download, numbers))
-
-    async def _get_every(self) -> None:
-        await self._in_turn("all", lambda: self.file.is_checked, self._download_and_compare)
-
-    async def _in_turn(
-        self, purpose: str, is_done: Callable[[], bool], download: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Downloads, unless another process does."""
-        since, before = time.monotonic(), -1
-        while not is_done():
+        for turn in self._grouped(numbers, _TURN_BYTES):
             try:
-                if (lock := self.file.lock(purpose)) is not None:
-                    try:
-                        await download()
-                    finally:
-                        lock.release()
-                    return
+                async with self._turn, self._locked():
+                    await together([self._download(run) for run in self._grouped(turn, RANGE_BYTES, adjoining=True)])
             except OSError as error:
-                folder = self.file.path.parent
-                raise RemoteError(f"{folder}: cannot be written ({error.strerror}). Free some of its disk") from None
-            if (found := self.file.count()) != before:
-                since, before = time.monotonic(), found
-            if time.monotonic() - since > self._objects.patience.give_up_s:
                 raise RemoteError(
-                    f"{self.where}: another process downloads it, and does not get on. Is it stopped? Its parts are in "
-                    f"{self.file.path}"
-                )
-            await asyncio.sleep(_POLL_S)
+                    f"{self._folder}: cannot be written ({error.strerror}). Free some of its disk"
+                ) from None
 
-    async def _download_and_compare(self) -> None:
-        if self.file.is_checked:
-            return
-        await self._download(np.arange(self.file.parts))
-        if self._checks.whole is not None:
-            digest = hashlib.sha256()
-            for at in range(0, self.file.size, _BLOCK_BYTES):
-                await in_thread(hash_at, digest, self.file.handle, at, min(at + _BLOCK_BYTES, self.file.size))
-            if (found := digest.hexdigest()) != self._checks.whole:
-                self.file.forget()
-                raise FormatError(
-                    f"{self.where}: its SHA-256 is {found[:16]}…, manifest.json says {self._checks.whole[:16]}…. "
-                    "Open the set anew, or upload its folder again, with manifest.json last"
-                )
-        self.file.mark_checked()
+    def _path(self, number: int) -> Path:
+        return self._folder / f"rows-{number:06}"
 
-    async def _download(self, numbers: I64) -> None:
-        """Those of these parts that are not here. numbers: ascending."""
-        chunks = self._chunks(numbers)
+    def _is_right(self, number: int, data: bytes | memoryview) -> bool:
+        return hashlib.sha256(data).hexdigest() == self._digests[number]
 
-        async def worker() -> None:
-            for ranges in chunks:
-                await together([self._range(first, stop) for first, stop in ranges])
-                await in_thread(self.file.mark, [number for span in ranges for number in range(*span)])
-
-        await together([worker() for _ in range(_CHUNKS)])
-
-    def _chunks(self, numbers: I64) -> Iterator[list[tuple[int, int]]]:
-        """What is downloaded at a time: ranges first..stop-1 of parts that follow one another."""
-        ranges: list[tuple[int, int]] = []
+    def _grouped(self, numbers: Iterable[int], most: int, adjoining: bool = False) -> list[list[int]]:
+        """The missing ones of these parts, in ascending groups of at most so many bytes, or of one part."""
+        groups: list[list[int]] = []
         size = 0
-        for number in numbers.tolist():
+        for number in sorted(set(numbers)):
             if self.has(number):
                 continue
-            first, stop = ranges[-1] if ranges else (number, number)
-            if stop == number and ranges and self._bytes(first, number + 1) <= RANGE_BYTES:
-                ranges[-1] = first, number + 1
-            else:
-                if size >= _CHUNK_BYTES:
-                    yield ranges
-                    ranges, size = [], 0
-                ranges.append((number, number + 1))
-            size += self._bytes(number, number + 1)
-        if ranges:
-            yield ranges
+            size += (length := self._bounds[number + 1] - self._bounds[number])
+            if not groups or size > most or (adjoining and groups[-1][-1] != number - 1):
+                groups.append([])
+                size = length
+            groups[-1].append(number)
+        return groups
 
-    def _bytes(self, first: int, stop: int) -> int:
-        return int(self.bounds[stop] - self.bounds[first])
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
+        """Around what one process of the node does at a time."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # an older version's folder may have been removed
+        lock, since, before = open_own(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT), 0.0, -1
+        while not lock.lock():
+            if (progress := os.stat(self._folder).st_mtime_ns) != before:
+                since, before = time.monotonic(), progress
+            if time.monotonic() - since > self._objects.patience.give_up_s:
+                raise RemoteError(
+                    f"{self.where}: another process downloads it, and has made no progress; it may be suspended"
+                )
+            await asyncio.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            lock.release()
 
-    async def _range(self, first: int, stop: int) -> None:
-        """Downloads parts that follow one another, and writes them, but for those that are here meanwhile."""
-        bounds = self.bounds[first : stop + 1].tolist()
+    async def _download(self, run: Sequence[int]) -> None:
+        """Downloads parts that follow one another."""
         for _ in range(_TRIES):
-            data = await self._read(bounds[0], bounds[-1])
-            pieces = [data[at - bounds[0] : end - bounds[0]] for at, end in pairwise(bounds)]
-            if self._checks.parts is None:
-                break
-            expected = self._checks.parts[first:stop]
-            found = await asyncio.to_thread(_sha256s, pieces)
-            wrong = [number for number in range(len(pieces)) if found[number] != expected[number]]
-            if not wrong:
-                break
-        else:
-            row = wrong[0]
-            raise FormatError(
-                f"{self.where}: the SHA-256 of bytes {bounds[row]:,} to {bounds[row + 1] - 1:,} is {found[row][:16]}…, "
-                f"manifest.json says {expected[row][:16]}…, at {_TRIES} attempts. It was damaged or replaced: open the "
-                "set anew if it was packed anew, or upload its folder again, with manifest.json last"
-            )
-        for number, at, piece in zip(range(first, stop), bounds, pieces, strict=False):
-            if not self.has(number):
-                await in_thread(self.file.write, at, piece)
+            data = await self._read(self._bounds[run[0]], self._bounds[run[-1] + 1])
+            wrong = await asyncio.to_thread(self._keep, run, data)
+            if wrong < 0:
+                return
+        begin, end = self._bounds[wrong : wrong + 2]
+        raise FormatError(
+            f"{self.where}: the SHA-256 of bytes {begin:,} to {end - 1:,} is not {self._digests[wrong][:16]}…, which "
+            f"manifest.json says, at {_TRIES} attempts. It was damaged or replaced: open the set anew if it was packed "
+            "anew, or upload its folder again, with manifest.json last"
+        )
+
+    def _keep(self, run: Sequence[int], data: memoryview) -> int:
+        """Writes the parts that are right; returns the last one that is not, or -1."""
+        wrong, first = -1, self._bounds[run[0]]
+        for number in run:
+            part = data[self._bounds[number] - first : self._bounds[number + 1] - first]
+            if self._is_right(number, part):
+                write_atomically(self._path(number), part, sync=False)
+            else:
+                wrong = number
+        return wrong
 
     async def _read(self, start: int, stop: int) -> memoryview:
-        """Bytes start..stop-1. Where SHA-256s tell whether they are the right ones, of an object with any ETag: one
-        that was uploaded again may have another."""
         starts = range(start, stop, RANGE_BYTES)
-        try:
-            found = await together(
-                [self._objects.read(self._name, at, min(at + RANGE_BYTES, stop), self._tag) for at in starts]
-            )
-            if any(one.size != self.file.size for one in found):
-                raise Replaced
-        except Replaced:
-            if self._tag is not None and self._checks.parts is not None:
-                self._tag = None
-                return await self._read(start, stop)
-            raise FormatError(f"{self.where}: was replaced since the set was opened. Open it anew") from None
-        except NoRanges:
-            raise RemoteError(
-                f"{self.where}: the server gives no ranges of it any more. Use one that does, or delete "
-                f"{self.file.path}, so that the whole is downloaded"
-            ) from None
+        found = await together([self._objects.read(self._name, at, min(at + RANGE_BYTES, stop)) for at in starts])
+        if any(one.size != self._bounds[-1] for one in found):
+            raise FormatError(f"{self.where}: was replaced since the set was opened. Open it anew")
         return memoryview(b"".join(one.data for one in found) if len(found) > 1 else found[0].data)
-
-
-def _start(coroutine: Any) -> "asyncio.Task[None]":
-    """A task that nobody may wait for."""
-    task: asyncio.Task[None] = asyncio.create_task(coroutine)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is told to whoever waits
-    return task
-
-
-def _sha256s(pieces: Sequence[memoryview]) -> list[str]:
-    return [hashlib.sha256(piece).hexdigest() for piece in pieces]

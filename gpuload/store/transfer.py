@@ -4,22 +4,24 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuload.errors import ShardError
-from gpuload.store.objects import NoRanges, Objects, Range, Replaced
-from gpuload.store.writeback import start_writeback
+from gpuload.errors import RemoteError, ShardError
+from gpuload.store.files import open_new, start_writeback, write_at
+from gpuload.store.objects import RANGE_BYTES, NoRanges, Objects, Replaced
 
 T = TypeVar("T")
 
-RANGE_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20  # hashed at a time
+_PIECE_BYTES = 64 << 20  # hashed between two looks whether to stop
 _AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
 
 class WrongBytesError(ShardError):
-    """What was downloaded is not what the manifest says."""
+    """The downloaded bytes are not those of the manifest."""
 
 
 async def download(
@@ -28,54 +30,77 @@ async def download(
     handle: int,
     *,
     size: int | None = None,
+    most: int | None = None,
     sha256: str | None = None,
     begin: Callable[[int], None] = lambda size: None,
-    first: Range | None = None,
     arrived: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes an object into the file at `handle`.
 
-    size, sha256: those that it must have. begin: called with the size before anything is written, perhaps several
-    times. first: the beginning of the object, where that has been read. arrived: called when all of it is here; it is
-    checked then.
+    size, sha256: those that it must have. most: bytes that it may have. begin: called with the size before anything is
+    written, perhaps several times. arrived: called when all of it is here; it is checked then.
 
     Raises:
-        RemoteError: it cannot be read. WrongBytesError: it has another size or SHA-256, also when it is read again.
-        OSError: the file cannot be written.
+        RemoteError: it cannot be read, or is too long. WrongBytesError: it has another size or SHA-256, also when it is
+        read again. OSError: the file cannot be written.
     """
     fault = ""
+
+    def begun(found: int) -> None:
+        if most is not None and found > most:
+            raise RemoteError(f"{objects.url / name}: is {found:,} bytes, expected {most:,} at most. Check the URL")
+        begin(found)
+
     for _ in range(_TRIES):
-        file = _File(handle, begin, size, sha256 is not None)
+        file = _File(handle, begun, size, sha256 is not None)
         try:
             try:
-                await _ranges(objects, name, file, first)
+                await _ranges(objects, name, file)
             except NoRanges:
                 await objects.stream(name, file.start, file.write)
             arrived()
             found = await file.finish() if sha256 is not None else None
-        except Replaced:
-            fault, first = "it is replaced again and again", None
-            continue
-        except _WrongSizeError as error:
-            fault, first = f"is {error.found:,} bytes, manifest.json says {size:,}", None
+        except Replaced as error:
+            fault = str(error) or "it is replaced again and again"
             continue
         finally:
             await file.stop()
         if found == sha256:
             return
-        fault, first = (
-            f"its SHA-256 is {found[:16] if found else None}…, manifest.json says {(sha256 or '')[:16]}…",
-            None,
-        )
+        fault = f"its SHA-256 is {(found or '')[:16]}…, manifest.json says {(sha256 or '')[:16]}…"
     raise WrongBytesError(
         f"{objects.url / name}: {fault}, at {_TRIES} attempts. It was damaged or replaced: upload it again, with "
         "manifest.json last, or open the set anew if it was packed anew"
     )
 
 
-async def _ranges(objects: Objects, name: str, file: "_File", first: Range | None) -> None:
-    if first is None:
-        first = await objects.read(name, 0, RANGE_BYTES)
+async def fetch_file(
+    objects: Objects,
+    name: str,
+    path: Path,
+    size: int | None = None,
+    sha256: str | None = None,
+    most: int | None = None,
+) -> None:
+    """Downloads an object to a path, where it appears once it is complete and on disk; arguments as for `download`.
+
+    Raises:
+        RemoteError, WrongBytesError: as `download`. OSError: it cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    file = open_new(part)
+    try:
+        begin = partial(os.ftruncate, file.number)
+        await download(objects, name, file.number, size=size, most=most, sha256=sha256, begin=begin)
+        await asyncio.to_thread(os.fdatasync, file.number)
+        part.rename(path)
+    finally:
+        file.close()
+        part.unlink(missing_ok=True)
+
+
+async def _ranges(objects: Objects, name: str, file: "_File") -> None:
+    first = await objects.read(name, 0, RANGE_BYTES)
     file.start(first.size)
     await file.write(0, first.data)
     starts = iter(range(len(first.data), first.size, RANGE_BYTES))
@@ -91,15 +116,9 @@ async def _ranges(objects: Objects, name: str, file: "_File", first: Range | Non
     await together([worker() for _ in range(min(_AHEAD, -(-size // RANGE_BYTES)))])
 
 
-class _WrongSizeError(Exception):
-    def __init__(self, found: int) -> None:
-        super().__init__()
-        self.found = found
-
-
 class _File:
-    """The file that is written. What lies in it from the start on without a gap is hashed meanwhile, in a task of its
-    own, so that no download waits for that."""
+    """The file being written. Its contiguous beginning is hashed meanwhile, in a task of its own, so that no download
+    waits for the hash."""
 
     def __init__(self, handle: int, begin: Callable[[int], None], size: int | None, hashes: bool) -> None:
         self._handle, self._begin, self._expected, self._hashes = handle, begin, size, hashes
@@ -107,9 +126,9 @@ class _File:
         self._forget()
 
     def start(self, size: int) -> None:
-        """An attempt begins, maybe after one that failed."""
+        """Starts an attempt, perhaps after a failed one."""
         if self._expected not in (None, size):
-            raise _WrongSizeError(size)
+            raise Replaced(f"is {size:,} bytes, manifest.json says {self._expected:,}")
         self._forget()
         self._begin(size)
 
@@ -127,7 +146,7 @@ class _File:
         return self._digest.hexdigest()
 
     async def stop(self) -> None:
-        """Waits until nothing reads the file any more."""
+        """Cancels hashing, and waits until nothing reads the file."""
         if self._hashing is not None:
             self._hashing.cancel()
             await asyncio.gather(self._hashing, return_exceptions=True)
@@ -146,7 +165,7 @@ class _File:
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they return. Where one fails, or this is cancelled, the others are cancelled, and waited for."""
+    """Their results. If one fails, or this is cancelled, the others are cancelled and awaited."""
     tasks = [asyncio.create_task(one) for one in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -157,7 +176,8 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def in_thread(function: Callable[..., None], *args: Any) -> None:
-    """Where it is cancelled, it still waits for the thread: then the file may be closed, and its number used again."""
+    """As `asyncio.to_thread`, but waits for the thread even when cancelled: the file may be closed afterwards, and its
+    descriptor reused."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         await asyncio.shield(running)
@@ -171,15 +191,12 @@ def _write_out(handle: int, at: int, data: memoryview) -> None:
     start_writeback(handle, at, len(data))
 
 
-def write_at(handle: int, at: int, data: memoryview) -> None:
-    """Writes all of it.
-
-    Raises:
-        OSError: the disk is full, or cannot be written.
-    """
-    while len(data):
-        done = os.pwrite(handle, data, at)
-        at, data = at + done, data[done:]
+async def sha256_of(handle: int, size: int) -> str:
+    """That of a file of so many bytes, hashed in a thread, which stops soon where this is cancelled."""
+    digest = hashlib.sha256()
+    for at in range(0, size, _PIECE_BYTES):
+        await in_thread(hash_at, digest, handle, at, min(at + _PIECE_BYTES, size))
+    return digest.hexdigest()
 
 
 def hash_at(digest: Any, handle: int, at: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Paths and URLs: which one a user gave, and whether it can be read here."""
+"""Tells paths from URLs, and which URLs can be read."""
 
 import os
 import re
@@ -8,9 +8,10 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpuload import errors
 from gpuload.checks import PATH, Rule
 from gpuload.errors import ArgumentError
-from gpuload.installed import require
+from gpuload.machine.installed import require
 
 # What obstore reads.
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf")
@@ -22,7 +23,7 @@ _BY_PATHLIB = re.compile(r"(s3|gs|az|hf|https?|ftp|file):/(?!/)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class URL:
-    """A file or folder elsewhere. The text has no credentials in it."""
+    """A file or folder at a URL without credentials."""
 
     text: str
 
@@ -58,8 +59,9 @@ def scheme_of(path: Any) -> str | None:
 
 
 def without_secrets(path: Any) -> str:
-    """A URL for a message: without the user, the password and the query, which may be a signature."""
-    return re.sub(r"(?<=:/)(/?)[^/@]*@", r"\1…@", re.sub(r"[?#].*", "?…", str(path), flags=re.DOTALL))
+    """A URL for a message. Unlike in a message, all of it is one URL, whatever it holds."""
+    text = str(path)
+    return errors.without_secrets(re.sub(r"[\s'\"]", "_", text) if "@" in text and scheme_of(text) else text)
 
 
 def joined(folder: Path | URL, name: str) -> Path | URL:

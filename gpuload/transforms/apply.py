@@ -7,11 +7,13 @@ import torch
 
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.tree import take
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur, warp
 from gpuload.transforms.noise import normal_noise, on_device
+from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.transforms.own import kernel_of
-from gpuload.transforms.steps import MAP_ARGS, Op, Steps, is_warp
+from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
 
 Tensor = torch.Tensor
@@ -22,30 +24,27 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     """The images after their steps: uint8 (n, c, h, w), on the device of `images`, which stay as they are. Of `pixels`
     that are not uint8 their values as float32, for which warps alone are defined.
 
-    Where there is nothing to do, `images` themselves are returned. On a CPU images are processed one by one, so that
-    each stays in the cache; on a GPU all images with the same operation are processed at once, and nothing waits for
-    the GPU.
+    Where there is nothing to do, `images` themselves are returned. For each step, its operations come one after
+    another, each on all images that have it. The numbers, and which images have which operation, are copied to the
+    device at once, and nothing waits for it.
     """
     steps = _without_gaps(steps)
-    if not steps.ops.shape[1]:
-        return images
-    if images.device.type != "cpu":
-        return _apply_grouped(images, steps, pixels)
-    if len(images) == 1:
-        return _apply_one(images, steps, pixels)
-    each = (slice(i, i + 1) for i in range(len(images)))
-    return torch.cat([_apply_one(images[one], steps.select(one), pixels) for one in each])
-
-
-@torch.no_grad()
-def warp_masks(masks: Tensor, steps: Steps, fill: int) -> Tensor:
-    """Masks uint8 (n, h, w) after the geometric steps of their images, by nearest pixel; `fill` from outside."""
-    ops = np.where(steps.ops == Op.AFFINE, steps.ops, np.int8(Op.NOTHING))
-    ops[is_warp(steps.ops)] = Op.WARP_NEAREST
-    geometric = Steps(ops, steps.args.copy())
-    geometric.args[:, :, 6][ops == Op.AFFINE] = fill
-    geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill
-    return apply_steps(masks.unsqueeze(1), geometric).squeeze(1)
+    order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
+    args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
+    result = images.contiguous()
+    for step in range(steps.ops.shape[1]):
+        for code, begin, end in _groups(steps.ops[order[:, step], step]):
+            if end - begin == len(images):
+                result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
+                continue
+            if result.data_ptr() == images.data_ptr():
+                result = images.clone(memory_format=torch.contiguous_format)
+            chosen = rows[step, begin:end]
+            numbers = steps.args[order[begin:end, step], step]
+            chosen_args = args[:, step].index_select(0, chosen)
+            some = _execute(code, result.index_select(0, chosen), chosen_args, numbers, pixels)
+            result.index_copy_(0, chosen, some)
+    return result
 
 
 @torch.no_grad()
@@ -57,7 +56,7 @@ def erase(batch: Tensor, regions: ErasedRegions) -> None:
     """
     chosen = np.flatnonzero(regions.box[:, 2] * regions.box[:, 3])
     if len(chosen):
-        (_erase_each if batch.device.type == "cpu" else _erase_at_once)(batch, chosen, regions.select(chosen))
+        (_erase_each if batch.device.type == "cpu" else _erase_at_once)(batch, chosen, take(regions, chosen))
 
 
 def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
@@ -103,39 +102,6 @@ def _without_gaps(steps: Steps) -> Steps:
     return steps if used.all() else Steps(steps.ops[:, used], steps.args[:, used])
 
 
-def _apply_one(image: Tensor, steps: Steps, pixels: Pixels) -> Tensor:
-    """One image (1, c, h, w) after its steps, of which at least one does something."""
-    args = torch.from_numpy(steps.args)
-    result = image.contiguous()
-    for step, code in enumerate(steps.ops[0].tolist()):
-        if code:
-            result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
-    return result
-
-
-def _apply_grouped(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
-    """All images together, on any device: for each step, its operations one after another on the images that have them.
-
-    The numbers, and which images have which operation, are copied to the device at once.
-    """
-    order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
-    args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
-    result = images.contiguous()
-    for step in range(steps.ops.shape[1]):
-        for code, begin, end in _groups(steps.ops[order[:, step], step]):
-            if end - begin == len(images):
-                result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
-                continue
-            if result.data_ptr() == images.data_ptr():
-                result = images.clone(memory_format=torch.contiguous_format)
-            chosen = rows[step, begin:end]
-            numbers = steps.args[order[begin:end, step], step]
-            chosen_args = args[:, step].index_select(0, chosen)
-            some = _execute(code, result.index_select(0, chosen), chosen_args, numbers, pixels)
-            result.index_copy_(0, chosen, some)
-    return result
-
-
 def _groups(codes: I8) -> list[tuple[int, int, int]]:
     """(code, begin, end) of each group of equal codes in sorted ones, without those that do nothing."""
     found, begins = np.unique(codes, return_index=True)
@@ -145,10 +111,16 @@ def _groups(codes: I8) -> list[tuple[int, int, int]]:
 
 def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
+    if images.shape[1] != 3 and code in (Op.SATURATION, Op.HUE, Op.GRAYSCALE):
+        return images
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
+    if code == Op.AFFINE_BILINEAR:
+        below = args.new_tensor([0.0, 0.0, 1.0]).expand(len(args), 3)
+        args = torch.cat([args[:, :6], below, args[:, 6:MAP_ARGS]], dim=1)
+        return warp(images, args, np.insert(numbers[:, :9], [6, 6, 6], [0, 0, 1], axis=1), True, pixels)
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
         return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
     return KERNELS[Op(code)](images, args)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,10 @@ from gpuload.checks import check_fields, choice, whole
 from gpuload.draws import Draws
 from gpuload.transforms import geometry
 from gpuload.transforms.geometry import FILL, Fill
+from gpuload.transforms.ops import Op
 from gpuload.transforms.policies import POLICIES, Policy
-from gpuload.transforms.steps import Op, Steps, join, one_step
+from gpuload.transforms.steps import Steps, join, one_step
+from gpuload.transforms.warps import INTERPOLATION, WarpInterpolation
 from gpuload.types import F64
 
 __all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
@@ -46,6 +48,16 @@ class Magnitudes(NamedTuple):
     signed: bool
 
 
+class HowToMove(Protocol):
+    """How pixels are moved: a policy."""
+
+    @property
+    def fill(self) -> Fill: ...
+
+    @property
+    def interpolation(self) -> WarpInterpolation: ...
+
+
 Space = dict[str, Magnitudes | None]  # None: the change has no magnitude
 
 
@@ -57,8 +69,7 @@ class RandAugment:
     magnitude: index into the table of magnitudes.
     num_magnitude_bins: length of that table.
     fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-
-    Interpolation is nearest, torchvision's default.
+    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: a value out of its range.
@@ -68,9 +79,10 @@ class RandAugment:
     magnitude: int = 9
     num_magnitude_bins: int = 31
     fill: Fill = None
+    interpolation: WarpInterpolation = "nearest"
 
     def __post_init__(self) -> None:
-        check_fields(self, num_ops=whole(1, 64), num_magnitude_bins=_BINS, fill=FILL)
+        check_fields(self, num_ops=whole(1, 64), num_magnitude_bins=_BINS, fill=FILL, interpolation=INTERPOLATION)
         check_fields(self, magnitude=whole(0, self.num_magnitude_bins - 1))
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
@@ -80,7 +92,7 @@ class RandAugment:
         for number in range(self.num_ops):
             choice = (draws(2 * number) * len(space)).astype(np.int64)
             at = np.full(len(choice), self.magnitude)
-            steps.append(_one_of(space, choice, at, draws(2 * number + 1) < 0.5, height, width, self.fill))
+            steps.append(_one_of(space, choice, at, draws(2 * number + 1) < 0.5, height, width, self))
         return join(steps)
 
 
@@ -90,8 +102,7 @@ class TrivialAugmentWide:
 
     num_magnitude_bins: length of the table of magnitudes.
     fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-
-    Interpolation is nearest, torchvision's default.
+    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: a value out of its range.
@@ -99,16 +110,17 @@ class TrivialAugmentWide:
 
     num_magnitude_bins: int = 31
     fill: Fill = None
+    interpolation: WarpInterpolation = "nearest"
 
     def __post_init__(self) -> None:
-        check_fields(self, num_magnitude_bins=_BINS, fill=FILL)
+        check_fields(self, num_magnitude_bins=_BINS, fill=FILL, interpolation=INTERPOLATION)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the change; 1: its sign; 2: its magnitude.
         space = trivial_space(self.num_magnitude_bins)
         choice = (draws(0) * len(space)).astype(np.int64)
         at = (draws(2) * self.num_magnitude_bins).astype(np.int64)
-        return _one_of(space, choice, at, draws(1) < 0.5, height, width, self.fill)
+        return _one_of(space, choice, at, draws(1) < 0.5, height, width, self)
 
 
 @dataclass(frozen=True)
@@ -117,8 +129,7 @@ class AutoAugment:
 
     policy: "imagenet", "cifar10" or "svhn", the data set that the pairs were found for.
     fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
-
-    Interpolation is nearest, torchvision's default.
+    interpolation: of shears, translations and rotations, "nearest" or "bilinear".
 
     Raises:
         ArgumentError: an unknown policy, a fill out of its range.
@@ -126,9 +137,10 @@ class AutoAugment:
 
     policy: Policy = "imagenet"
     fill: Fill = None
+    interpolation: WarpInterpolation = "nearest"
 
     def __post_init__(self) -> None:
-        check_fields(self, policy=choice(*POLICIES), fill=FILL)
+        check_fields(self, policy=choice(*POLICIES), fill=FILL, interpolation=INTERPOLATION)
 
     def draw(self, draws: Draws, height: int, width: int) -> Steps:
         # Number 0: the pair; 1, 2: whether its first and second change; 3, 4: their signs.
@@ -140,7 +152,7 @@ class AutoAugment:
             choice = np.array([names.index(changes[number].name) for changes in pairs])[pair]
             chance = np.array([changes[number].p for changes in pairs])[pair]
             at = np.array([changes[number].magnitude or 0 for changes in pairs])[pair]
-            step = _one_of(space, choice, at, draws(3 + number) < 0.5, height, width, self.fill)
+            step = _one_of(space, choice, at, draws(3 + number) < 0.5, height, width, self)
             steps.append(step.only(draws(1 + number) < chance))
         return join(steps)
 
@@ -209,7 +221,7 @@ def _one_of(
     negative: npt.NDArray[np.bool_],
     height: int,
     width: int,
-    fill: Fill,
+    how: "HowToMove",
 ) -> Steps:
     """One step for each of N images: change `choice` (N,) of the space, with magnitude number `at` (N,)."""
     steps = one_step(Op.NOTHING, len(choice))
@@ -223,7 +235,9 @@ def _one_of(
             if magnitudes.signed:
                 level = np.where(negative[rows], -level, level)
         if name in _MOVES:
-            step = _MOVES[name](level, height, width, fill)
+            step = _MOVES[name](level, height, width, how.fill)
+            if how.interpolation == "bilinear":
+                step.ops[:] = Op.AFFINE_BILINEAR
         elif name in _FACTORS:
             step = one_step(_FACTORS[name], len(rows), 1 + level)
         elif name == "Posterize":

@@ -21,7 +21,8 @@ from gpuload.checks import (
 )
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
-from gpuload.transforms.steps import Op, Steps, join, no_steps, one_step
+from gpuload.transforms.ops import Op
+from gpuload.transforms.steps import Steps, join, no_steps, one_step
 
 __all__ = [
     "ColorJitter",

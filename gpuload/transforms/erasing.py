@@ -1,26 +1,40 @@
-"""Random erasing: a rectangle of the normalised image is overwritten."""
+"""Random erasing: rectangles of the normalised image are overwritten."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import LARGEST, PROBABILITY, ascending, check_fields, choice, either, number, several
+from gpuload.checks import LARGEST, PROBABILITY, Rule, ascending, check_fields, choice, either, number, several, whole
 from gpuload.draws import Draws
-from gpuload.types import F32
+from gpuload.types import F32, F64, Bools
 
 __all__ = ["RandomErasing"]
 
 _ATTEMPTS = 10  # as in torchvision
 _NUMBER = number(-LARGEST, LARGEST, "")
 _VALUE = either(
-    "a number in -1e6..1e6, three of them (R, G, B), or 'random'",
+    "a number in -1e6..1e6, three of them (R, G, B), 'random' or 'color'",
     _NUMBER,
     several(_NUMBER, "", count=3),
-    choice("random"),
+    choice("random", "color"),
 )
+
+
+# Draw numbers: how many rectangles; the color of one; those of each rectangle.
+_HOW_MANY, _COLOR, _EACH = 24, 25, 32
+
+
+def _as_count(value: Any) -> tuple[int, ...]:
+    least, most = several(whole(1, 100), "", count=2).read(value)
+    if least > most:
+        raise ValueError
+    return least, most
+
+
+_COUNT: Rule[tuple[int, ...]] = Rule("(least, most), two whole numbers with 1 <= least <= most <= 100", _as_count)
 
 
 class ErasedRegions(NamedTuple):
@@ -37,10 +51,6 @@ class ErasedRegions(NamedTuple):
     noise: F32
     key: npt.NDArray[np.uint64]
 
-    def select(self, rows: npt.NDArray[np.integer] | slice) -> "ErasedRegions":
-        """The regions of some of the images."""
-        return ErasedRegions(self.box[rows], self.value[rows], self.noise[rows], self.key[rows])
-
     def in_levels(self, mean: Sequence[float], std: Sequence[float]) -> "ErasedRegions":
         """The same for a batch that is not normalised: levels of 0..255 for `mean` and `std` of pixels in 0..1."""
         scale, shift = 255 * np.asarray(std, np.float32), 255 * np.asarray(mean, np.float32)
@@ -54,10 +64,11 @@ class RandomErasing:
     p: probability that an image loses a rectangle.
     scale: range of its area, as a share of the image's.
     ratio: range of its height / width, which is log-uniform.
-    value: of the normalised image: one number, three (R, G, B), or "random", which is normal noise for each pixel. The
-        default, 0, is the mean color that the image was normalised with.
+    value: of the normalised image: one number, three (R, G, B); "random", which is normal noise for each pixel, or
+        "color", for each rectangle. The default, 0, is the mean color that the image was normalised with.
+    count: rectangles, at least and at most; of several, each has its part of the area, as in timm.
 
-    Where none of ten attempts fits into the image, nothing is erased.
+    Where none of ten attempts fits into the image, a rectangle is left out.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -66,7 +77,8 @@ class RandomErasing:
     p: float = 0.5
     scale: tuple[float, float] = (0.02, 0.33)
     ratio: tuple[float, float] = (0.3, 3.3)
-    value: float | tuple[float, float, float] | Literal["random"] = 0
+    value: float | tuple[float, float, float] | Literal["random", "color"] = 0
+    count: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         check_fields(
@@ -75,25 +87,48 @@ class RandomErasing:
             scale=ascending(0, 1, "(low, high), two numbers with 0 <= low <= high <= 1"),
             ratio=ascending(1 / LARGEST, LARGEST, "(low, high), two numbers with 1e-6 <= low <= high <= 1e6"),
             value=_VALUE,
+            count=_COUNT,
         )
 
-    def draw(self, draws: Draws, height: int, width: int) -> ErasedRegions:
-        """The regions of N images of `height` × `width` pixels. draws: gives N random numbers a call."""
-        # Number 0: whether; 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a.
-        open_ = draws(0) < self.p  # the images that still need a rectangle
+    def draw(self, draws: Draws, height: int, width: int) -> tuple[ErasedRegions, ...]:
+        """The regions of N images of `height` × `width` pixels, one after another. draws: gives N random numbers a
+        call."""
+        low, high = self.count
+        erased = draws(0) < self.p
+        counts = low + np.floor(draws(_HOW_MANY) * (high - low + 1)) if high > 1 else np.ones(len(erased))
+
+        def rectangle(number: int) -> ErasedRegions:
+            def own(k: int) -> F64:
+                return draws(number * _EACH + k)
+
+            return self._rectangle(own, erased & (number < counts), counts, height, width)
+
+        return tuple(map(rectangle, range(high)))
+
+    def _rectangle(self, draws: Draws, open_: Bools, counts: F64, height: int, width: int) -> ErasedRegions:
+        """One of each image. open_: the images that still need one. counts: of all rectangles of an image."""
+        # Number 1, 2: position, y and x; 3: the noise. 4 + 2a, 5 + 2a: area and ratio of attempt a. 25 to 30: a color.
         box = np.zeros((len(open_), 4), np.int32)
         low, high = np.log(self.ratio)
         for attempt in range(_ATTEMPTS):
             if not open_.any():
                 break
-            area = height * width * (self.scale[0] + draws(4 + 2 * attempt) * (self.scale[1] - self.scale[0]))
+            share = self.scale[0] + draws(4 + 2 * attempt) * (self.scale[1] - self.scale[0])
+            area = height * width * share / counts
             aspect = np.exp(low + draws(5 + 2 * attempt) * (high - low))
             h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
             fits = open_ & (h < height) & (w < width)
             top, left = np.floor(draws(1) * (height - h + 1)), np.floor(draws(2) * (width - w + 1))
             box[fits] = np.stack([top, left, h, w], axis=1)[fits]
             open_ &= ~fits
-        random = self.value == "random"
         value = np.full((len(open_), 3), 0 if isinstance(self.value, str) else self.value, np.float32)
-        noise = np.full((len(open_), 3), float(random), np.float32)
+        if self.value == "color":
+            value[:] = np.stack([_normal(draws(_COLOR + k), draws(_COLOR + 3 + k)) for k in range(3)], axis=1)
+        noise = np.full((len(open_), 3), float(self.value == "random"), np.float32)
         return ErasedRegions(box, value, noise, (draws(3) * 2.0**53).astype(np.uint64))
+
+
+def _normal(first: F64, second: F64) -> F64:
+    """Normal random numbers, of two uniform ones each (Box and Muller)."""
+    found: F64 = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+    return found

@@ -9,8 +9,9 @@ hold a matrix (3, 3) of the same kind.
 import numpy as np
 
 from gpuload.checks import either, number, optional, several
-from gpuload.transforms.steps import MAP_ARGS, Op, Steps, one_step
-from gpuload.types import F64
+from gpuload.transforms.ops import MAP_ARGS, Op
+from gpuload.transforms.steps import Steps, is_warp, one_step
+from gpuload.types import F64, I8, Bools
 
 Fill = float | tuple[float, float, float] | None  # level where there is no pixel of the image; None is black
 
@@ -59,6 +60,11 @@ def _affine(
     return one_step(Op.AFFINE, count, a, b, c, d, e, f, *levels)
 
 
+def _is_affine(ops: I8) -> Bools:
+    found: Bools = (ops == Op.AFFINE) | (ops == Op.AFFINE_BILINEAR)
+    return found
+
+
 def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     """How the geometric steps of each image move a point: float64 (N, 2, 3), or (N, 3, 3) if there is a perspective
     among them, or None if there are none.
@@ -67,18 +73,28 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
     `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = (steps.ops >= Op.AFFINE) & (steps.ops <= Op.WARP_BILINEAR)
+    geometric = is_warp(steps.ops) | _is_affine(steps.ops)
     if not geometric.any():
         return None
     whole, has_perspective = np.tile(np.eye(3), (len(steps.ops), 1, 1)), False
     for step in np.flatnonzero(geometric.any(axis=0)):
         chosen = geometric[:, step]
         back = np.tile(np.eye(3), (int(chosen.sum()), 1, 1))
-        args, is_warp = steps.args[chosen, step], steps.ops[chosen, step] != Op.AFFINE
-        back[~is_warp, :2] = args[~is_warp, :6].reshape(-1, 2, 3)
-        back[is_warp] = args[is_warp, :MAP_ARGS].reshape(-1, 3, 3)
-        has_perspective |= bool(args[is_warp, 6:8].any())
+        args, by_matrix = steps.args[chosen, step], is_warp(steps.ops[chosen, step])
+        back[~by_matrix, :2] = args[~by_matrix, :6].reshape(-1, 2, 3)
+        back[by_matrix] = args[by_matrix, :MAP_ARGS].reshape(-1, 3, 3)
+        has_perspective |= bool(args[by_matrix, 6:8].any())
         whole[chosen] = np.linalg.inv(back) @ whole[chosen]
     to_centre = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, 1]])
     moved: F64 = np.linalg.inv(to_centre) @ whole @ to_centre
     return moved if has_perspective else moved[:, :2] / moved[:, 2:, 2:]
+
+
+def mask_steps(steps: Steps, fill: int) -> Steps:
+    """The geometric steps of images as those of their masks, by nearest pixel; `fill` from outside."""
+    ops = np.where(_is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
+    ops[is_warp(steps.ops)] = Op.WARP_NEAREST
+    geometric = Steps(ops, steps.args.copy())
+    geometric.args[:, :, 6][ops == Op.AFFINE] = fill
+    geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill
+    return geometric

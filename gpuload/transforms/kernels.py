@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from gpuload.fields.pixels import RGB, Pixels
-from gpuload.transforms.steps import MAP_ARGS, Op
+from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.types import F32
 
 Tensor = torch.Tensor
@@ -37,6 +37,8 @@ def _levels(pixels: Tensor) -> Tensor:
 
 def _gray(pixels: Tensor) -> Tensor:
     """float32 (n, 1, h, w), whole numbers, out of any (n, 3, h, w)."""
+    if pixels.shape[1] == 1:
+        return pixels.clone()
     r, g, b = (pixels[:, i : i + 1] for i in range(3))
     return r.mul(0.2989).add_(g, alpha=0.587).add_(b, alpha=0.114).floor_()
 

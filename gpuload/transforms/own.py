@@ -8,12 +8,13 @@ import numpy as np
 
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
-from gpuload.transforms.steps import ARGS, Steps, no_steps
+from gpuload.transforms.ops import ARGS, FIRST_OWN
+from gpuload.transforms.steps import Steps, no_steps
 from gpuload.types import F64, Bools
 
 __all__ = ["PixelTransform"]
 
-_FIRST, _LAST = 64, 127  # codes of steps, int8; those below are for `Op`
+_LAST = 127  # code
 _KERNELS: dict[int, Callable[[Any, Any], Any]] = {}  # by code; classes are numbered in each process as they are made
 
 
@@ -52,7 +53,7 @@ class PixelTransform(ABC):
             raise ArgumentError(
                 f"{cls.__name__}.kernel: expected a static method, (images, args). Put @staticmethod above it"
             )
-        code = _FIRST + len(_KERNELS)
+        code = FIRST_OWN + len(_KERNELS)
         if code > _LAST:
             raise ArgumentError(
                 f"{cls.__name__}: there are {len(_KERNELS)} classes of PixelTransform already. Use one of them"

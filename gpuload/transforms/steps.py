@@ -5,41 +5,14 @@ every decoder and device, and what happens to an image is a pure function of (se
 """
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.draws import TRANSFORM_DRAWS, Draws, uniform
+from gpuload.transforms.ops import ARGS, MAP_ARGS, Op
 from gpuload.types import F32, F64, I8, U64, Bools
-
-ARGS = 12  # numbers that a step takes, at most
-MAP_ARGS = 9  # those of a warp's matrix; its fill follows
-
-
-class Op(IntEnum):
-    """What a step does, and the numbers it takes (`Steps.args`). Unlisted numbers are 0.
-
-    The names and the arithmetic are those of torchvision.transforms.v2.functional for uint8.
-    """
-
-    NOTHING = 0
-    BRIGHTNESS = 1  # factor
-    CONTRAST = 2  # factor
-    SATURATION = 3  # factor
-    HUE = 4  # factor, -0.5..0.5
-    GRAYSCALE = 5
-    GAUSSIAN_BLUR = 6  # sigma in pixels, kernel size in x, in y
-    SOLARIZE = 7  # threshold, 0..255
-    POSTERIZE = 8  # bits kept, 0..8
-    AUTOCONTRAST = 9
-    EQUALIZE = 10
-    INVERT = 11
-    SHARPNESS = 12  # factor
-    AFFINE = 13  # matrix (2, 3) from output to input, pixels from the centre (see geometry.py); fill R, G, B
-    WARP_NEAREST = 14  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
-    WARP_BILINEAR = 15  # the same
 
 
 class Steps(NamedTuple):
@@ -51,10 +24,6 @@ class Steps(NamedTuple):
 
     ops: I8
     args: F32
-
-    def select(self, rows: npt.NDArray[np.integer] | slice) -> "Steps":
-        """The steps of some of the images."""
-        return Steps(self.ops[rows], self.args[rows])
 
     def only(self, chosen: Bools) -> "Steps":
         """The same steps for the images that are `chosen` (bool (N,)), and nothing for the others."""

@@ -23,7 +23,8 @@ from gpuload.checks import (
 from gpuload.draws import Draws
 from gpuload.errors import ArgumentError
 from gpuload.transforms.geometry import FILL, Fill
-from gpuload.transforms.steps import Op, Steps, one_step
+from gpuload.transforms.ops import Op
+from gpuload.transforms.steps import Steps, one_step
 from gpuload.types import F64
 
 __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
@@ -73,7 +74,7 @@ def _as_interpolation(value: Any) -> str:
     return found
 
 
-_INTERPOLATION = Rule(f"one of {', '.join(map(repr, get_args(WarpInterpolation)))}", _as_interpolation)
+INTERPOLATION = Rule(f"one of {', '.join(map(repr, get_args(WarpInterpolation)))}", _as_interpolation)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class RandomRotation:
         check_fields(
             self,
             degrees=_DEGREES,
-            interpolation=_INTERPOLATION,
+            interpolation=INTERPOLATION,
             expand=FLAG,
             center=optional(_CENTER),
             fill=FILL,
@@ -151,7 +152,7 @@ class RandomAffine:
             translate=optional(_SHARES),
             scale=optional(_FACTORS),
             shear=optional(_SHEAR),
-            interpolation=_INTERPOLATION,
+            interpolation=INTERPOLATION,
             fill=FILL,
             center=optional(_CENTER),
         )
@@ -197,7 +198,7 @@ class RandomPerspective:
             self,
             distortion_scale=number(0, 1, "a share in 0..1"),
             p=PROBABILITY,
-            interpolation=_INTERPOLATION,
+            interpolation=INTERPOLATION,
             fill=FILL,
         )
 

@@ -1,5 +1,6 @@
 """Crops and flips: the distribution against torchvision's, and what an Augment refuses."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -11,8 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment, CenterCrop, Cover, Normalize, PadOrCrop, RandomResizedCrop, Stretch
 from gpuload.augment.crops import Crops
+from gpuload.transforms import Function, RandomInvert
+
+
+def speckle(sample: Any, rng: np.random.Generator) -> Any:
+    return sample["image"]
 
 
 def draw(augment: Augment, count: int, width: int, height: int, *, seed: int = 0, epoch: int = 0) -> Crops:
@@ -46,7 +52,7 @@ def test_random_crops_are_distributed_as_torchvisions(
     reference = transforms.RandomResizedCrop(224, **options)
     params = [reference.make_params([image]) for _ in range(count)]
     expected = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in params])
-    crops = draw(Augment(224, **options), count, width, height)
+    crops = draw(Augment(224, crop=RandomResizedCrop(**options)), count, width, height)
     found = np.concatenate([crops.start, crops.shape], axis=1)
     assert (crops.roi_start == 0).all() and (crops.roi_end == crops.shape).all()
     # Two samples of 10,000 from one distribution are further apart than 0.0276 once in 1,000 draws.
@@ -115,20 +121,52 @@ def test_share_of_flips(options: dict[str, Any], expected: float) -> None:
         ({"crop": "centre"}, r"crop='centre'\): expected one of 'random', 'center', 'none'"),
         ({"dtype": "float64"}, r"dtype='float64'\): expected one of 'float32', 'float16', 'bfloat16', 'uint8'"),
         ({"layout": "NHWC"}, r"layout='NHWC'\): expected one of 'NCHW', 'channels_last'"),
-        ({"scale": (0, 1)}, r"scale=\(0, 1\)\): expected \(low, high\) with 0 < low <= high <= 1"),
-        ({"scale": (0.5, 0.2)}, r"scale=\(0.5, 0.2\)"),
-        ({"ratio": (2, 1)}, r"ratio=\(2, 1\)\): expected \(low, high\) with 1e-6 <= low <= high"),
+        ({"crop": RandomResizedCrop}, r"expected one of 'random', .*, or an object such as gpuload.CenterCrop\(resize"),
         ({"flip": 1.5}, r"flip=1.5\): expected a probability in 0..1"),
-        ({"resize": 256}, r"resize=256\): is for crop='center' only; crop is 'random'"),
-        ({"crop": "center", "resize": 200}, r"resize=200\): the shorter side must be at least size, 224"),
-        ({"mean": (0.5, 0.5)}, r"mean=\(0.5, 0.5\)\): expected three numbers \(R, G, B\)"),
-        ({"std": (0.2, 0.2, 0)}, r"expected three numbers above 0"),
-        ({"mean": (123.7, 116.3, 103.5)}, r"expected values for pixels in 0..1. Divide yours by 255"),
+        ({"crop": CenterCrop(resize=200)}, r"CenterCrop\(resize=200\): the shorter side must be at least size, 224"),
+        ({"normalize": Normalize((123.7, 116.3, 103.5))}, r"expected values for pixels in 0..1. Divide yours by 255"),
+        ({"normalize": "constants"}, r"expected gpuload.Normalize\(mean, std\), 'image', or None"),
+        ({"mean": (0.5, 0.5, 0.5)}, r"Augment: has no argument 'mean'. Use normalize=gpuload.Normalize\(mean, std\)"),
+        ({"transforms": [RandomInvert(), Function(speckle)]}, r"Function\(<function speckle .*is not the first. Flips"),
+        ({"transforms": [Function(speckle), Function(speckle)]}, r"put it first, and call several in one"),
     ],
 )
 def test_impossible_augments_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
+    with pytest.raises(gpuload.GpuloadError, match=message):
         Augment(**{"size": 224, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: RandomResizedCrop(scale=(0, 1)),
+            r"scale=\(0, 1\)\): expected \(low, high\) with 0 < low <= high <= 1",
+        ),
+        (lambda: RandomResizedCrop((0.5, 0.2)), r"RandomResizedCrop\(scale=\(0.5, 0.2\)"),
+        (lambda: RandomResizedCrop(ratio=(2, 1)), r"ratio=\(2, 1\)\): expected \(low, high\) with 1e-6 <= low <= high"),
+        (lambda: CenterCrop(fraction=0.0), r"fraction=0.0\): expected a share of the sides, above 0 and at most 1"),
+        (lambda: CenterCrop(40, 0.5), "each says what to crop; give one of them"),
+        (lambda: PadOrCrop(256), r"PadOrCrop\(fill=256\): expected a level, a whole number in 0..255"),
+        (lambda: PadOrCrop(-1), r"fill=-1\): expected a level"),
+        (lambda: Cover(random=1), r"Cover\(random=1\): expected True or False"),  # type: ignore[arg-type]
+        (lambda: Normalize((0.5, 0.5)), r"mean=\(0.5, 0.5\)\): expected three numbers \(R, G, B\).* the other has, 3"),
+        (lambda: Normalize(std=(0.2, 0.2, 0)), r"expected three numbers above 0"),
+    ],
+)
+def test_impossible_crops_and_constants_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        make()
+
+
+def test_a_word_is_the_crop_without_arguments() -> None:
+    words = {"random": RandomResizedCrop(), "center": CenterCrop(), "none": Stretch(), "pad_or_crop": PadOrCrop()}
+    words |= {"cover": Cover(), "center_cover": Cover(random=False)}
+    for word, crop in words.items():
+        for size in (40, (30, 200)):
+            first, second = (draw(Augment(size, crop=one), 50, 90, 70) for one in (word, crop))  # type: ignore[arg-type]
+            for one, other in zip(first, second, strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 def test_dtypes_and_filters_of_other_libraries_are_known() -> None:

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import encode
 from made_batches import make_batch
+from opened import open_runner
 from PIL import Image
 
+from gpuload import CenterCrop, PadOrCrop, RandomResizedCrop
 from gpuload.augment import Augment, View
-from gpuload.augment.crops import RANDOM_CROP_DRAWS, Crops, center_crops, random_crops
-from gpuload.decode.dali.decoder import DaliDecoder
+from gpuload.augment.crops import Crops, Images
 from gpuload.decode.interface import Stored
-from gpuload.decode.native.decoder import NativeDecoder
+from gpuload.fields.tree import take
 from gpuload.transforms import RandAugment, RandomErasing
 
 side = st.integers(1, 40)
@@ -61,7 +62,7 @@ def test_pad_or_crop_is_tensorflows(width: int, height: int, to_width: int, to_h
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.floats(0.01, 1))
 def test_a_central_fraction_is_tensorflows(width: int, height: int, fraction: float) -> None:
-    crops = draw(Augment(8, crop="center", fraction=fraction), width, height).crops
+    crops = draw(Augment(8, crop=CenterCrop(fraction=fraction)), width, height).crops
     for axis, length in enumerate((height, width)):
         # tf.image.central_crop: bbox_h_start = int((img_hd - img_hd * central_fraction) / 2), and so much at each end
         start = int((length - length * fraction) / 2)
@@ -97,10 +98,11 @@ def torchvisions_window(
 def test_random_crops_are_torchvisions(
     size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], seed: int
 ) -> None:
-    assert RANDOM_CROP_DRAWS == 2 + 2 * 10  # a position, and ten attempts
-    drawn = np.random.default_rng(seed).random((RANDOM_CROP_DRAWS, 6))
+    drawn = np.random.default_rng(seed).random((2 + 2 * 10, 6))  # a position, and ten attempts
     width, height = (np.full(6, float(side)) for side in size)
-    crops = random_crops(drawn[:4], lambda missed: drawn[4:, missed], width, height, scale, ratio)
+    draw = lambda numbers, rows: drawn[numbers - 1][:, rows]  # noqa: E731
+    images = Images(np.arange(6), width, height, (8, 8), 1, drawn[:4], draw)
+    crops = RandomResizedCrop(scale, ratio).draw(images)
     found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
     assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
     assert all(part.flags.c_contiguous for part in crops)
@@ -125,8 +127,10 @@ def test_center_crops(
     image: tuple[int, int], resize_px: int, size: tuple[int, int], reach: int, window: Any, region: Any
 ) -> None:
     """Worked out by hand. Two images, so that nothing of one is computed from the other."""
-    width, height = np.array([image, (7, 5000)], np.float64).T
-    crops = center_crops(width, height, resize_px, size, reach)
+    width, height = np.array([image, (7, 5000)], np.int32).T
+    interpolation: Any = {1: "bilinear", 2: "bicubic"}[reach]
+    augment = Augment(size, crop=CenterCrop(resize_px), interpolation=interpolation)
+    crops = augment.draw(0, 0, np.arange(2), width, height).crops
     assert (crops.start[0].tolist(), (crops.start + crops.shape)[0].tolist()) == tuple(map(list, window))
     np.testing.assert_allclose(crops.start[0] + crops.roi_start[0], region[0], atol=1e-5)
     np.testing.assert_allclose(crops.start[0] + crops.roi_end[0], region[1], atol=1e-5)
@@ -138,15 +142,10 @@ def test_center_crops(
 def test_pad_or_crop_keeps_each_pixel(which: str, size: tuple[int, int]) -> None:
     rng = np.random.default_rng(3)
     arrays = [rng.integers(0, 256, (h, w, 3), np.uint8) for h, w in [(20, 31), (21, 32), (50, 8), (7, 33), (1, 1)]]
-    augment = Augment(size, crop="pad_or_crop", fill=77, flip=0.5, vertical_flip=0.5, **UINT8)
+    augment = Augment(size, crop=PadOrCrop(77), flip=0.5, vertical_flip=0.5, **UINT8)
     encoded = [np.frombuffer(encode(Image.fromarray(array), "PNG"), np.uint8) for array in arrays]
     batch = make_batch(augment, encoded, [array.shape[1::-1] for array in arrays], seed=1)
-    options: Any = {"batch_size": 5, "num_threads": 1, "prefetch": 1}
-    decoder: Any = (
-        NativeDecoder([augment.form], Stored(), **options)
-        if which == "native"
-        else DaliDecoder([augment.form], Stored(), device_id=None, **options)
-    )
+    decoder = open_runner(which, [augment.form], Stored(), 5, num_threads=1)
     [(_, decoded)] = decoder.decode(iter([batch]))
     crops = batch.views[0].crops
     flips = set()
@@ -172,16 +171,16 @@ def test_views_of_a_sample_are_drawn_independently() -> None:
     drawn = [draw(augment, 1000, 1000, 20_000, view) for view in range(3)]
     columns = []
     for view in drawn:
-        assert view.steps is not None and view.erased is not None
+        assert view.steps is not None and len(view.erased) == 1
         size = view.crops.shape.prod(axis=1)
         columns += [view.crops.start[:, 0], size, view.crops.mirror, view.crops.mirror_y]
-        columns += [view.steps.ops[:, 0], view.erased.box[:, 0]]
+        columns += [view.steps.ops[:, 0], view.erased[0].box[:, 0]]
     together = np.corrcoef(columns)
     for one in range(3):
         for other in range(one):
             # A correlation of independent draws has a standard error of 0.007; 108 pairs, so allow four of them.
             assert np.abs(together[6 * one : 6 * one + 6, 6 * other : 6 * other + 6]).max() < 0.028
-    keys = [view.erased.key for view in drawn if view.erased is not None]
+    keys = [view.erased[0].key for view in drawn]
     assert len(np.unique(np.concatenate(keys))) == 60_000
     first = draw(augment, 1000, 1000, 20_000)
     assert first.crops.start.tobytes() == drawn[0].crops.start.tobytes()
@@ -193,9 +192,11 @@ def test_rows_of_a_view_are_those_of_its_images(view: int, start: int, count: in
     augment = Augment((8, 9), vertical_flip=0.5, transforms=[RandAugment(2), RandomErasing()])
     widths, heights = np.arange(40, 52, dtype=np.int32), np.arange(90, 78, -1, dtype=np.int32)
     rows = slice(start, min(start + count, 12))
-    some = augment.draw(4, 5, np.arange(12), widths, heights, view).select(rows)
+    some = take(augment.draw(4, 5, np.arange(12), widths, heights, view), rows)
     alone = augment.draw(4, 5, np.arange(12)[rows], widths[rows], heights[rows], view)
-    for one, other in zip((some.crops, some.steps, some.erased), (alone.crops, alone.steps, alone.erased), strict=True):
+    for one, other in zip(
+        (some.crops, some.steps, *some.erased), (alone.crops, alone.steps, *alone.erased), strict=True
+    ):
         assert one is not None and other is not None
         for first, second in zip(one, other, strict=True):
             np.testing.assert_array_equal(first, second)

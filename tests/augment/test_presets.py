@@ -26,7 +26,7 @@ from images import encode, smooth_image
 from PIL import Image
 
 import gpuload
-from gpuload import Augment
+from gpuload import Augment, CenterCrop, RandomResizedCrop
 
 SIZES = [(375, 250), (250, 375), (300, 300), (640, 200), (120, 500), (700, 600)]
 MEAN = {"native": 0.02, "dali": 0.25}
@@ -84,7 +84,7 @@ def test_evaluation_is_what_weights_transforms_do(
     own = Augment.imagenet_eval(224, interpolation=mode.lower())
     for augment in (Augment.torchvision(preset), own):
         images = batch(folder, decoder, augment)
-        check_levels(images, augment.std, MEAN[decoder], lambda number: preset(pictures[number]))
+        check_levels(images, augment.normalize.std, MEAN[decoder], lambda number: preset(pictures[number]))
 
 
 @pytest.mark.parametrize("mode", ["BILINEAR", "BICUBIC"])
@@ -104,10 +104,10 @@ def test_the_same_crops_give_the_same_training_images(
         image = functional.horizontal_flip(image) if crops.mirror[number] else image
         image = functional.vertical_flip(image) if crops.mirror_y[number] else image
         return functional.normalize(
-            functional.to_dtype(functional.to_image(image), scale=True), augment.mean, augment.std
+            functional.to_dtype(functional.to_image(image), scale=True), augment.normalize.mean, augment.normalize.std
         )
 
-    check_levels(batch(folder, decoder, augment), augment.std, MEAN[decoder], expected)
+    check_levels(batch(folder, decoder, augment), augment.normalize.std, MEAN[decoder], expected)
 
 
 def test_a_whole_recipe_gives_torchvisions_pixels(
@@ -140,7 +140,7 @@ def test_inceptions_evaluation_is_the_middle(folder: Path, pictures: list[Image.
         pixels = np.array(middle.resize((150, 150), Image.Resampling.BILINEAR))
         return torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1
 
-    check_levels(batch(folder, decoder, augment), augment.std, 0.25, expected)
+    check_levels(batch(folder, decoder, augment), augment.normalize.std, 0.25, expected)
 
 
 def test_inceptions_training_distorts_colours_and_reaches_from_minus_1_to_1(folder: Path, decoder: str) -> None:
@@ -159,14 +159,61 @@ def test_inceptions_training_distorts_colours_and_reaches_from_minus_1_to_1(fold
     [
         (Augment.imagenet_train(), Augment(224, crop="random")),
         (Augment.imagenet_train(64, dtype="uint8", flip=0.1), Augment(64, dtype="uint8", flip=0.1)),
-        (Augment.imagenet_eval(), Augment(224, crop="center", resize=256)),
-        (Augment.imagenet_eval(112, resize=120), Augment(112, crop="center", resize=120)),
-        (Augment.inception(train=False, fraction=0.5).fraction, 0.5),
-        (Augment.inception(train=True, scale=(0.1, 1.0)).scale, (0.1, 1.0)),
+        (Augment.imagenet_eval(), Augment(224, crop="center")),
+        (Augment.imagenet_eval(112, crop=CenterCrop(resize=120)), Augment(112, crop=CenterCrop(resize=120))),
+        (Augment.inception(train=False, crop=CenterCrop(fraction=0.5)).crop, CenterCrop(fraction=0.5)),
+        (Augment.inception(train=True, crop=RandomResizedCrop(scale=(0.1, 1.0))).crop, RandomResizedCrop((0.1, 1.0))),
     ],
 )
 def test_presets_can_be_changed(preset: Any, expected: Any) -> None:
-    def values(one: Any) -> Any:
-        return {**vars(one), "resize": one.resize_px} if isinstance(one, Augment) else one
+    assert preset == expected
 
-    assert values(preset) == values(expected)
+
+def test_the_views_of_simclr(transforms: ModuleType) -> None:
+    """Its pipeline as published, in torchvision's transforms."""
+    t = transforms
+    published = t.Compose(
+        [
+            t.RandomResizedCrop(224, (0.08, 1.0), interpolation=t.InterpolationMode.BICUBIC),
+            t.RandomHorizontalFlip(0.5),
+            t.RandomApply([t.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+            t.RandomGrayscale(0.2),
+            t.RandomApply([t.GaussianBlur(23, (0.1, 2.0))], 0.5),
+        ]
+    )
+    same(gpuload.Augment.simclr(), gpuload.Augment.torchvision(published))
+
+
+def test_the_views_of_dinov2(transforms: ModuleType) -> None:
+    t = transforms
+
+    def published(size: int, scale: tuple[float, float], blurred: float, *last: Any) -> Any:
+        return t.Compose(
+            [
+                t.RandomResizedCrop(size, scale, interpolation=t.InterpolationMode.BICUBIC),
+                t.RandomHorizontalFlip(0.5),
+                t.RandomApply([t.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+                t.RandomGrayscale(0.2),
+                t.RandomApply([t.GaussianBlur(9, (0.1, 2.0))], blurred),
+                *last,
+                t.ToImage(),
+                t.ToDtype(torch.float32, scale=True),
+                t.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            ]
+        )
+
+    first, second, *local = gpuload.Augment.dino()
+    same(first, gpuload.Augment.torchvision(published(224, (0.32, 1.0), 1.0)))
+    same(second, gpuload.Augment.torchvision(published(224, (0.32, 1.0), 0.1, t.RandomSolarize(128, 0.2))))
+    assert len(local) == 8 and len({*map(repr, local)}) == 1
+    same(local[0], gpuload.Augment.torchvision(published(98, (0.05, 0.32), 0.5)))
+
+
+def same(ours: gpuload.Augment, theirs: gpuload.Augment) -> None:
+    """They draw the same for the same images, and normalise alike."""
+    widths, heights = np.arange(300, 400, dtype=np.int32), np.arange(500, 400, -1, dtype=np.int32)
+    one, other = (augment.draw(1, 2, np.arange(100), widths, heights) for augment in (ours, theirs))
+    assert one.steps is not None and other.steps is not None
+    for first, second in zip((*one.crops, *one.steps), (*other.crops, *other.steps), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert ours.form == theirs.form

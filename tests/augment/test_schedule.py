@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gpuload
-from gpuload import Augment
+from gpuload import Augment, Buckets, CenterCrop, Normalize
 from gpuload.augment.schedule import Schedule
-from gpuload.decode.dali import decoder as pipeline
+from gpuload.decode.dali import graph as pipeline
 from gpuload.transforms import RandomGrayscale, RandomInvert
 
 
@@ -20,7 +20,7 @@ def decoder(request: pytest.FixtureRequest) -> str:
 
 
 def load(packed: Path, decoder: str, augment: Any, **options: Any) -> gpuload.DaliIterator:
-    usual = {"fields": ("image", "index"), "device": "cpu", "num_threads": 1, "window": 3}
+    usual = {"fields": ("image", "index"), "device": "cpu", "num_threads": 1, "shuffle": gpuload.Shuffle(window=3)}
     return gpuload.DaliIterator(packed, 16, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_sizes_change_from_their_epoch_on_and_no_pipeline_is_built_again(
     packed: Path, decoder: str, builds: list[Any]
 ) -> None:
-    with load(packed, decoder, {3: sized((20, 28)), 0: sized(16), 1: sized(24, crop="center", resize=30)}) as loader:
+    with load(packed, decoder, {3: sized((20, 28)), 0: sized(16), 1: sized(24, crop=CenterCrop(30))}) as loader:
         epochs = [list(loader) for _ in range(5)]
         loader.set_epoch(0)
         again = list(loader)
@@ -62,7 +62,7 @@ def test_sizes_change_from_their_epoch_on_and_no_pipeline_is_built_again(
     shapes = [{tuple(images.shape[2:]) for images, _ in epoch} for epoch in epochs]
     assert shapes == [{(16, 16)}, {(24, 24)}, {(24, 24)}, {(20, 28)}, {(20, 28)}]
     assert same(again, epochs[0])
-    for number, augment in ((1, sized(24, crop="center", resize=30)), (4, sized((20, 28)))):
+    for number, augment in ((1, sized(24, crop=CenterCrop(30))), (4, sized((20, 28)))):
         with load(packed, decoder, augment) as plain:
             plain.set_epoch(number)
             assert same(plain, epochs[number])
@@ -97,7 +97,7 @@ def test_flips_and_transforms_may_begin_later(packed: Path, decoder: str, builds
 
 
 def test_views_are_a_tuple_and_the_first_does_not_depend_on_the_others(packed: Path, decoder: str) -> None:
-    first, second = sized((16, 20)), sized(12, crop="center", resize=14, transforms=[RandomGrayscale(p=1.0)])
+    first, second = sized((16, 20)), sized(12, crop=CenterCrop(14), transforms=[RandomGrayscale(p=1.0)])
     with load(packed, decoder, [first, second, first]) as several, load(packed, decoder, first) as alone:
         batches, expected = list(several), list(alone)
     assert len(batches) == 6 and type(batches[0][0]) is tuple
@@ -112,16 +112,16 @@ def test_views_are_a_tuple_and_the_first_does_not_depend_on_the_others(packed: P
 
 def test_views_by_epoch_as_numpy_arrays_and_in_a_dict(packed: Path, decoder: str) -> None:
     augment = {0: [sized(16), sized(8)], 1: [sized(20), sized(10)]}
-    with load(packed, decoder, augment, output="numpy", output_dict=True) as loader:
+    with load(packed, decoder, augment, output="numpy") as loader:
         for size in (16, 20):
-            for batch in loader:
+            for batch in (one._asdict() for one in loader):
                 assert list(batch) == ["image", "index"] and type(batch["image"]) is tuple
                 assert [view.shape for view in batch["image"]] == [(16, 3, size, size), (16, 3, size // 2, size // 2)]
                 assert all(type(view) is np.ndarray for view in batch["image"])
 
 
 def test_views_of_different_normalisation(packed: Path, decoder: str) -> None:
-    views = [Augment(16), Augment(16, mean=(0, 0, 0), std=(1, 1, 1)), Augment(16, normalize="image")]
+    views = [Augment(16), Augment(16, normalize=Normalize((0, 0, 0), (1, 1, 1))), Augment(16, normalize="image")]
     with load(packed, decoder, views) as loader:
         images, _ = next(iter(loader))
     assert images[0].min() < -1 and images[1].min() >= 0 and images[1].max() <= 1
@@ -148,13 +148,14 @@ def test_at_looks_up_the_epoch() -> None:
         ([sized(8), 224], "augment=224: expected a gpuload.Augment"),
         ({0: sized(8), 1: [sized(8), sized(8)]}, "epoch 1 makes 2 views, epoch 0 1"),
         ({0: sized(8), 1: Augment(8)}, "epochs 0 and 1 differ in dtype .'uint8' and 'float32'.*construct another"),
-        ({0: Augment(8), 4: Augment(8, mean=(0, 0, 0))}, "epochs 0 and 4 differ in mean"),
+        ({0: Augment(8), 4: Augment(8, normalize=Normalize((0, 0, 0)))}, "epochs 0 and 4 differ in mean"),
         (
             {0: sized(8), 1: sized(8, crop="pad_or_crop")},
-            r"epochs 0 and 1 differ in crop='pad_or_crop' or RandomCrop \(False and True\)",
+            r"epochs 0 and 1 differ in PadOrCrop or RandomCrop \(False and True\)",
         ),
         ({0: sized(8), 1: sized(8, interpolation="bicubic")}, "differ in interpolation"),
         ([sized(8), Augment(8)], "its views differ in dtype or layout"),
+        ([sized(8), sized(Buckets([(8, 8)]))], "its views differ in their Buckets.*Use the same for all"),
         ([sized(8), sized(8, layout="channels_last")], "its views differ in dtype or layout"),
     ],
 )

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, blend
-from gpuload.batchwise.apply import apply_transforms, check_transforms
-from gpuload.batchwise.blend import Mix, symmetric_beta
+from gpuload.batchwise import BatchForm, CenterHole, CutMix, FieldBatch, MixUp, RandomChoice, mixers
+from gpuload.batchwise.mixers import Mix, symmetric_beta
+from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.draws import make_key, uniform
 
 CLASSES = 5
@@ -29,7 +29,7 @@ def xp(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=[1, 3, 64])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images that are mixed at a time: what a GPU does in blocks is arithmetic that NumPy can do, too."""
-    monkeypatch.setattr(blend, "_BLOCK", {"numpy": request.param, "cupy": request.param})
+    monkeypatch.setattr(mixers, "_BLOCK", {"numpy": request.param, "cupy": request.param})
 
 
 def draws_of(samples: np.ndarray, seed: int = 0) -> Callable[[int], np.ndarray]:
@@ -352,48 +352,6 @@ def test_a_choice_has_eight_random_numbers_for_each_of_31() -> None:
 
 
 FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
-
-
-@pytest.mark.parametrize(
-    ("transforms", "form", "message"),
-    [
-        ([MixUp()], FORM._replace(fields=("image", "key")), r"MixUp\(.*\): needs the field 'label'; fields are 'image', 'key'"),
-        ([CutMix()], FORM._replace(fields=("label",)), "needs the field 'image'; fields are 'label'"),
-        ([CenterHole()], FORM._replace(fields=("label",)), r"CenterHole\(size=32.*\): needs the field 'image'"),
-        ([MixUp()], FORM._replace(num_classes=None), "the data set does not tell how many classes it has. Give num_classes"),
-        ([CutMix(num_classes=9)], FORM, r"the data set has 10 classes; give as many, or none"),
-        ([MixUp(), CutMix()], FORM, r"MixUp\(.*\) and CutMix\(.*\) would mix the labels twice. Use RandomChoice"),
-        ([CenterHole(25)], FORM, r"the hole is larger than the image, 24×32 pixels \(height×width\)"),
-        ([CenterHole((8, 33))], FORM, "the hole is larger than the image, 24×32"),
-        ([CenterHole(8, fill=-1)], FORM._replace(dtype="uint8"), "fill must be a whole number in 0..255"),
-        ([CenterHole(8, fill=0.5)], FORM._replace(dtype="uint8"), "fill must be a whole number in 0..255"),
-        ([CenterHole(8), CenterHole(4)], FORM, "adds the field 'middle', which is there already"),
-        ([CenterHole(8, target="label")], FORM, "adds the field 'label', which is there already"),
-    ],
-)  # fmt: skip
-def test_what_can_be_said_before_the_first_batch(transforms: list[Any], form: BatchForm, message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        check_transforms(transforms, form)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MixUp(alpha=0), r"MixUp\(alpha=0\): expected a number in 1e-6..1e6; to mix nothing"),
-        (lambda: CutMix(alpha=float("inf")), r"CutMix\(alpha=inf\): expected a number in 1e-6"),
-        (lambda: MixUp(p=1.5), r"MixUp\(p=1.5\): expected a probability in 0..1"),
-        (lambda: CutMix(num_classes=0), r"CutMix\(num_classes=0\): expected a whole number of at least 1"),
-        (lambda: RandomChoice([]), "expected a list of MixUp and CutMix"),
-        (lambda: RandomChoice([CenterHole()]), "expected a list of MixUp and CutMix"),
-        (lambda: RandomChoice([MixUp(), CutMix()], [1]), "expected a probability for each of the 2 transforms"),
-        (lambda: RandomChoice([MixUp()], [0]), r"RandomChoice\(p=\(0,\)\): expected at least one of them above 0"),
-        (lambda: RandomChoice([MixUp(num_classes=3), CutMix()]), "num_classes differ; give all the same"),
-        (lambda: CenterHole(0), r"CenterHole\(size=0\): expected a positive side in pixels, or \(height, width\)"),
-    ],
-)
-def test_arguments_that_cannot_be(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        make()
 
 
 def test_batches_that_cannot_be_mixed(xp: Any) -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import bench_pack
 import benchmark.plot
-import first_batch
 import numpy as np
 import pytest
-import scale
 from PIL import Image
 
 from gpuload.commands.charts import bars
@@ -25,8 +23,6 @@ def record(name: str) -> dict:
     ("name", "draw"),
     [
         ("pack-2-cores", lambda found, path: bench_pack.plot(found["folders"], path)),
-        ("first-batch-million", first_batch.plot),
-        ("scale-100-million", lambda found, path: scale.plot(found, 0.1344, path)),
     ],
 )
 def test_the_chart_of_a_record(name: str, draw: object, tmp_path: Path) -> None:

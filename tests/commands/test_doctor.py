@@ -8,7 +8,7 @@ import pytest
 from gpuload import cli
 from gpuload.commands.doctor import lines_of
 from gpuload.doctor import checks
-from gpuload.doctor.finding import Finding
+from gpuload.doctor.findings import Finding
 
 
 def test_with_a_set(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +25,7 @@ def test_with_a_set(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Finding("torch", "broken", "is ill", "Do this", {"version": "2.13.0"})
     monkeypatch.setitem(checks.ENVIRONMENT, "torch", lambda driver: bad)
+    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
     assert cli.main(["doctor", "--json"]) == cli.FAULTY
     told = json.loads(capsys.readouterr().out)
     assert told["well"] is False and told["verdict"][-1].startswith("1 thing broken")
@@ -39,6 +40,20 @@ def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: py
         "remedy": "Do this",
         "data": {"version": "2.13.0"},
     }
+
+
+def test_a_loader_is_constructed_also_without_a_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "ENVIRONMENT", {})
+    monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
+    assert cli.main(["doctor"]) == cli.DONE
+    said = capsys.readouterr().out
+    assert "native on cpu" in said and "loads images; the first batch came after" in said
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # the packages are there, and nothing can be loaded
+    assert cli.main(["doctor"]) == cli.FAULTY
+    said = capsys.readouterr().out
+    assert "broken     native on cpu" in said and "No decoder works here, so nothing can be loaded." in said
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import gpuload
 from gpuload import cli
+from gpuload.decode.dali.memory import Needed, needed
+from gpuload.doctor.sets import check_set
 
 
 @pytest.mark.parametrize("option", ["--window", "--batch-size"])
@@ -18,6 +22,31 @@ def test_options_that_cannot_be(packed: Path, capsys: pytest.CaptureFixture[str]
 def test_larger_than_the_set(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["info", str(packed), "--window", "10000", "--batch-size", "10000"]) == cli.DONE
     assert "10 of 10 shards mixed at a time" in capsys.readouterr().out
+
+
+def test_the_memory_that_a_loader_takes_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: 4 images of 1000×500, all in each batch of 4; crops of 224 in float16, of which three batches are there."""
+    gpuload.pack([{"image": np.zeros((500, 1000, 3), np.uint8)}] * 4, tmp_path, workers=1)
+    crops, whole = 4 * 3 * 224 * 224, 4 * 3 * 500_000
+    dataset = gpuload.Dataset(tmp_path / "train")
+    assert needed([dataset], 4) == Needed(2 * whole + 2 * 3 * 2 * crops, 2 * crops + 3 * 2 * crops)
+    assert needed([dataset], 1000).dali > 900 * needed([dataset], 1).native
+    assert cli.main(["info", str(tmp_path / "train"), "--batch-size", "400"]) == cli.DONE
+    said = capsys.readouterr().out
+    assert (
+        "GPU memory   about 1.9 GB with decoder='dali', 0.5 GB with 'native', for batches of 400 crops of 224" in said
+    )
+
+
+@pytest.mark.parametrize(("there", "grade"), [(None, "ok"), (8_000_000_000, "ok"), (20_000_000, "attention")])
+def test_doctor_compares_it_with_the_gpu(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, there: int | None, grade: str
+) -> None:
+    monkeypatch.setattr("gpuload.doctor.sets.gpu_bytes", lambda device: there)
+    (found,) = [one for one in check_set(gpuload.Dataset(packed)) if one.name == "GPU memory"]
+    assert (found.grade, bool(found.remedy)) == (grade, grade == "attention")
+    assert found.said.startswith("a loader of batches of 97 crops of 224, two ahead, takes about 0.")
+    assert found.data["dali"] > found.data["native"] > 0 and found.data["total"] == there
 
 
 def test_samples_that_shuffled_epochs_leave_out(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:

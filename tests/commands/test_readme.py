@@ -24,8 +24,8 @@ RULES: dict[str, str | None] = {
     "source .venv/bin/activate": "needs the environment that is installed",
     "pip install -e '.[cpu]'": "downloads 0.4 GB or more",
     "pip install -e '.[docs]'": "downloads packages",
-    "python tools/digits.py photos": None,
-    "python -m gpuload pack photos shards --val 0.1": None,
+    "python tools/digits.py digits": None,
+    "python -m gpuload pack digits shards --val 0.1": None,
     "python examples/train.py shards --epochs 5": "trains for a minute; see tests/examples/test_train.py",
     "python tools/bench.py shards/train": "measures for minutes; see tests/examples/test_bench.py",
 }

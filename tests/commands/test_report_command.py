@@ -47,7 +47,7 @@ def test_no_other_path_than_what_was_given(packed: Path, tmp_path: Path, monkeyp
         (["--seconds", "nan"], "--seconds nan: expected seconds, 0 to 3,600"),
         (["--source", "nowhere"], "--source nowhere: no such folder. Give the one that was packed"),
         (["-o", "nowhere/x.html"], "nowhere/x.html: its folder does not exist. Make it, or give another -o"),
-        (["-o", "."], ".: is a folder. Give the name of a file, such as report.html"),
+        (["-o", "."], ".: is a folder. Give the name of a file, such as figures"),
         (["-o", "x.json"], "x.json: is named for the page and for the facts. Give two names"),
     ],
 )

@@ -1,6 +1,5 @@
 """`gpuload tune`: the search finds the best of noisy candidates, and what it finds is kept and found again."""
 
-import argparse
 import dataclasses
 import errno
 import itertools
@@ -16,13 +15,23 @@ import numpy as np
 import pytest
 
 import gpuload
+from gpuload import cli
 from gpuload.commands.beside import Beside
-from gpuload.commands.candidates import Measured, Setting, both_of, candidates, count_turns, plan, sweep
-from gpuload.commands.tune import add_command, best_of_each, choose
-from gpuload.commands.tune_tables import advice, compare_threads
-from gpuload.commands.tuned_loader import TunedLoader, import_function
-from gpuload.ranks import Ranks
-from gpuload.tuning import Tuning, describe_device, load_tuning, save_tuning
+from gpuload.commands.charts import advice, compare_threads
+from gpuload.commands.settings import (
+    Measured,
+    Setting,
+    TunedLoader,
+    both_of,
+    candidates,
+    count_turns,
+    import_function,
+    plan,
+    sweep,
+)
+from gpuload.commands.tune import best_of_each, choose
+from gpuload.loader.tuning import Tuning, describe_device, load_tuning, save_tuning
+from gpuload.machine.ranks import Ranks
 
 USUAL = Setting("native", 4, 2, 64)
 CHOICES: dict[str, Any] = {
@@ -127,7 +136,7 @@ def test_both_decoders_have_shares_that_take_them_equally_long() -> None:
 
 def test_what_is_to_be_passed_is_said() -> None:
     both = Setting("both", 4, 2, 64, cpu_share=0.3)
-    assert advice(both, USUAL) == "pass decoder='both', cpu_share=0.3; pixels differ by rounding from those of 'native'"
+    assert advice(both, USUAL) == "pass decoder=gpuload.Both(cpu=0.3); pixels differ by rounding from those of 'native'"
     assert advice(USUAL, USUAL) == "decoder='native', which is the default here"
 
 
@@ -217,10 +226,7 @@ def test_a_device_is_told_with_the_cores_of_a_rank() -> None:
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers())
-    args = parser.parse_args(["tune", *arguments])
-    return int(args.run(args))
+    return cli.parse(["tune", *arguments]).run()
 
 
 @pytest.mark.usefixtures("cache")
@@ -254,10 +260,14 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
         assert one["images_per_s"] > 0 and 0 < one["device_left"] <= 1 and one["cores_left"] >= 0
     share = beside["both"]["cpu_share"]
     assert 0 < share < 1 and load_tuning(data, written["device"], "both").cpu_share == share  # type: ignore[union-attr]
-    assert re.search(r"best beside a training step: (pass )?decoder='(native|dali|both)'", said)
-    for options, expected in (({}, share), ({"deterministic": True}, 0.25), ({"cpu_share": 0.5}, 0.5)):
-        usual: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": "both"}
-        with gpuload.DaliIterator(data, 8, **usual, **options) as loader:
+    assert re.search(r"best beside a training step: (pass )?decoder=('native'|'dali'|gpuload.Both)", said)
+    for decoder, expected in (
+        ("both", share),
+        (gpuload.Both(deterministic=True), 0.25),
+        (gpuload.Both(cpu=0.5), 0.5),
+    ):
+        usual: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": decoder}
+        with gpuload.DaliIterator(data, 8, **usual) as loader:
             assert loader.cpu_share == expected
 
 
@@ -289,29 +299,29 @@ def test_a_function_is_measured_in_threads_and_in_processes(
     said = capsys.readouterr().out
     assert "Nothing is saved, as this is for tuned_functions:darken alone" in said and "function in" in said
     assert re.search(
-        r"function in \d+ process(es)?: [\d.]+ times the images/s of threads; (pass|leave) function_p", said
+        r"function in \d+ process(es)?: [\d.]+ times the images/s of threads; (pass Function|leave p)", said
     )
     assert not (packed / "tuning.json").exists()
     written = json.loads(figures.read_text())
     assert (written["function"], written["saved"]) == ("tuned_functions:darken", None)
-    tried = {row["function_processes"]: row["failed"] for row in written["settings"]}
+    tried = {row["processes"]: row["failed"] for row in written["settings"]}
     assert set(tried) == {0, len(os.sched_getaffinity(0))} and set(tried.values()) == {None}
 
 
 def test_what_is_said_of_threads_and_processes() -> None:
-    threads, processes = (dataclasses.replace(USUAL, function_processes=count) for count in (0, 2))
+    threads, processes = (dataclasses.replace(USUAL, processes=count) for count in (0, 2))
     fast, slow = Measured(processes, [300.0]), Measured(threads, [100.0])
     assert compare_threads([fast, slow]) == (
-        "function in 2 processes: 3.00 times the images/s of threads; pass function_processes=2"
+        "function in 2 processes: 3.00 times the images/s of threads; pass Function(f, processes=2)"
     )
     slower = compare_threads([Measured(threads, [100.0]), Measured(processes, [50.0])])
-    assert slower.endswith("0.50 times the images/s of threads; leave function_processes out")
-    failed = Measured(processes, failed="function_processes=2: <lambda> cannot be sent")
+    assert slower.endswith("0.50 times the images/s of threads; leave processes out")
+    failed = Measured(processes, failed="Function(processes=2): <lambda> cannot be sent")
     assert compare_threads([slow, failed]).endswith(
-        "it was not measured: function_processes=2: <lambda> cannot be sent"
+        "it was not measured: Function(processes=2): <lambda> cannot be sent"
     )
     both = dataclasses.replace(processes, decoder="both", cpu_share=0.5, prefetch=4)
-    assert advice(both, threads) == "pass decoder='both', function_processes=2, prefetch=4, cpu_share=0.5"
+    assert advice(both, threads) == "pass decoder=gpuload.Both(cpu=0.5), Function(f, processes=2), prefetch=4"
     assert advice(threads, threads) == "the defaults"
     assert both_of([fast, Measured(dataclasses.replace(threads, decoder="dali"), [100.0])]) == dataclasses.replace(
         processes, decoder="both", cpu_share=0.75
@@ -325,13 +335,13 @@ def test_functions_that_cannot_be_had(packed: Path) -> None:
         ("tuned_functions", r"--function tuned_functions: expected MODULE:NAME, such as my_functions:darken"),
         ("tuned_functions:nothing", r"tuned_functions has no 'nothing'. Give the name of a function in it"),
         ("no_such_module:f", r"no_such_module cannot be imported \(ModuleNotFoundError: .*Run the command where"),
-        ("os:sep", r"Augment\(function='/'\): expected a function"),
+        ("os:sep", r"Function\(function='/'\): expected a function"),
     ):
         with pytest.raises(gpuload.ArgumentError, match=message):
             run(str(packed), "--device", "cpu", "--function", name)
     with pytest.raises(gpuload.ArgumentError, match="has no field 'boxes'"):
         run(str(packed), "--device", "cpu", "--function", "tuned_functions:look", "--fields", "boxes")
-    for option in (["--fields", "boxes"], ["--function-at", "before_crop"]):
+    for option in (["--fields", "boxes"], ["--before-crop"]):
         with pytest.raises(gpuload.ArgumentError, match=rf"{' '.join(option)}: is for a function. Give --function"):
             run(str(packed), *option)
 
@@ -350,7 +360,7 @@ class OnGpu:
 
 
 def test_on_a_gpu_its_engines_and_the_batch_size_are_tried(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.iterator.DaliIterator", OnGpu)
+    monkeypatch.setattr("gpuload.loader.iterator.DaliIterator", OnGpu)
     tuned, usual, choices = choose(TunedLoader(packed, "cuda", 224), None)
     assert (tuned.device, usual.decoder, usual.batch_size, usual.hw_decoder_load) == ("cuda:0", "dali", 97, 0.65)
     assert choices["batch_size"] == [97, 64]  # of 64, 128, 256 and 408, those that 97 samples fill
@@ -369,8 +379,12 @@ def test_arguments_that_cannot_be(packed: Path) -> None:
         run(str(packed), "--size", "0")
     with pytest.raises(gpuload.ArgumentError, match="--batch-size 0: expected a whole number of at least 1"):
         run(str(packed), "--batch-size", "0")
-    for place in (packed, packed / "none" / "figures.json"):
-        with pytest.raises(gpuload.ArgumentError, match=f"--json {place}: expected a file in a folder that exists"):
+    for place, wrong in (
+        (packed, "is a folder. Give the name of a file"),
+        (packed / "none" / "figures.json", "its folder does not exist. Make it, or give another --json"),
+        (packed / "figures.png", "is the name of the chart. Give one that ends with .json"),
+    ):
+        with pytest.raises(gpuload.GpuloadError, match=f"{place}: {wrong}"):
             run(str(packed), "--json", str(place))
     with pytest.raises(gpuload.FormatError, match="no such folder"):
         run(str(packed / "none"))
@@ -398,5 +412,5 @@ def test_figures_are_kept_where_it_is_stopped(packed: Path, tmp_path: Path, monk
 
 def test_a_file_that_cannot_be_written_is_said_at_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.commands.tune.measure_setting", lambda *_: 100.0)
-    with pytest.raises(gpuload.OutputError, match="--json /proc/figures.json: cannot be written"):
+    with pytest.raises(gpuload.OutputError, match=r"/proc/figures.json: cannot be written .*another --json"):
         run(str(packed), "--device", "cpu", "--json", "/proc/figures.json")

@@ -1,6 +1,5 @@
 """Two decoders for each batch: each sample has the pixels of the one that it is given to, and a batch is whole."""
 
-import queue
 import shutil
 import threading
 import time
@@ -13,16 +12,17 @@ import numpy as np
 import pytest
 import torch
 from damaged import damage
-from loaders import drain, load, world
+from loaders import drain, load
 from made_batches import make_batch
+from opened import open_runner
 from painted import pack_painted
 
 import gpuload
 from gpuload.augment import Augment
 from gpuload.cli import main
-from gpuload.decode.both import BothDecoder
+from gpuload.decode.both import DALI, NATIVE, Divide, Join, find_dalis_faults, is_for_cpu, stand_in
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
-from gpuload.decode.share import divide, find_dalis_faults, is_for_cpu, select, stand_in
+from gpuload.decode.runner import Job, OnPart, Runner, Stage
 from gpuload.draws import BATCH, make_key
 from gpuload.read.batch import Batch
 from gpuload.transforms import ColorJitter, RandomErasing
@@ -82,7 +82,7 @@ GOLDEN = [3, 4, 9, 10, 16, 17, 21, 22, 23, 28, 29, 30, 34, 35, 36]  # of seed 0,
 def fields_of(loader: gpuload.DaliIterator) -> dict[int, dict[str, Any]]:
     """By sample, what a batch holds of it."""
     found = {}
-    for batch in loader:
+    for batch in (one._asdict() for one in loader):  # type: ignore[attr-defined]
         for row, index in enumerate(batch["index"].tolist()):
             found[index] = {name: _row(value, row) for name, value in batch.items()}
     return found
@@ -107,12 +107,10 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", AUGMENTS)
 def test_each_sample_is_that_of_its_decoder(painted: Path, name: str) -> None:
     def all_of(**options: Any) -> dict[int, dict[str, Any]]:
-        with load(
-            painted, 9, augment=AUGMENTS[name], fields=EVERYTHING, output_dict=True, drop_last=False, **options
-        ) as loader:
+        with load(painted, 9, augment=AUGMENTS[name], fields=EVERYTHING, drop_last=False, **options) as loader:
             return fields_of(loader)
 
-    found = all_of(decoder="both", cpu_share=SHARE)
+    found = all_of(decoder=gpuload.Both(cpu=SHARE))
     expected = {decoder: all_of(decoder=decoder) for decoder in ("dali", "native")}
     counts = {"dali": 0, "native": 0}
     for index, to_cpu in zip(range(40), for_cpu(0, 0, np.arange(40), SHARE), strict=True):
@@ -125,7 +123,7 @@ def test_each_sample_is_that_of_its_decoder(painted: Path, name: str) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 1.0])
 def test_a_half_may_be_empty(packed: Path, share: float) -> None:
-    found = drain([load(packed, 8, decoder="both", cpu_share=share, drop_last=False)])
+    found = drain([load(packed, 8, decoder=gpuload.Both(cpu=share), drop_last=False)])
     by_dali, by_native = (dict(drain([load(packed, 8, decoder=name, drop_last=False)])) for name in ("dali", "native"))
     to_cpu = for_cpu(0, 0, [index for index, _ in found], share)
     for (index, pixels), native in zip(found, to_cpu, strict=True):
@@ -135,7 +133,7 @@ def test_a_half_may_be_empty(packed: Path, share: float) -> None:
 
 def test_raw_images_and_a_stand_in_of_them(raw: Path) -> None:
     for share in (0.0, 0.5, 1.0):
-        with load(raw, 8, decoder="both", cpu_share=share, augment=Augment(24, crop="none", dtype="uint8")) as loader:
+        with load(raw, 8, decoder=gpuload.Both(cpu=share), augment=Augment(24, crop="none", dtype="uint8")) as loader:
             found = drain([loader])
         with load(raw, 8, decoder="native", augment=Augment(24, crop="none", dtype="uint8")) as loader:
             assert found == drain([loader])  # not resized: the same by either
@@ -153,32 +151,9 @@ def test_views_share_the_division(packed: Path) -> None:
                 for row, number in enumerate(index)
             }
 
-    found, native, dali = all_of(decoder="both", cpu_share=0.5), all_of(decoder="native"), all_of(decoder="dali")
+    found, native, dali = all_of(decoder=gpuload.Both(cpu=0.5)), all_of(decoder="native"), all_of(decoder="dali")
     for number, to_cpu in zip(found, for_cpu(0, 0, list(found), 0.5), strict=True):
         assert found[number] == (native if to_cpu else dali)[number]
-
-
-def test_ranks_batch_sizes_and_resuming_change_no_pixel(packed: Path) -> None:
-    options = {"decoder": "both", "cpu_share": SHARE, "drop_last": False}
-    whole = drain([load(packed, 8, **options)])
-    assert sorted(drain(world(packed, 3, 5, **options))) == sorted(whole)
-    loader = load(packed, 8, **options)
-    first = drain([loader], steps=4)
-    again = load(packed, 5, num_threads=2, prefetch=1, **options)
-    again.load_state_dict(loader.state_dict())
-    assert first + drain([again]) == whole
-    assert drain([loader]) != whole and loader.cpu_share == SHARE  # the next epoch
-
-
-def test_leaving_a_loop_early_leaves_nothing_behind(packed: Path) -> None:
-    with load(packed, 8, decoder="both", cpu_share=SHARE) as loader:
-        expected = [drain([loader]) for _ in range(3)]
-    with load(packed, 8, decoder="both", cpu_share=SHARE) as loader:
-        for epoch in range(3):
-            loader.set_epoch(epoch)
-            drain([loader], steps=1 + epoch)
-            loader.set_epoch(epoch)
-            assert drain([loader]) == expected[epoch]
 
 
 @pytest.mark.parametrize("half", ["dali", "native"])
@@ -192,7 +167,7 @@ def test_a_damaged_image_of_either_half_is_named(packed: Path, tmp_path: Path, h
     with dataset.shard_paths[shard].open("r+b") as file:
         file.seek(row["image_offset"])
         file.write(bytes(row["image_bytes"]))
-    loader = load(damaged, 8, shuffle=False, decoder="both", cpu_share=SHARE, fields=("index", "image"))
+    loader = load(damaged, 8, shuffle=False, decoder=gpuload.Both(cpu=SHARE), fields=("index", "image"))
     for _ in range(2):
         loader.set_epoch(0)
         seen: list[int] = []
@@ -204,32 +179,32 @@ def test_a_damaged_image_of_either_half_is_named(packed: Path, tmp_path: Path, h
         assert seen == list(range(sample // 8 * 8))
 
 
-def test_an_error_while_reading_reaches_the_loop(packed: Path, tmp_path: Path) -> None:
-    cut = Path(shutil.copytree(packed, tmp_path / "cut"))
-    loader = load(cut, 8, shuffle=False, decoder="both", cpu_share=SHARE)
-    (cut / "shard-000005.tar").unlink()
-    with pytest.raises(gpuload.ShardError, match="shard-000005.tar"):
-        list(loader)
-    loader.close()
-
-
-class Made:
+class Made(Stage):
     """A decoder whose pixels are its samples' numbers. broken: samples that do not decode; `raises` or is told."""
 
     def __init__(self, mark: float, broken: Iterable[int] = (), raises: bool = False) -> None:
-        self.mark, self.broken, self.raises, self.sizes = mark, set(broken), raises, []
+        self.mark, self.broken, self.raises, self.sizes = mark, set(broken), raises, list[int]()
+        self.name = f"made-{mark}"
 
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        for batch in batches:
-            self.sizes.append(len(batch))
-            samples = batch.encoded.samples.tolist()
-            faults = {row: Fault(f"{s}") for row, s in enumerate(samples) if s in self.broken and batch.keys[row]}
-            if faults and self.raises:
-                raise BatchDecodeError(batch, faults)
-            pixels = np.array(samples, np.float32)[:, None, None, None] + np.full((1, 3, 2, 2), self.mark, np.float32)
-            yield batch, Decoded((pixels,), (), 1.0 + self.mark, 0.5, 0.25, 2.0, faults)
+    def begin(self, job: Job) -> None:
+        batch = job.batch
+        self.sizes.append(len(batch))
+        samples = batch.encoded.samples.tolist()
+        faults = {row: Fault(f"{s}") for row, s in enumerate(samples) if s in self.broken and batch.keys[row]}
+        if faults and self.raises:
+            raise BatchDecodeError(batch, faults)
+        pixels = np.array(samples, np.float32)[:, None, None, None] + np.full((1, 3, 2, 2), self.mark, np.float32)
+        job.decoded = Decoded((pixels,), ((),), 0.0, 0.5, queue_depth=2.0, broken=faults)
 
-    def close(self) -> None: ...
+
+def both_of(dali: Stage, native: Stage, share: float) -> Runner:
+    return Runner([Divide(Stored(), share), OnPart(NATIVE, native), OnPart(DALI, dali), Join()], 2)
+
+
+def halves_of(batch: Batch, share: float) -> tuple[list[int], list[int]]:
+    """The rows for DALI, and those for the CPU."""
+    to_cpu = is_for_cpu(batch, share)
+    return np.flatnonzero(~to_cpu).tolist(), np.flatnonzero(to_cpu).tolist()
 
 
 def made(count: int) -> Batch:
@@ -238,41 +213,53 @@ def made(count: int) -> Batch:
 
 def test_what_is_broken_is_told_by_rows_of_the_whole_batch() -> None:
     batch = made(40)
-    halves = divide(batch, 0.5)
-    assert sorted([*halves.dali, *halves.native]) == list(range(40)) and min(map(len, halves[1:])) > 5
-    bad = [*halves.dali[1:3].tolist(), *halves.native[1:4].tolist()]
-    told = list(BothDecoder(Made(0.0, bad), Made(0.5, bad), Stored(), 0.5).decode(iter([made(1), batch])))
+    halves = halves_of(batch, 0.5)
+    assert sorted([*halves[0], *halves[1]]) == list(range(40)) and min(map(len, halves)) > 5
+    bad = [*halves[0][1:3], *halves[1][1:4]]
+    told = list(both_of(Made(0.0, bad), Made(0.5, bad), 0.5).decode(iter([made(1), batch])))
     assert [dict(decoded.broken) for _, decoded in told] == [{}, {row: Fault(f"{row}") for row in bad}]
     for native, expected in ((Made(0.5), bad[:2]), (Made(0.5, bad), bad)):
-        both = BothDecoder(Made(0.0, bad, raises=True), native, Stored(), 0.5)
+        both = both_of(Made(0.0, bad, raises=True), native, 0.5)
         with pytest.raises(BatchDecodeError, match=f"{len(expected)} of 40 samples do not decode") as caught:
             list(both.decode(iter([made(1), batch, made(2)])))
         assert caught.value.batch is batch
         assert caught.value.faults == {row: Fault(f"{row}") for row in expected}
+        both.close()
 
 
 def test_an_error_may_be_of_a_batch_that_comes_later() -> None:
     """DALI's, since it is at work on several."""
+    fed: list[Batch] = []
+    all_fed = threading.Event()
+
+    class Feed(Stage):
+        name = "feed"
+
+        def begin(self, job: Job) -> None:
+            fed.append(job.batch)
+            if len(fed) == 3:
+                all_fed.set()
 
     class Early(Made):
-        def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-            ahead = list(islice(batches, 3))
-            yield from super().decode(iter(ahead[:1]))
-            raise BatchDecodeError(ahead[2], {1: Fault("early")})
+        def begin(self, job: Job) -> None:
+            assert all_fed.wait(250)
+            if job.batch is fed[1]:
+                raise BatchDecodeError(fed[2], {1: Fault("early")})
+            super().begin(job)
 
     batches = [made(count) for count in (20, 21, 22)]
-    both = BothDecoder(Early(0.25), Made(0.5), Stored(), 0.5)
-    decoding = both.decode(iter(batches))
+    stages = [OnPart(DALI, Feed()), OnPart(NATIVE, Made(0.5)), OnPart(DALI, Early(0.25))]
+    decoding = Runner([Divide(Stored(), 0.5), *stages, Join()], 2).decode(iter(batches))
     assert next(decoding)[0] is batches[0]
     with pytest.raises(BatchDecodeError) as caught:
         next(decoding)
     assert caught.value.batch is batches[2]
-    assert caught.value.faults == {int(divide(batches[2], 0.5).dali[1]): Fault("early")}
+    assert caught.value.faults == {halves_of(batches[2], 0.5)[0][1]: Fault("early")}
 
 
 def test_only_what_is_for_dali_is_looked_at() -> None:
     batch = made(40)
-    rows = divide(batch, 0.5).dali.tolist()
+    rows, _ = halves_of(batch, 0.5)
     seen: list[int] = []
 
     def find(half: Batch) -> dict[int, Fault]:
@@ -283,9 +270,9 @@ def test_only_what_is_for_dali_is_looked_at() -> None:
     assert find_dalis_faults(find, 1.0, batch) == {} and seen == rows
 
 
-def test_times_are_those_of_both() -> None:
-    ((_, decoded),) = BothDecoder(Made(0.25), Made(0.5), Stored(), 0.5).decode(iter([made(6)]))
-    assert decoded[2:6] == (1.5, 1.0, 0.5, 4.0)
+def test_work_and_batches_ahead_are_those_of_both() -> None:
+    ((_, decoded),) = both_of(Made(0.25), Made(0.5), 0.5).decode(iter([made(6)]))
+    assert (decoded.work_s, decoded.queue_depth) == (1.0, 4.0)
 
 
 @pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
@@ -298,8 +285,8 @@ def test_a_replacement_is_decoded_by_its_own_decoder(packed: Path, tmp_path: Pat
     for decoder in ("dali", "native"):
         with load(packed, 8, decoder=decoder, **options) as loader:
             by[decoder] = {int(n): image for index, images in loader for n, image in zip(index, images, strict=True)}
-    options |= {"on_corrupt": on_corrupt, "max_corrupt": 1.0}
-    with load(damaged, 8, decoder="both", cpu_share=SHARE, **options) as loader:
+    options |= {"on_corrupt": gpuload.OnCorrupt(on_corrupt, most=1.0)}
+    with load(damaged, 8, decoder=gpuload.Both(cpu=SHARE), **options) as loader:
         found = list(loader)
         assert sorted(sample.index for sample in loader.report().samples) == bad
     came: list[int] = []
@@ -318,7 +305,9 @@ def test_a_replacement_is_decoded_by_its_own_decoder(packed: Path, tmp_path: Pat
 def test_rows_are_put_together_in_order(share: float) -> None:
     batches = [made(count) for count in (1, 2, 30, 1, 7)]
     dali, native = Made(0.25), Made(0.5)
-    found = list(BothDecoder(dali, native, Stored(), share).decode(iter(batches)))
+    both = both_of(dali, native, share)
+    found = list(both.decode(iter(batches)))
+    both.close()
     for (batch, decoded), expected in zip(found, batches, strict=True):
         assert batch is expected
         numbers = np.arange(len(batch)) + np.where(is_for_cpu(batch, share), 0.5, 0.25)
@@ -340,75 +329,35 @@ def test_a_call_that_is_left_reads_nothing_beside_the_next() -> None:
                 reading -= 1
             yield made(6)
 
-    ahead = [Ahead(Made(mark)) for mark in (0.25, 0.5)]
-    both = BothDecoder(*ahead, Stored(), 0.5)
+    both = both_of(Made(0.25), Made(0.5), 0.5)
     for _ in range(8):
         assert sum(1 for _ in islice(both.decode(source()), 3)) == 3
     assert most == 1
     both.close()
-    for one in ahead:
-        one.wait()
-
-
-class Ahead:
-    """A decoder that reads in a thread of its own, and goes on for a while after a call is left."""
-
-    def __init__(self, decoder: Made) -> None:
-        self._decoder, self._threads = decoder, list[threading.Thread]()
-
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        found: queue.Queue[Any] = queue.Queue()
-
-        def run() -> None:
-            for one in self._decoder.decode(batches):
-                found.put(one)
-            found.put(None)
-
-        self._threads.append(threading.Thread(target=run))
-        self._threads[-1].start()
-        yield from iter(found.get, None)
-
-    def wait(self) -> None:
-        for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("masks", [0, 2])
 @pytest.mark.parametrize("is_raw", [False, True])
 def test_a_stand_in_decodes(masks: int, is_raw: bool) -> None:
-    from gpuload.decode.dali.decoder import DaliDecoder
-
     stored = Stored(raw=is_raw, mask_fills=(0,) * masks)
     forms = [Augment(8).form, Augment(16, crop="pad_or_crop").form]
     empty = np.zeros(0, np.uint8)
     batch = make_batch([Augment(8), Augment(16, crop="pad_or_crop")], [empty], [(1, 1)], masks=[[empty]] * masks)
-    decoder = DaliDecoder(forms, stored, batch_size=2, device_id=None, num_threads=1, prefetch=1)
-    ((_, decoded),) = decoder.decode(iter([stand_in(select(batch, np.zeros(0, np.int64)), stored)]))
+    decoder = open_runner("dali", forms, stored, 2, num_threads=1)
+    ((_, decoded),) = decoder.decode(iter([stand_in(batch, stored)]))
     assert [np.asarray(images).shape for images in decoded.images] == [(1, 3, 8, 8), (1, 3, 16, 16)]
     assert [len(view) for view in decoded.masks] == [masks] * 2
     decoder.close()
 
 
-CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"cpu_share": 0.3},
-        r"cpu_share=0.3: divides batches between two decoders, found decoder='auto'. Use decoder='both'",
-    ),
-    ({"decoder": "both", "graph": lambda images, draws: images}, "graph: DALI operators need decoder='dali'"),
-    (
-        {"deterministic": True, "hw_decoder_load": 0.5},
-        r"deterministic=True, hw_decoder_load=0.5: expected 0 or 1, since",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), CONTRADICTIONS)
-def test_what_cannot_be_combined(packed: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        load(packed, **options)
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("decoder", [gpuload.Dali, gpuload.Both])
+def test_two_units_are_not_deterministic(decoder: Any, share: float) -> None:
+    name = decoder.__name__
+    with pytest.raises(
+        gpuload.ArgumentError, match=rf"{name}\(hardware={share:g}, deterministic=True\): which unit decodes"
+    ):
+        decoder(hardware=share, deterministic=True)
 
 
 def test_encoded_and_raw_images_together_are_refused(packed: Path, raw: Path) -> None:

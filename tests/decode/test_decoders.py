@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from images import smooth_image
 from made_batches import make_batch, no_spare, with_images
+from opened import open_runner, pretend_gpu
 from PIL import Image
 
 import gpuload
+from gpuload import CenterCrop, Normalize
 from gpuload.augment import Augment
-from gpuload.decode.both import BothDecoder
-from gpuload.decode.dali.decoder import DaliDecoder
 from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
-from gpuload.decode.native.decoder import NativeDecoder
-from gpuload.decode.upload import open_uploading
 from gpuload.read.batch import Batch
 from gpuload.types import U8
 
@@ -38,25 +36,15 @@ Open = Callable[..., Decoder]
 
 
 @pytest.fixture(params=["dali", "native", "both", "uploading"])
-def open_decoder(request: pytest.FixtureRequest) -> Iterator[Open]:
+def open_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     opened: list[Decoder] = []
+    name = request.param
+    if name == "uploading":
+        pretend_gpu(monkeypatch)
+        name = "native"
 
-    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2, num_threads: int = 2) -> Decoder:
-        options: Any = {
-            "batch_size": batch_size,
-            "num_threads": num_threads,
-            "prefetch": prefetch,
-        }
-        forms = (augment.form,)
-        if request.param == "uploading":
-            opened.append(open_uploading(forms, Stored(plain=True), None, **options))
-            return opened[-1]
-        if request.param in ("native", "both"):
-            opened.append(NativeDecoder(forms, Stored(plain=True), **options))
-        if request.param in ("dali", "both"):
-            opened.append(DaliDecoder(forms, Stored(), device_id=None, **options))
-        if request.param == "both":
-            opened.append(BothDecoder(opened[-1], opened[-2], Stored(), 0.5))
+    def open_(augment: Augment, batch_size: int = 8, prefetch: int = 2) -> Decoder:
+        opened.append(open_runner(name, (augment.form,), Stored(plain=name == "native"), batch_size, prefetch=prefetch))
         return opened[-1]
 
     yield open_
@@ -108,7 +96,7 @@ def test_random_crop_is_pillows_crop_and_resize(open_decoder: Open, images: list
 def test_center_crop_is_torchvisions(
     open_decoder: Open, transforms: ModuleType, images: list[Image.Image], size: Any, resize: int
 ) -> None:
-    augment = Augment(size, crop="center", resize=resize, **UINT8_HWC)
+    augment = Augment(size, crop=CenterCrop(resize=resize), **UINT8_HWC)
     reference = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(size)])
     found = decode(open_decoder, augment, batch_of(augment, images))
     for image, pixels in zip(images, found, strict=True):
@@ -117,7 +105,12 @@ def test_center_crop_is_torchvisions(
 
 
 def test_default_center_crop_resizes_224_to_256() -> None:
-    assert (Augment(224).resize_px, Augment(112).resize_px, Augment((224, 96)).resize_px) == (256, 128, 256)
+    sides: Any = np.full((2, 4), [[500], [300]], np.int32)
+    for size, resize in ((224, 256), (112, 128), ((224, 96), 256)):
+        one, other = (
+            Augment(size, crop=crop).draw(0, 0, np.arange(4), *sides) for crop in ("center", CenterCrop(resize))
+        )
+        assert all(np.array_equal(*parts) for parts in zip(one.crops, other.crops, strict=True))
 
 
 def test_no_crop_stretches_the_whole_image(open_decoder: Open, images: list[Image.Image]) -> None:
@@ -130,7 +123,7 @@ def test_no_crop_stretches_the_whole_image(open_decoder: Open, images: list[Imag
 
 def test_normalisation_and_layout(open_decoder: Open, images: list[Image.Image]) -> None:
     raw = decode(open_decoder, Augment(24, **UINT8_HWC), batch_of(Augment(24), images))
-    mean, std = np.array(Augment(24).mean), np.array(Augment(24).std)
+    mean, std = np.array(Normalize().mean), np.array(Normalize().std)
     expected = ((raw / 255 - mean) / std).transpose(0, 3, 1, 2)
     # The resized pixels are rounded to uint8 in both, so only float rounding is left: float16 has 11 bits.
     np.testing.assert_allclose(decode(open_decoder, Augment(24), batch_of(Augment(24), images)), expected, atol=1e-5)

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 from images import encode, photo
-from loaders import load, world
+from loaders import load
 from mode_sets import CASES, COUNT, HEIGHT, WIDTH, constants, images_of, pack_sets, peak, pixels_of
+from opened import pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, RandomCrop
+from gpuload import Augment, Normalize, RandomCrop
 from gpuload.augment.padding import PADDING_MODES
-from gpuload.transforms import RandomAffine, RandomPerspective, RandomRotation
+from gpuload.transforms import Function, RandomAffine, RandomPerspective, RandomRotation
 
 OTHERS = ["I;16", "uint16x5", "float32x5"]
 WHOLE: dict[str, Any] = {"size": (HEIGHT, WIDTH), "crop": "none"}
@@ -52,7 +53,7 @@ def test_mirrored_padding_of_a_part_of_a_gray_jpeg(tmp_path: Path) -> None:
     samples = [{"image": encode(photo(number, 180, 150).convert("L"), "JPEG")} for number in range(6)]
     gpuload.pack(samples, tmp_path, workers=1, mode="L", progress=False)
     for mode in ("edge", "reflect", "symmetric"):
-        augment = Augment(40, crop=RandomCrop(30, padding_mode=mode), mean=(0,), std=(1,))
+        augment = Augment(40, crop=RandomCrop(30, padding_mode=mode), normalize=Normalize((0,), (1,)))
         native, dali = (images_of(tmp_path / "train", augment, decoder) for decoder in ("native", "dali"))
         np.testing.assert_allclose(native, dali, atol=1.01 / 255)
 
@@ -99,9 +100,9 @@ def test_warps_of_several_kinds_move_other_pixels_as_they_move_rgb(sets: dict[st
         gpuload.pack([{"image": one, "name": str(n)} for n, one in enumerate(images)], tmp_path / name, **pack)
     chain = (RandomAffine(20, (0.1, 0.1), (0.7, 1.3), 10, "bilinear", fill=80), RandomPerspective(fill=80))
     options: dict[str, Any] = {"crop": "pad_or_crop", "flip": 0.5, "transforms": chain}
-    rgb = images_of(tmp_path / "rgb" / "train", Augment(30, mean=(0,) * 3, std=(1,) * 3, **options), "dali")
+    rgb = images_of(tmp_path / "rgb" / "train", Augment(30, normalize=Normalize((0,) * 3, (1,) * 3), **options), "dali")
     for decoder in ("native", "dali"):
-        gray = images_of(tmp_path / "gray" / "train", Augment(30, mean=(0,), std=(1,), **options), decoder)
+        gray = images_of(tmp_path / "gray" / "train", Augment(30, normalize=Normalize((0,), (1,)), **options), decoder)
         np.testing.assert_allclose(gray[:, 0], rgb[:, 1], atol=1.01 / 255)
 
 
@@ -113,7 +114,7 @@ FUNCTIONS = [(decoder, at) for decoder in ("native", "dali", "both") for at in (
 def test_a_function_gets_the_pixels_of_the_set(
     sets: dict[str, Path], name: str, decoder: str, at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In their own type, with their channels last; it turns them upside down. With `on_gpu` as on a GPU, too."""
+    """In their own type, with their channels last; it turns them upside down. As on a GPU, too."""
     pixels = pixels_of(name)
     seen: dict[int, tuple[Any, Any]] = {}
 
@@ -121,9 +122,10 @@ def test_a_function_gets_the_pixels_of_the_set(
         seen[sample["index"]] = sample["image"].copy(), sample["image"].dtype
         return sample["image"][::-1]
 
-    augment = Augment(**WHOLE, function=look, function_at=at, flip=1, **constants(name))
+    augment = Augment(**WHOLE, transforms=[Function(look, before_crop=at == "before_crop")], flip=1, **constants(name))
     for there in (False, True):
-        monkeypatch.setattr("gpuload.decode.function.open.on_gpu", lambda device_id, there=there: there)
+        if there:
+            pretend_gpu(monkeypatch)
         found = levels_of(name, images_of(sets[name], augment, decoder))
         np.testing.assert_array_equal(found, pixels[:, :, ::-1, ::-1])
         assert len(seen) == COUNT
@@ -141,47 +143,8 @@ def test_a_function_gets_gray_that_is_made_of_rgb(packed: Path, decoder: str, at
 
     gray: dict[str, Any] = {"size": 24, "crop": "pad_or_crop", "dtype": "uint8", "mode": "L"}
     plain = images_of(packed, Augment(**gray), decoder)
-    found = images_of(packed, Augment(**gray, function=half, function_at=at), decoder)
+    found = images_of(packed, Augment(**gray, transforms=[Function(half, before_crop=at == "before_crop")]), decoder)
     np.testing.assert_allclose(found, plain // 2, atol=0 if decoder == "native" else 1)
-
-
-@pytest.mark.parametrize(("name", "at"), [("uint16x5", "after_crop"), ("L", "before_crop")])
-def test_nothing_but_the_sample_decides(sets: dict[str, Path], name: str, at: Any) -> None:
-    """Neither threads, ranks, processes, a subset nor a resume; speckle takes the image's own type."""
-    function = speckle if name == "L" else swap_channels
-    augment = Augment(8, function=function, function_at=at, transforms=[RandomRotation(30)], **constants(name))
-    options: dict[str, Any] = {"augment": augment, "fields": ("index", "image", "label"), "drop_last": False}
-
-    def epoch(loaders: list[gpuload.DaliIterator], steps: int = -1) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for step, batches in enumerate(zip(*loaders, strict=True), start=1):
-            for index, images, _ in batches:
-                found |= {int(i): image.numpy().tobytes() for i, image in zip(index, images, strict=True)}
-            if step == steps:
-                break
-        return found
-
-    alone = epoch(world(sets[name], 1, 4, **options))
-    assert len(set(alone.values())) == COUNT
-    assert epoch(world(sets[name], 2, 2, num_threads=3, **options)) == alone
-    processes = world(sets[name], 1, 3, function_processes=1, **options)
-    begun = epoch(processes, steps=1)
-    rest = world(sets[name], 2, 1, **options)
-    for loader in rest:
-        loader.load_state_dict(processes[0].state_dict())
-    assert {**begun, **epoch(rest)} == alone
-    part = gpuload.Dataset(sets[name]).subset([2, 7])
-    assert epoch(world(part, 1, 2, **options)).keys() == {2, 7}
-    for loader in processes:
-        loader.close()
-
-
-def speckle(sample: Any, rng: np.random.Generator) -> Any:
-    return sample["image"] ^ rng.integers(0, 256, sample["image"].shape, np.uint8)
-
-
-def swap_channels(sample: Any, rng: np.random.Generator) -> Any:
-    return sample["image"][:, :, rng.permutation(sample["image"].shape[2])]
 
 
 def test_what_a_function_may_not_return(sets: dict[str, Path]) -> None:
@@ -192,7 +155,9 @@ def test_what_a_function_may_not_return(sets: dict[str, Path]) -> None:
         ("uint16x5", lambda image: image[:, :, 0], r"of shape \(8, 8\): expected \(height, width, 5\)"),
     ]
     for name, change, message in wrong:
-        augment = Augment(8, function=lambda sample, rng, change=change: change(sample["image"]), **constants(name))
+        augment = Augment(
+            8, transforms=[Function(lambda sample, rng, change=change: change(sample["image"]))], **constants(name)
+        )
         with (
             load(sets[name], 4, augment=augment, fields=("image",)) as loader,
             pytest.raises(gpuload.FunctionError, match=message),
@@ -207,7 +172,7 @@ def test_libraries_get_other_pixels(sets: dict[str, Path], transforms: ModuleTyp
             transforms.RandomVerticalFlip(1.0),
             albumentations.Compose([albumentations.VerticalFlip(p=1)]),
         ):
-            augment = Augment(**WHOLE, function=function, **constants(name))
+            augment = Augment(**WHOLE, transforms=[Function(function)], **constants(name))
             found = levels_of(name, images_of(sets[name], augment, "native"))
             np.testing.assert_array_equal(found, pixels_of(name)[:, :, ::-1])
 
@@ -215,7 +180,7 @@ def test_libraries_get_other_pixels(sets: dict[str, Path], transforms: ModuleTyp
 def test_encoded_and_raw_gray_sets_are_not_mixed_before_the_crop(sets: dict[str, Path], tmp_path: Path) -> None:
     gray = [{"image": CASES["L"].pixels(number)} for number in range(4)]
     gpuload.pack(gray, tmp_path, workers=1, mode="L", encode="raw", progress=False)
-    augment = Augment(8, function=lambda sample, rng: sample, function_at="before_crop", **constants("L"))
-    message = r"function_at='before_crop'\): one of the data sets holds encoded gray images and another raw ones"
+    augment = Augment(8, transforms=[Function(lambda sample, rng: sample, before_crop=True)], **constants("L"))
+    message = r"Function\(before_crop=True\): one of the data sets holds encoded gray images and another raw ones"
     with pytest.raises(gpuload.ArgumentError, match=message):
         load(gpuload.mix([(sets["L"], 1), (tmp_path / "train", 1)]), augment=augment, fields=("image",), decoder="dali")

@@ -172,7 +172,7 @@ def test_a_decoder_that_goes_on_is_not_asked_twice() -> None:
     for on_corrupt in ("skip", "mark"):  # nor where other samples of the batch were found before
         guard = guarded("half screened, reports", {(3, 1), (3, 2), (4, 0), (4, 1)}, on_corrupt)
         assert len(list(guard.decode(iter(batches(6)), spare))) == 6
-        assert guard._decoder.calls == 1  # type: ignore[attr-defined]
+        assert guard.decoder.calls == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("make", [torch.from_numpy, lambda array: array], ids=["torch", "numpy"])
@@ -260,7 +260,7 @@ def test_a_placeholder_has_the_size_of_the_image_and_its_address() -> None:
 
     from PIL import Image
 
-    from gpuload.decode.placeholder import with_placeholders
+    from gpuload.decode.guard import with_placeholders
 
     rng = np.random.default_rng(0)
     data = [np.frombuffer(encode(smooth_image(rng, 30, 20)), np.uint8) for _ in range(3)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import webdataset.tariterators
 from images import encode, photo
-from loaders import check_epoch, load
+from loaders import load
 from PIL import Image, ImageOps
 
 import gpuload
@@ -109,16 +109,6 @@ def test_pixels_are_pillows(mixed: Path, decoder: str) -> None:
         np.testing.assert_array_equal(image, expected[key])
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-def test_ranks_resumed_runs_subsets_and_mixtures_have_the_same_pixels(mixed: Path, decoder: str) -> None:
-    options: dict[str, Any] = {"augment": Augment(16, dtype="uint8"), "decoder": decoder, "drop_last": False}
-    whole = dict(check_epoch(mixed, 4, **options))
-    part = gpuload.Dataset(mixed).subset(range(0, len(whole), 2))
-    assert dict(check_epoch(part, 4, **options)).items() <= whole.items()
-    both = gpuload.mix([(mixed, 1), (part, 1)])
-    assert len(check_epoch(both, 4, **{**options, "steps_per_epoch": 4})) == 16
-
-
 def test_epochs_follow_each_other_with_dali(mixed: Path) -> None:
     """What Pillow decodes for DALI is made anew for each epoch, also after one that was left."""
     augment = Augment(16, dtype="uint8")
@@ -147,16 +137,16 @@ def test_damaged_files_are_found_replaced_and_quarantined(
     intact = by_key(mixed, decoder)
     with pytest.raises(gpuload.DecodeError, match=rf"{key}.*\.tar|\.tar.*{key}"):
         by_key(folder, decoder)
-    marked = by_key(folder, decoder, on_corrupt="mark", max_corrupt=10)
+    marked = by_key(folder, decoder, on_corrupt=gpuload.OnCorrupt("mark", most=10))
     assert marked.keys() == intact.keys() and not marked[key].any()
-    skipped = by_key(folder, decoder, on_corrupt="skip", max_corrupt=10)
+    skipped = by_key(folder, decoder, on_corrupt=gpuload.OnCorrupt("skip", most=10))
     assert skipped.keys() == intact.keys() - {key}
     for found in (marked, skipped):
         assert all(np.array_equal(found[other], intact[other]) for other in found if other != key)
     if decoder == "native":
         lines = verify(folder, workers=1, quarantine=tmp_path / "bad.jsonl")
         assert len(lines) == 2 and key in lines[1]  # and the checksum of the shard
-        assert by_key(folder, decoder, exclude=tmp_path / "bad.jsonl").keys() == skipped.keys()
+        assert by_key(gpuload.Dataset(folder, exclude=tmp_path / "bad.jsonl"), decoder).keys() == skipped.keys()
 
 
 def test_a_file_that_was_swapped_for_one_of_another_size_is_found_before_dali_gets_it() -> None:
@@ -171,7 +161,6 @@ def test_a_file_that_was_swapped_for_one_of_another_size_is_found_before_dali_ge
 @pytest.mark.parametrize("format", OTHERS)
 def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(format: str) -> None:
     from gpuload.decode.pillow import UndecodableError, decode_pixels
-    from gpuload.headers import limits
 
     data = np.frombuffer(encode(photo(1, 60, 50), format), np.uint8)
     assert decode_pixels(data, (50, 60)).shape == (50, 60, 3)
@@ -180,7 +169,6 @@ def test_an_image_with_many_more_pixels_than_the_index_says_is_not_decoded(forma
         patch.setattr(Image, "open", lambda *_: pytest.fail("it was opened"))
         with pytest.raises(UndecodableError, match="60 × 50 pixels, and the index says 5 × 5"):
             decode_pixels(data, (5, 5))
-    assert limits.MAX_PIXELS > 100
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])

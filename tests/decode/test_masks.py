@@ -17,7 +17,7 @@ from PIL import Image
 
 import gpuload
 from gpuload.augment import Augment
-from gpuload.decode.masks import crop_and_resize_mask, decode_mask
+from gpuload.decode.pillow import crop_and_resize_mask, decode_mask
 
 BROKEN = 7  # of eight samples to a batch, unshuffled, the first batch's last
 
@@ -48,7 +48,7 @@ def replace_member(painted: Path, tmp_path: Path) -> Callable[..., tuple[Path, s
     def replace(field: str, data: bytes, sample: int = BROKEN) -> tuple[Path, str]:
         copy = Path(shutil.copytree(painted, tmp_path / f"{field}{len(data)}"))
         dataset = gpuload.Dataset(copy)
-        shard = int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1
+        shard = int(dataset.shards_of(sample))
         row = dataset.rows(shard).slice(sample - int(dataset.first_samples[shard]), 1).to_pylist()[0]
         assert len(data) <= row[f"{field}_bytes"]
         with dataset.shard_paths[shard].open("r+b") as file:

@@ -1,4 +1,4 @@
-"""DESIGN's table of which decoder notices which damage is what is measured."""
+"""The table in docs/lab/decode.md of which decoder notices which damage is what is measured."""
 
 import noticed
 

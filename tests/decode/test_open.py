@@ -14,8 +14,8 @@ from loaders import load
 import gpuload
 from gpuload.decode import open as opening
 from gpuload.decode.open import choose_backend
-from gpuload.installed import cuda_extra, fault_of
-from gpuload.ranks import Ranks
+from gpuload.machine.installed import cuda_extra, fault_of
+from gpuload.machine.ranks import Ranks
 
 CPU = ("auto", "cpu", Ranks())
 BROKEN_NUMBA = 'raise ImportError("Numba needs NumPy 2.2 or less. Got NumPy 2.5.")'
@@ -24,7 +24,7 @@ REASON = "numba is installed but cannot be imported (ImportError: Numba needs Nu
 
 @pytest.fixture
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.installed.cuda_extra", lambda: None)
+    monkeypatch.setattr("gpuload.machine.installed.cuda_extra", lambda: None)
 
 
 def run_alone(packed: Path, code: str, path: Path | None = None, **environment: str) -> tuple[list[str], list[str]]:
@@ -40,7 +40,6 @@ def run_alone(packed: Path, code: str, path: Path | None = None, **environment: 
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": paths, **environment},
-        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr.splitlines()
@@ -75,7 +74,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, pac
 
 @pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
 def test_the_extra_is_the_drivers(monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
-    monkeypatch.setattr("gpuload.installed.cuda_extra", lambda: extra)
+    monkeypatch.setattr("gpuload.machine.installed.cuda_extra", lambda: extra)
     for package, decoder, device in (
         ("numba", "native", "cpu"),
         ("nvidia.dali", "dali", "cpu"),

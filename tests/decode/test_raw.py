@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from fuzzing.folders import tell_index
 from loaders import drain, load
 
 import gpuload
@@ -74,5 +75,6 @@ def test_an_index_that_makes_images_larger_than_they_are_is_refused(raw: Path, t
             taller = pa.array([24] * (len(batch) - 1) + [2400], pa.int32())
             file.write(batch.set_column(place, reader.schema.field(place), taller))
     (folder / "other.arrow").replace(folder / "index.arrow")
+    tell_index(folder)
     with pytest.raises(gpuload.ShardError, match=r"an image of 24 × 2400 pixels, expected 1 × 1 to 24 × 24. Copy"):
         drain(load(folder, 10, augment=Augment(24), decoder=decoder))

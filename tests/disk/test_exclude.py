@@ -1,5 +1,6 @@
 """`exclude`: which samples it leaves out, and that a loader with it is one over a subset."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,19 @@ def test_it_is_the_same_as_a_subset(packed: Path, tmp_path: Path, form: str) -> 
     write_quarantine(tmp_path / "list", entries(packed, OUT))
     exclude: Any = tmp_path / "list" if form == "file" else np.array(dataset.keys(OUT))
     rest = dataset.subset([n for n in range(97) if n not in OUT])
-    with load(packed, exclude=exclude) as found, load(rest) as expected:
+    with load(gpuload.Dataset(packed, exclude=exclude)) as found, load(rest) as expected:
         same(found, expected)
-    few, fewer = dataset.subset(range(40)), dataset.subset([n for n in range(40) if n not in OUT])
-    with load(few, exclude=exclude) as found, load(fewer) as expected:
+    part = gpuload.Dataset(packed, exclude=exclude)
+    assert pickle.loads(pickle.dumps(part)).fingerprint == part.fingerprint == rest.fingerprint
+    few, fewer = part.subset(range(40)), rest.subset(range(40))
+    with load(few) as found, load(fewer) as expected:
         same(found, expected)
-    mixed = gpuload.mix([(dataset, 0.6), (few, 0.4)])
-    with load(mixed, exclude=exclude) as found, load(gpuload.mix([(rest, 0.6), (fewer, 0.4)])) as expected:
+    with (
+        load(gpuload.mix([(part, 0.6), (few, 0.4)])) as found,
+        load(gpuload.mix([(rest, 0.6), (fewer, 0.4)])) as expected,
+    ):
         same(found, expected)
-    with load(packed) as whole, load(packed, exclude=exclude) as part:
+    with load(packed) as whole, load(gpuload.Dataset(packed, exclude=exclude)) as part:
         state = whole.state_dict()
         with pytest.raises(gpuload.StateError, match="is of another data set"):
             part.load_state_dict(state)
@@ -57,18 +62,20 @@ def test_a_list_of_another_set_leaves_out_nothing(packed: Path, tmp_path: Path) 
         tmp_path / "list",
         [sample._replace(bytes=sample.bytes + 1), sample._replace(shard="shard-000099.tar"), sample._replace(key="x")],
     )
-    with load(packed, exclude=tmp_path / "list") as loader:
+    with load(gpuload.Dataset(packed, exclude=tmp_path / "list")) as loader:
         assert len(loader.dataset) == 97 and loader.dataset.fingerprint == gpuload.Dataset(packed).fingerprint
 
 
 def test_what_cannot_be_left_out_is_named(packed: Path, tmp_path: Path) -> None:
     keys = gpuload.Dataset(packed).keys(range(97))
-    with pytest.raises(gpuload.ArgumentError, match="exclude: .*train has no sample with the key 'no', 'none'. K"):
-        load(packed, exclude=[keys[0], "no", "none"])
-    with pytest.raises(gpuload.ArgumentError, match=r"exclude: leaves out all samples of .*train\. Is it"):
-        load(packed, exclude=keys)
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"Dataset\(exclude\): .*train has no sample with the key 'no', 'none'. K"
+    ):
+        load(gpuload.Dataset(packed, exclude=[keys[0], "no", "none"]))
+    with pytest.raises(gpuload.ArgumentError, match=r"Dataset\(exclude\): leaves out all samples of .*train\. Is it"):
+        load(gpuload.Dataset(packed, exclude=keys))
     with pytest.raises(gpuload.ArgumentError, match=r"nowhere: cannot be read as a quarantine list \(.*No such file"):
-        load(packed, exclude=tmp_path / "nowhere")
+        load(gpuload.Dataset(packed, exclude=tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

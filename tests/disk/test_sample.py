@@ -10,7 +10,7 @@ from packed_fields import pack, sample
 from painted import COLOURS, pack_painted
 
 import gpuload
-from gpuload.disk.html import html_of
+from gpuload.disk.sample import html_of
 
 
 @pytest.fixture(scope="module")

@@ -141,9 +141,9 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
     asked = [gpuload.Tokens("tokens") if name == "tokens" else name for name in names]
     augment = gpuload.Augment((HEIGHT, WIDTH), crop="none", dtype="uint8")
     with gpuload.DaliIterator(
-        tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False, device="cpu", output_dict=True
+        tmp_path / "train", SAMPLES, augment=augment, fields=asked, shuffle=False, device="cpu"
     ) as loader:
-        (batch,) = loader
+        batch: Any = next(iter(loader))._asdict()  # type: ignore[attr-defined]
     assert list(batch) == names
     if kind == "raw":
         assert batch["image"][:, 0, 0, 0].tolist() == [40 * number for number in range(SAMPLES)]

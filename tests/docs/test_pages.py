@@ -59,7 +59,7 @@ def test_every_set_of_the_page_on_packing_is_sound(page_folder: Path) -> None:
 
     text = re.sub(r"```python\n.*?```", "", PACKING.read_text(), flags=re.DOTALL)
     run_page(PACKING, text, {}, watch)
-    assert len(packed) == 23
+    assert len(packed) == 25
     assert sorted(path.name for path in Path("split").iterdir()) == ["test", "train", "val"]
 
 

@@ -12,8 +12,8 @@ from snippets import ROOT, blocks
 
 import gpuload
 from gpuload import batchwise, monitor, transforms
-from gpuload.corrupt import CorruptSample, Report
-from gpuload.hand_over import Timing
+from gpuload.loader.corrupt import CorruptSample, Report
+from gpuload.loader.pipeline import Timing
 from gpuload.monitor import Metrics
 from gpuload.packing.options import Encoding, PackOptions
 
@@ -47,7 +47,7 @@ def signatures() -> Iterator[tuple[str, Any]]:
             continue
         yield name, value
         if name in ("DaliIterator", "Dataset", "Augment"):
-            hidden = {"draw", "stored_samples", "open_store", "require_field"}
+            hidden = {"draw", "check_pixels", "stored_samples", "open_store", "require_field"}
             for method, function in vars(value).items():
                 if not method.startswith("_") and inspect.isfunction(function) and method not in hidden:
                     yield f"{name}.{method}", function

@@ -12,22 +12,21 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.doctor import checks, gpu, machine, packages, shards, trial
-from gpuload.doctor.finding import Finding, size
-from gpuload.doctor.gpu import Driver
-from gpuload.doctor.verdict import conclude
+from gpuload.doctor import checks, environment, machine, sets, trial
+from gpuload.doctor.environment import Driver
+from gpuload.doctor.findings import Finding, conclude, size
 
 CUDA_13 = Driver((13, 0), None, ("NVIDIA H200", "NVIDIA H200"))
 CUDA_12 = Driver((12, 4), None, ("NVIDIA A100",))
 
 
 def test_drivers() -> None:
-    assert gpu.check_driver(None).grade == "note"
-    found = gpu.check_driver(CUDA_13)
+    assert environment.check_driver(None).grade == "note"
+    found = environment.check_driver(CUDA_13)
     assert found.grade == "ok" and found.said.startswith("2 × NVIDIA H200; runs CUDA 13.0 and older")
-    hidden = gpu.check_driver(Driver((13, 0), "CUDA_ERROR_NO_DEVICE", ()))
+    hidden = environment.check_driver(Driver((13, 0), "CUDA_ERROR_NO_DEVICE", ()))
     assert hidden.grade == "attention" and "docker run --gpus all" in hidden.remedy
-    damaged = gpu.check_driver(Driver((13, 0), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ()))
+    damaged = environment.check_driver(Driver((13, 0), "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", ()))
     assert damaged.grade == "broken" and "MISMATCH" in damaged.said and "restarted" in damaged.remedy
 
 
@@ -47,7 +46,7 @@ def test_torchs_build_against_the_driver(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)
-    found = gpu.check_torch(driver)
+    found = environment.check_torch(driver)
     assert found.grade == grade and words in found.said
     assert (found.remedy == "") == (grade == "ok")
     if driver is CUDA_12 and grade == "broken":
@@ -62,9 +61,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    for module in (gpu, packages):
-        monkeypatch.setattr(module, "version" if module is gpu else "metadata", version if module is gpu else None)
-    monkeypatch.setattr(packages, "metadata", metadata)
+    monkeypatch.setattr(environment, "version", version)
     monkeypatch.setattr(metadata, "version", version)
 
 
@@ -93,7 +90,7 @@ def test_dali(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], driver: Driver | None, grade: str, words: str
 ) -> None:
     installed(monkeypatch, versions)
-    found = gpu.check_dali(driver)[0]
+    found = environment.check_dali(driver)[0]
     assert found.grade == grade and words in found.said
     if not versions and driver is CUDA_12:
         assert found.remedy == "`pip install 'gpuload[cuda12]'`"
@@ -101,7 +98,7 @@ def test_dali(
 
 def test_the_image_decoder_of_dali(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {"nvidia-dali-cuda130": "2.4.0", "nvidia-nvimgcodec-cu13": "0.9.0.20"})
-    assert "nvImageCodec#55" in gpu.check_dali(None)[1].said
+    assert "nvImageCodec#55" in environment.check_dali(None)[1].said
 
 
 @pytest.mark.parametrize("package", ["torch", "numba", "nvidia.dali", "simplejpeg"])
@@ -109,7 +106,7 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str, packed
     """It is told what is missing and what that means, and all else is still checked."""
     monkeypatch.setitem(sys.modules, package, None)
     if package == "nvidia.dali":
-        monkeypatch.setattr(gpu, "_DALI_PACKAGES", ())
+        monkeypatch.setattr(environment, "_DALI_PACKAGES", ())
     monkeypatch.setattr(trial, "try_decoder", lambda folder, device, decoder, seconds: Finding(decoder, "ok", ""))
     found = list(checks.examine(packed, 1))
     assert not [one for one in found if one.grade == "broken"]
@@ -124,10 +121,11 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str, packed
     assert {"system", "cores", "memory", "disk", "set"} <= {one.name for one in found}
 
 
-def test_without_any_decoder(monkeypatch: pytest.MonkeyPatch, packed: Path) -> None:
+@pytest.mark.parametrize("with_set", [True, False])
+def test_without_any_decoder(monkeypatch: pytest.MonkeyPatch, packed: Path, with_set: bool) -> None:
     for package in ("numba", "nvidia.dali"):
         monkeypatch.setitem(sys.modules, package, None)
-    found = list(checks.examine(packed, 1))
+    found = list(checks.examine(packed if with_set else None, 1))
     assert found[-1].grade == "broken" and "nothing can be loaded" in found[-1].said
     assert conclude(found)[0].startswith("No decoder works here")
 
@@ -156,9 +154,9 @@ def test_torchvision(
     monkeypatch: pytest.MonkeyPatch, torch_build: str, torchvision_build: str, requires: list[str], grade: str
 ) -> None:
     builds = {"torch": torch_build, "torchvision": torchvision_build}
-    monkeypatch.setattr(packages, "build", lambda package: builds[package])
+    monkeypatch.setattr(environment, "build", lambda package: builds[package])
     monkeypatch.setattr(metadata, "requires", lambda package: requires)
-    (found,) = packages.check_torchvision()
+    (found,) = environment.check_torchvision()
     assert found.grade == grade and (found.remedy == "") == (grade == "ok")
 
 
@@ -166,28 +164,28 @@ def test_packages_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy>=1.26", 'numba>=0.60; extra == "cpu"', "ray>=2.30", "rich"]
     monkeypatch.setattr(metadata, "requires", lambda package: wanted)
     installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.59.1"})
-    monkeypatch.setattr(packages, "_names", lambda: ["cupy-cuda13x", "numpy"])
-    found = packages.check_versions()
-    assert (found.grade, found.said) == ("broken", "numba 0.59.1, expected 0.60 or newer")
+    monkeypatch.setattr(environment, "_names", lambda: ["cupy-cuda13x", "numpy"])
+    found = environment.check_versions()
+    assert (found.grade, found.said) == ("broken", "numba 0.59.1, expected >=0.60")
     installed(monkeypatch, {"numpy": "2.4.6", "numba": "0.60.0rc1"})
-    assert packages.check_versions().grade == "ok"
-    monkeypatch.setattr(packages, "_names", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
-    assert "CuPy is installed 2 times" in packages.check_versions().said
+    assert environment.check_versions().grade == "ok"
+    monkeypatch.setattr(environment, "_names", lambda: ["cupy-cuda12x", "cupy-cuda13x"])
+    assert "CuPy is installed 2 times" in environment.check_versions().said
 
 
 def test_the_machine_code_of_the_cpu_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from gpuload.decode.native import compiled
 
-    assert packages.check_native()[0].is_well
+    assert environment.check_native()[0].is_well
     monkeypatch.setattr(compiled, "cache_folders", lambda: [tmp_path])
-    (found,) = packages.check_native()
+    (found,) = environment.check_native()
     assert found.grade == "note" and "gpuload warm-up" in found.remedy and not found.data["compiled"]
     (tmp_path / "x.1.nbc").touch()
-    assert packages.check_native()[0].grade == "ok"
+    assert environment.check_native()[0].grade == "ok"
     monkeypatch.setattr(compiled, "cache_folders", list)
-    assert packages.check_native()[0].grade == "attention"
+    assert environment.check_native()[0].grade == "attention"
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert "Unset it" in packages.check_native()[0].remedy
+    assert "Unset it" in environment.check_native()[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -250,29 +248,29 @@ def test_memory_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
-    assert [one.name for one in shards.check_set(dataset)] == ["set"]
-    monkeypatch.setattr(shards, "memory_limit", lambda: dataset.manifest.bytes // 4)
-    found = shards.check_set(dataset)[1]
-    assert found.name == "window" and found.grade == "attention" and "DaliIterator(window=2)" in found.remedy
+    assert [one.name for one in sets.check_set(dataset)] == ["set", "GPU memory"]
+    monkeypatch.setattr(sets, "memory_limit", lambda: dataset.manifest.bytes // 4)
+    found = sets.check_set(dataset)[1]
+    assert found.name == "window" and found.grade == "attention" and "gpuload.Shuffle(window=2)" in found.remedy
 
 
 def test_the_disk(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = gpuload.Dataset(packed)
-    (found,) = shards.check_disk(dataset)
+    (found,) = sets.check_disk(dataset)
     assert found.data["bytes"] == dataset.manifest.bytes and "too little to measure" in found.said
-    monkeypatch.setattr(shards, "_LEAST_BYTES", 0)
-    (found,) = shards.check_disk(dataset)
+    monkeypatch.setattr(sets, "_LEAST_BYTES", 0)
+    (found,) = sets.check_disk(dataset)
     assert found.data["bytes_per_s"] > 0 and "images/s of" in found.said
-    monkeypatch.setattr(shards, "_MOST_BYTES", 30_000)
-    monkeypatch.setattr(shards, "_CHUNK_BYTES", 10_000)
-    assert 30_000 <= shards.check_disk(dataset)[0].data["bytes"] <= 40_000
+    monkeypatch.setattr(sets, "_MOST_BYTES", 30_000)
+    monkeypatch.setattr(sets, "_CHUNK_BYTES", 10_000)
+    assert 30_000 <= sets.check_disk(dataset)[0].data["bytes"] <= 40_000
 
 
 def test_sets_in_a_folder(packed: Path, tmp_path: Path) -> None:
-    assert [one.folder for one in shards.open_sets(packed)] == [packed]
-    assert [one.folder for one in shards.open_sets(packed.parent)] == [packed]
+    assert [one.folder for one in sets.open_sets(packed)] == [packed]
+    assert [one.folder for one in sets.open_sets(packed.parent)] == [packed]
     with pytest.raises(gpuload.FormatError, match="no manifest.json"):
-        shards.open_sets(tmp_path)
+        sets.open_sets(tmp_path)
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])

@@ -1,6 +1,7 @@
 """tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -8,14 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import bench
-import numpy as np
 import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
 from benchmark.examine import describe
 from benchmark.feature_data import prepare
-from benchmark.feature_figures import ratios
 from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
 from benchmark.process import First, Round
 from benchmark.work import Work
@@ -66,6 +65,14 @@ def test_reading_alone(packed: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "gpuload's reader, into DALI" in said
 
 
+def test_lock(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--lock", "--size", "32", "--batch-size", "8", "--images", "128"]
+    assert bench.main([str(packed / "train"), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"compiled steps take [\d.]+ ms an image, all else [\d.]+ µs", lines[0])
+    assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
+
+
 def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--profile", "--size", "32", "--batch-size", "32", "--images", "2048"]
     assert bench.main([str(packed / "train"), *options]) == 0
@@ -99,8 +106,8 @@ def test_every_feature_loads(packed: Path, prepared: Work, name: str, transforms
             loader_name, plus, variant = contender.partition("+")
             if not plus:
                 continue
-            opens = {"gpuload": open_gpuload, "torch": open_dataloader}[loader_name]
-            with opens(prepared, variant) as loader:
+            opens = {"gpuload": open_gpuload, "torch": open_dataloader}.get(loader_name)
+            with opens(prepared, variant) if opens else CONTENDERS[contender].open(prepared) as loader:
                 batch = next(iter(loader))
                 assert describe(batch, CONTENDERS[contender], prepared)["dtype"] == "float32"
                 del loader
@@ -113,41 +120,6 @@ def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
         (work.cache / data).mkdir()
         prepare(work, work.cache / data, data)
     return work
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    def rounds(*rates: float) -> list[Round]:
-        return [Round(100, 100 / rate, 0.01 * rate, 10**6) for rate in rates]
-
-    turns = {"gpuload": rounds(100, 50, 80), "gpuload+balance": rounds(90, 49, 40), "torch": rounds(10, 10, 10)}
-    (row,) = ratios("balance", turns)
-    assert (row["loader"], row["ratio"], row["ratio_min"]) == ("gpuload", pytest.approx(0.9), pytest.approx(0.5))
-    assert row["more_cpu_us"] == pytest.approx(1e6 / 100 * 0.01 * -10)
-    assert names_of("balance") == [("gpuload", "gpuload+balance"), ("torch", "torch+balance")]
-    assert names_of("function-processes") == [("gpuload", "gpuload+function-processes")]
-    assert names_of("buckets")[0] == ("gpuload+stretched", "gpuload+buckets")
-
-
-def test_raw_images_of_a_feature(tmp_path: Path, capsys: pytest.CaptureFixture[str], transforms: ModuleType) -> None:
-    """Padding is measured on small raw images; features whose DataLoader needs JPEGs leave that out."""
-    pixels = np.random.default_rng(0).integers(0, 256, (64, 20, 20, 3), dtype=np.uint8)
-    gpuload.pack(
-        [{"image": one, "label": n % 3} for n, one in enumerate(pixels)], tmp_path, workers=1, encode="raw", maxcount=64
-    )
-    work = Work(tmp_path / "train", 16, 16, 1, 64, raw=True)
-    for name in ("unscaled", "padding-symmetric"):
-        for opens in (open_gpuload, open_dataloader):
-            with opens(work, name) as loader:
-                assert next(iter(loader))[0].shape == (16, 3, 16, 16)
-                del loader
-    assert why_not(CONTENDERS["torch+padding-symmetric"], raw=True) is None
-    assert why_not(CONTENDERS["torch+function"], raw=True) == "it does not load sets of raw pixels"
-
-
-def test_with_and_other_modes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        bench.main([str(packed / "train"), "--with", "balance", "--read-only"])
-    assert "--with: compares gpuload and a DataLoader on the CPU; leave --loaders" in capsys.readouterr().err
 
 
 class Interrupted:
@@ -222,11 +194,6 @@ def test_arguments_that_cannot_be(
         bench.main([str(packed / "train"), *options])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([str(tmp_path / "none")]) == 2
-    assert "no such folder" in capsys.readouterr().err
 
 
 def test_peers_that_are_installed_deliver_what_gpuload_does(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:

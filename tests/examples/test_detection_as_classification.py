@@ -72,9 +72,3 @@ def test_resumed_equals_undisturbed(
     assert {name: value.tolist() for name, value in left["net"].items()} == {
         name: value.tolist() for name, value in right["net"].items()
     }
-
-
-def test_resume_without_a_checkpoint(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(shards, "--resume", "--checkpoint", str(tmp_path / "none.pt"))
-    assert "leave out --resume to start from the beginning" in capsys.readouterr().err

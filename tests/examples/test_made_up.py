@@ -91,9 +91,3 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         made_up.main(["lmdb", str(tmp_path / "set")])
     assert "exists already; choose another name" in capsys.readouterr().err
     assert list((tmp_path / "set").iterdir()) == []
-
-
-def test_photos_without_photos(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"holds no <class>/<image>.jpg"):
-        made_up.make("lmdb", tmp_path / "set", photos=tmp_path)
-    assert not (tmp_path / "set").exists()

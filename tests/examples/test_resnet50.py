@@ -67,24 +67,3 @@ def test_a_resident_batch_is_learnt_by_heart(packed: Path, monkeypatch: pytest.M
     images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
     losses = [trainer.step(images, labels).item() for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--steps", "0"], "--steps 0: expected at least 1"),
-        (["--batch-size", "0"], "--batch-size 0: expected at least 1"),
-        (["--loaders", "fast"], "invalid choice: 'fast'"),
-    ],
-)
-def test_arguments_that_cannot_be(
-    packed: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        train_resnet50.main([str(packed / "train"), *options])
-    assert caught.value.code == 2 and message in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train_resnet50.main([str(tmp_path / "none")]) == 2
-    assert "no such folder" in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_in_a_mixture_and_where_a_sample_comes_again(packed: Path) -> None:
         for loader in resumed:
             loader.load_state_dict(state)
         assert Counter(pair for loader in resumed for pair in drawn(loader)) == Counter(expected[24:])
-    often = drawn(load(packed, spec, weights=np.arange(COUNT) == 3))
+    often = drawn(load(packed, spec, sampling=gpuload.Weights(np.arange(COUNT) == 3)))
     assert {text for _, text in often} == set(texts_of(3))  # not the same one forty times
 
 
@@ -147,7 +147,7 @@ def test_a_tokenizer_is_called_while_reading(packed: Path) -> None:
 def test_a_tokenizer_gets_no_empty_list(packed: Path) -> None:
     """A rank without samples in the last batch has arrays of the same form."""
     spec = Captions("captions", tokenizer=lambda texts: np.ones((len(texts), 5 if texts else 0), np.int32))
-    loaders = [load(packed, spec, rank=rank, world_size=3, batch_size=13, drop_last=False) for rank in range(3)]
+    loaders = [load(packed, spec, rank=rank, world_size=3, batch_size=1, drop_last="exact") for rank in range(3)]
     last = [list(loader)[-1][2] for loader in loaders]
     assert [tuple(tokens.shape) for tokens in last] == [(1, 5), (0, 5), (0, 5)]
 
@@ -164,7 +164,7 @@ def test_tokens_follow_samples_that_replace_others(packed: Path, tmp_path: Path,
     data[at : at + size] = bytes(size)
     shard.write_bytes(data)
     spec = Captions("captions", tokenizer=lambda texts: np.array([int(text.split(":")[0]) for text in texts]))
-    with load(folder / "train", spec, shuffle=False, on_corrupt=on_corrupt, max_corrupt=1) as loader:
+    with load(folder / "train", spec, shuffle=False, on_corrupt=gpuload.OnCorrupt(on_corrupt, most=1)) as loader:
         _, index, tokens, *_ = next(iter(loader))
     assert tokens.tolist() == index.tolist() == [0, 1, 3 if on_corrupt == "skip" else 2, 3, 4, 5, 6, 7]
 
@@ -246,7 +246,7 @@ def test_tables_with_several_captions(photos: Path, name: str, text: str, column
     ("rows", "columns", "match"),
     [
         ([{"path": "0.jpg", "captions": []}], (), "a row has no caption"),
-        ([{"path": "0.jpg", "captions": [1]}], (), "is no list of captions"),
+        ([{"path": "0.jpg", "captions": [1]}], (), "is not a list of captions"),
         ([{"path": "0.jpg", "captions": "[1"}], (), "is not a JSON list of captions"),
         (
             [{"path": "0.jpg", "caption": ["a", "b"]}],

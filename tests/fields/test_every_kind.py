@@ -20,7 +20,7 @@ import gpuload
 from gpuload.cli import main
 from gpuload.disk import Index
 from gpuload.disk.tar import read_members, split_name
-from gpuload.fields import KINDS, kind_of
+from gpuload.fields.registry import KINDS, kind_of
 from gpuload.packing.verify import verify
 
 SAMPLES = 7
@@ -243,7 +243,7 @@ def test_values_move_with_a_flip(kind: str, packed: gpuload.Dataset) -> None:
 
 
 def test_values_move_with_resizing_by_the_packer(kind: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch"}
+    settings: dict[str, Any] = {"size": (WIDTH // 2, HEIGHT // 2), "fit": "stretch", "resizer": "pillow"}
     settings["encode"] = "raw" if kind == "raw" else "jpeg"
     data = pack(tmp_path / "out", kind, **settings, quality=98)
     size = (HEIGHT, WIDTH) if kind in ("image", "raw") else (HEIGHT // 2, WIDTH // 2)

@@ -12,15 +12,16 @@ from packed_fields import COUNT, flips, pack, sample, unnamed, values_of
 
 import gpuload
 from gpuload.errors import SourceError
-from gpuload.fields import FieldSpec, PixelField, Rows, bind_field
 from gpuload.fields.arrays import PaddedTokens, Tokens, join_elements
+from gpuload.fields.bind import bind_field
 from gpuload.fields.boxes import Boxes, PaddedBoxes
-from gpuload.fields.class_numbers import OneHot
+from gpuload.fields.class_numbers import MultiHot, OneHot
 from gpuload.fields.field import Field
-from gpuload.fields.labels import MultiHot
+from gpuload.fields.kind import FieldSpec
 from gpuload.fields.masks import Mask
 from gpuload.fields.ragged import pad
 from gpuload.fields.registry import KINDS
+from gpuload.fields.rows import PixelField, Rows
 from gpuload.fields.targets import Target, negate_flipped
 
 

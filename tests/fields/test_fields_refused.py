@@ -12,12 +12,12 @@ from images import encode, photo
 from packed_fields import COUNT, pack, sample, values_of
 
 import gpuload
-from gpuload.fields import Rows, bind_field
 from gpuload.fields.arrays import Tokens
+from gpuload.fields.bind import bind_field
 from gpuload.fields.boxes import Boxes
-from gpuload.fields.class_numbers import OneHot
-from gpuload.fields.labels import MultiHot
+from gpuload.fields.class_numbers import MultiHot, OneHot
 from gpuload.fields.masks import Mask
+from gpuload.fields.rows import Rows
 from gpuload.fields.targets import Target
 
 
@@ -41,7 +41,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
         (Target("angle", (True, False)), r"each of the packed numbers, 1; found 2"),
         (OneHot(num_classes=2), r"OneHot\('label', num_classes=2\): the named classes of .*train need 3. Leave num_classes out"),
         (OneHot(num_classes=3, background=True), r"num_classes=3\): .*train need 4"),
-        (MultiHot(num_classes=3), r"MultiHot\('labels', num_classes=3\): .*train has 4 named classes. Leave num_classes out"),
+        (MultiHot(num_classes=3), r"MultiHot\('labels', num_classes=3\): the named classes of .*train need 4. Leave num_classes out"),
         ("letters", r"'letters': torch does not have the packed dtype <U2. Leave the field out"),
     ],
 )  # fmt: skip

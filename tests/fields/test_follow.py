@@ -23,11 +23,11 @@ from gpuload.transforms import (
 
 SIZE = (48, 56)
 GEOMETRY: dict[str, dict[str, Any]] = {
-    "random": {"crop": "random", "scale": (0.3, 1.0)},
-    "center": {"crop": "center", "resize": 64, "flip": 0.5},
-    "fraction": {"crop": "center", "fraction": 0.8, "vertical_flip": 0.5},
+    "random": {"crop": gpuload.RandomResizedCrop((0.3, 1.0))},
+    "center": {"crop": gpuload.CenterCrop(64), "flip": 0.5},
+    "fraction": {"crop": gpuload.CenterCrop(fraction=0.8), "vertical_flip": 0.5},
     "none": {"crop": "none", "flip": 0.5, "vertical_flip": 0.5},
-    "bicubic": {"crop": "random", "scale": (0.3, 1.0), "interpolation": "bicubic"},
+    "bicubic": {"crop": gpuload.RandomResizedCrop((0.3, 1.0)), "interpolation": "bicubic"},
     "cropped": {"crop": "pad_or_crop", "size": (90, 97), "flip": 0.5, "vertical_flip": 0.5},
     "padded": {"crop": "pad_or_crop", "size": (141, 128), "flip": 0.5},
     "padded at random": {"crop": gpuload.RandomCrop((12, 20), pad_if_needed=True), "size": (120, 150)},
@@ -46,7 +46,13 @@ def decoder(request: pytest.FixtureRequest) -> str:
 
 
 def load(data: Any, decoder: str, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
-    usual = {"fields": FIELDS, "device": "cpu", "num_threads": 1, "drop_last": False, "window": 2}
+    usual = {
+        "fields": FIELDS,
+        "device": "cpu",
+        "num_threads": 1,
+        "drop_last": False,
+        "shuffle": gpuload.Shuffle(window=2),
+    }
     return gpuload.DaliIterator(data, batch_size, augment=augment, decoder=decoder, **{**usual, **options})  # type: ignore[arg-type]
 
 
@@ -75,7 +81,7 @@ def test_keypoints_follow_their_images(painted: Path, decoder: str, geometry: st
 
 def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, decoder: str) -> None:
     for transform in (Moves(TrivialAugmentWide()), RandomPerspective(0.3, 0.9)):
-        augment = shown(size=(90, 100), crop="random", scale=(0.6, 1.0), transforms=[transform])
+        augment = shown(size=(90, 100), crop=gpuload.RandomResizedCrop(scale=(0.6, 1.0)), transforms=[transform])
         with load(painted, decoder, augment, fields=("image", KEYPOINTS)) as loader:
             assert sum(check_keypoints(*batch, upright=False) for _ in range(2) for batch in loader) > 150
 
@@ -100,8 +106,8 @@ def test_keypoints_follow_what_moves_pixels_after_the_resize(painted: Path, deco
 def test_they_follow_transforms_after_the_resize(
     painted: Path, decoder: str, transform: Any, tight: Any, least: int
 ) -> None:
-    augment = shown(crop="random", scale=(0.5, 1.0), vertical_flip=0.5, transforms=[Moves(transform)])
-    still = shown(crop="random", scale=(0.5, 1.0), vertical_flip=0.5)
+    augment = shown(crop=gpuload.RandomResizedCrop(scale=(0.5, 1.0)), vertical_flip=0.5, transforms=[Moves(transform)])
+    still = shown(crop=gpuload.RandomResizedCrop(scale=(0.5, 1.0)), vertical_flip=0.5)
     bounded = moved = 0
     with load(painted, decoder, augment) as loader, load(painted, decoder, still) as before:
         for (images, masks, boxes, *_), (_, unmoved, *_) in zip(loader, before, strict=True):
@@ -136,7 +142,7 @@ def test_pixels_outside_the_image_have_the_masks_fill(painted: Path, decoder: st
 
 def test_targets_change_sign_where_their_image_is_mirrored(painted: Path, decoder: str) -> None:
     negative = total = 0
-    options: dict[str, Any] = {"crop": "random", "scale": (0.5, 1.0), "vertical_flip": 0.5}
+    options: dict[str, Any] = {"crop": gpuload.RandomResizedCrop((0.5, 1.0)), "vertical_flip": 0.5}
     with (
         load(painted, decoder, shown(**options)) as loader,
         load(painted, decoder, shown(**options, flip=0.0)) as straight,
@@ -153,9 +159,9 @@ def test_targets_change_sign_where_their_image_is_mirrored(painted: Path, decode
 
 def test_several_views_each_have_their_own(painted: Path, decoder: str) -> None:
     views = [
-        shown(scale=(0.4, 1.0)),
-        shown(size=40, crop="center", resize=44, vertical_flip=0.5, flip=0.5),
-        shown(scale=(0.5, 1.0), transforms=[Moves(TrivialAugmentWide())]),
+        shown(crop=gpuload.RandomResizedCrop(scale=(0.4, 1.0))),
+        shown(size=40, crop=gpuload.CenterCrop(resize=44), vertical_flip=0.5, flip=0.5),
+        shown(crop=gpuload.RandomResizedCrop(scale=(0.5, 1.0)), transforms=[Moves(TrivialAugmentWide())]),
         shown(size=(130, 120), crop="pad_or_crop", flip=0.5),
     ]
     with load(painted, decoder, views, 9) as loader:
@@ -188,7 +194,9 @@ def test_in_a_mixture_over_ranks_and_after_a_resume(
 ) -> None:
     other = pack_painted(tmp_path_factory.mktemp("other"), count=7, side=120)
     both = gpuload.mix([(str(painted), 0.6), (str(other), 0.4)])
-    augment = shown(scale=(0.4, 1.0), vertical_flip=0.3, transforms=[Moves(RandAugment(2))])
+    augment = shown(
+        crop=gpuload.RandomResizedCrop(scale=(0.4, 1.0)), vertical_flip=0.3, transforms=[Moves(RandAugment(2))]
+    )
 
     def world(size: int, batch_size: int) -> list[gpuload.DaliIterator]:
         options = {"world_size": size, "steps_per_epoch": 6, "fields": (*FIELDS, "dataset")}

@@ -11,9 +11,10 @@ from images import encode, photo
 
 import gpuload
 from gpuload.errors import ArgumentError, SourceError
-from gpuload.fields import KINDS, Field
+from gpuload.fields.field import Field
 from gpuload.fields.keypoints import Keypoints, pairs_by_name
-from gpuload.packing.image.placement import place
+from gpuload.fields.placement import place
+from gpuload.fields.registry import KINDS
 
 KIND = KINDS["keypoints"]
 COCO_PERSON = (

@@ -10,7 +10,7 @@ from PIL import Image
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.masks import MaskKind
-from gpuload.packing.image.placement import place
+from gpuload.fields.placement import place
 
 FIELD = Field("mask", "mask", "mask.png")
 NUMBERS = np.arange(12).reshape(3, 4) * 23

@@ -8,12 +8,12 @@ import pytest
 from packed_fields import flips
 
 from gpuload.errors import FormatError, SourceError
-from gpuload.fields import KINDS, Field
-from gpuload.fields.keypoints import BoundKeypoints, Keypoints
-from gpuload.fields.moving import moving_fields
+from gpuload.fields.field import Field
+from gpuload.fields.keypoints import Keypoints
+from gpuload.fields.motion import moving_fields
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.pixels import Pixels
-from gpuload.fields.registry import kind_of
+from gpuload.fields.registry import KINDS, kind_of
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_level_of_white(dtype: str, peak: int) -> None:
 def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
     """What a function gets, where only their visibility was 0."""
     field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
-    (moving,) = moving_fields([BoundKeypoints(Keypoints(flip_pairs=()), field)])
+    (moving,) = moving_fields([KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())])
     stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
     first, second = moving.split({"keypoints": stored}, flips([0, 0]), (20, 20))  # type: ignore[arg-type]
     assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]

@@ -27,8 +27,10 @@ KEPT: list[Any] = []  # what is alive when the interpreter ends
 
 
 def open_loader(folder: str) -> gpuload.DaliIterator:
-    augment = gpuload.Augment(12, dtype="uint8", function=slow_speckle)
-    return load(Path(folder), augment=augment, function_processes=PROCESSES)
+    augment = gpuload.Augment(
+        12, dtype="uint8", transforms=[gpuload.transforms.Function(slow_speckle, processes=PROCESSES)]
+    )
+    return load(Path(folder), augment=augment)
 
 
 def children() -> list[int]:
@@ -101,7 +103,7 @@ def main(folder: str, how: str, times: int, drawn: random.Random) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments: Any = sys.argv[1:]
-    faulthandler.dump_traceback_later(280, exit=True)
+    faulthandler.dump_traceback_later(800, exit=True)
     random_times = random.Random(int(arguments[3]))
     for each in arguments[1].split(","):
         main(arguments[0], each, int(arguments[2]), random_times)

@@ -13,8 +13,9 @@ from loaders import load
 from painted import FIELDS, check_boxes, check_masks, pack_painted
 
 import gpuload
-from gpuload import ArgumentError, Augment, FunctionError
+from gpuload import ArgumentError, Augment, FunctionError, RandomResizedCrop
 from gpuload.functions import Albumentations, Torchvision
+from gpuload.transforms import Function
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def test_torchvisions_are_exact_in_any_number_of_threads(painted: Path, transfor
             transforms.RandomErasing(0.5),
         ]
     )
-    augment = Augment(24, function=transform, dtype="uint8")
-    assert isinstance(augment.function, Torchvision)
+    augment = Augment(24, transforms=[Function(transform)], dtype="uint8")
+    assert isinstance(augment.transforms[0].function, Torchvision)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     one = of_one(painted, augment, 1)
@@ -51,7 +52,7 @@ def test_torchvisions_are_exact_in_any_number_of_threads(painted: Path, transfor
 
 def test_torchvisions_move_boxes_and_masks(painted: Path, transforms: ModuleType) -> None:
     transform = transforms.Compose([transforms.RandomHorizontalFlip(1), transforms.RandomVerticalFlip(1)])
-    augment = Augment(64, dtype="uint8", scale=(0.5, 1), function=transform)
+    augment = Augment(64, dtype="uint8", crop=RandomResizedCrop(scale=(0.5, 1)), transforms=[Function(transform)])
     compared = 0
     for image, mask, boxes, *_ in of_one(painted, augment, 2, FIELDS):
         check_masks(image, mask)
@@ -63,7 +64,7 @@ def test_noise_of_torchs_like_functions(painted: Path) -> None:
     def noise(image: Any) -> Any:
         return (image + 20 * (torch.rand_like(image.float()) + torch.randn_like(image.float()))).clamp(0, 255).byte()
 
-    augment = Augment(24, dtype="uint8", function=Torchvision(noise))
+    augment = Augment(24, dtype="uint8", transforms=[Function(Torchvision(noise))])
     one, other = of_one(painted, augment, 1), of_one(painted, augment, 4)
     assert all(torch.equal(a, b) for (a,), (b,) in zip(one, other, strict=True))
 
@@ -74,8 +75,8 @@ def test_albumentations_are_exact_and_move_all_fields(painted: Path) -> None:
         bbox_params=A.BboxParams("pascal_voc", label_fields=["classes"]),
         keypoint_params=A.KeypointParams("xy", remove_invisible=False),
     )
-    augment = Augment(64, dtype="uint8", crop="none", function=transform, function_at="before_crop")
-    assert isinstance(augment.function, Albumentations)
+    augment = Augment(64, dtype="uint8", crop="none", transforms=[Function(transform, before_crop=True)])
+    assert isinstance(augment.transforms[0].function, Albumentations)
     one, other = (of_one(painted, augment, threads, (*FIELDS, "keypoints")) for threads in (1, 4))
     compared = 0
     for (image, mask, boxes, *_, points), (again, *_) in zip(one, other, strict=True):
@@ -87,16 +88,18 @@ def test_albumentations_are_exact_and_move_all_fields(painted: Path) -> None:
 
 
 def test_what_is_left_to_augment(painted: Path, transforms: ModuleType) -> None:
-    augment = Augment(24, function=transforms.ToDtype(torch.float32, scale=True))
+    augment = Augment(24, transforms=[Function(transforms.ToDtype(torch.float32, scale=True))])
     with pytest.raises(
         FunctionError, match=r"made torch.float32 of the image, .* leave ToDtype, ToTensor and Normalize"
     ):
         of_one(painted, augment, 1)
-    augment = Augment(24, function=A.Compose([A.Normalize()]))
+    augment = Augment(24, transforms=[Function(A.Compose([A.Normalize()]))])
     with pytest.raises(FunctionError, match=r"Albumentations returned an image of float32: expected uint8, 0..255"):
         of_one(painted, augment, 1)
     keypoints = A.KeypointParams("xy", remove_invisible=True)
-    augment = Augment(24, function=A.Compose([A.CenterCrop(4, 4), A.Resize(24, 24)], keypoint_params=keypoints))
+    augment = Augment(
+        24, transforms=[Function(A.Compose([A.CenterCrop(4, 4), A.Resize(24, 24)], keypoint_params=keypoints))]
+    )
     with pytest.raises(
         FunctionError, match=r"keypoints went into the transform, and \d+ came out: use A.KeypointParams"
     ):
@@ -120,8 +123,8 @@ def test_albumentations_boxes_and_points_need_their_params(painted: Path) -> Non
     ]
     for transform, field, message in cases:
         with pytest.raises(FunctionError, match=message):
-            of_one(painted, Augment(24, function=transform), 1, ("image", field))
-    assert of_one(painted, Augment(24, function=A.Compose([A.HorizontalFlip(p=1)], bbox_params=right)), 1)
+            of_one(painted, Augment(24, transforms=[Function(transform)]), 1, ("image", field))
+    assert of_one(painted, Augment(24, transforms=[Function(A.Compose([A.HorizontalFlip(p=1)], bbox_params=right))]), 1)
 
 
 def test_arguments_and_pickles(transforms: ModuleType) -> None:

@@ -12,16 +12,17 @@ import pytest
 import torch
 from damaged import damage
 from loaders import check_epoch, drain, load, world
+from opened import pretend_gpu
 from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted
 from sample_functions import refuse_seven, speckle, swap_sides, turn
 
 import gpuload
-from gpuload import ArgumentError, Augment, FunctionError
+from gpuload import ArgumentError, Augment, FunctionError, RandomResizedCrop
 from gpuload.functions.generator import generator_of
-from gpuload.transforms import ColorJitter, RandomErasing
+from gpuload.transforms import ColorJitter, Function, RandomErasing
 
-NOISY = Augment(12, dtype="uint8", function=speckle)
-NOISY_BEFORE = Augment(12, dtype="uint8", function=speckle, function_at="before_crop")
+NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])
+NOISY_BEFORE = Augment(12, dtype="uint8", transforms=[Function(speckle, before_crop=True)])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def upload(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     def prepare(decoder: str) -> str:
         name, _, uploads = decoder.partition("-")
         if uploads:
-            monkeypatch.setattr("gpuload.decode.function.open.on_gpu", lambda device_id: True)
+            pretend_gpu(monkeypatch)
         return name
 
     return prepare
@@ -61,12 +62,18 @@ def test_masks_boxes_and_keypoints_go_with_the_image(
     painted: Path, decoder: str, function: Any, at: Any, upload: Callable[[str], str]
 ) -> None:
     decoder = upload(decoder)
-    augment = Augment(64, dtype="uint8", scale=(0.5, 1), vertical_flip=0.3, function=function, function_at=at)
+    augment = Augment(
+        64,
+        dtype="uint8",
+        crop=RandomResizedCrop(scale=(0.5, 1)),
+        vertical_flip=0.3,
+        transforms=[Function(function, before_crop=at == "before_crop")],
+    )
     fields = (*FIELDS, KEYPOINTS)
-    options: dict[str, Any] = {"fields": fields, "decoder": decoder, "output_dict": True, "drop_last": False}
+    options: dict[str, Any] = {"fields": fields, "decoder": decoder, "drop_last": False}
     with load(painted, 5, augment=augment, **options) as loader:
         boxes = points = 0
-        for batch in (batch for _ in range(2) for batch in loader):
+        for batch in (batch._asdict() for _ in range(2) for batch in loader):  # type: ignore[attr-defined]
             check_masks(batch["image"], batch["mask"])
             boxes += check_boxes(batch["image"], batch["boxes"])
             points += check_keypoints(batch["image"], batch["keypoints"], upright=False)
@@ -82,7 +89,7 @@ def test_what_a_function_gets(painted: Path, decoder: str) -> None:
         return sample
 
     for at in ("after_crop", "before_crop"):
-        augment = Augment((20, 30), crop="none", function=look, function_at=at)
+        augment = Augment((20, 30), crop="none", transforms=[Function(look, before_crop=at == "before_crop")])
         with load(painted, 4, augment=augment, fields=(*FIELDS, KEYPOINTS, "label"), decoder=decoder) as loader:
             list(loader)
         size = (20, 30) if at == "after_crop" else (100, 100)
@@ -115,16 +122,22 @@ def test_a_function_that_changes_nothing_changes_nothing(
     """What follows it is what follows the crop without it: flips, transforms, normalisation, erasing, layout."""
     decoder = upload(decoder)
     steps = (ColorJitter(0.4, hue=0.1), RandomErasing(0.5, value="random"))
-    options: dict[str, Any] = {"dtype": dtype, "layout": layout, "vertical_flip": 0.5, "transforms": steps}
-    expected = plain(packed, Augment(12, **options), decoder)
-    found = plain(packed, Augment(12, function=lambda sample, rng: sample["image"], **options), decoder)
+    options: dict[str, Any] = {"dtype": dtype, "layout": layout, "vertical_flip": 0.5}
+    expected = plain(packed, Augment(12, transforms=steps, **options), decoder)
+    same = Function(lambda sample, rng: sample["image"])
+    found = plain(packed, Augment(12, transforms=[same, *steps], **options), decoder)
     assert found.dtype == expected.dtype and found.stride() == expected.stride()
     assert torch.equal(found, expected)
 
 
 def test_a_function_before_the_crop_that_changes_nothing_changes_nothing(packed: Path) -> None:
-    expected = plain(packed, Augment(12, scale=(0.9, 1), vertical_flip=0.5))
-    augment = Augment(12, scale=(0.9, 1), vertical_flip=0.5, function=lambda s, _: s, function_at="before_crop")
+    expected = plain(packed, Augment(12, crop=RandomResizedCrop(scale=(0.9, 1)), vertical_flip=0.5))
+    augment = Augment(
+        12,
+        crop=RandomResizedCrop(scale=(0.9, 1)),
+        vertical_flip=0.5,
+        transforms=[Function(lambda s, _: s, before_crop=True)],
+    )
     found = plain(packed, augment)
     assert (found - expected).abs().mean() < 0.01  # large images are decoded in a part of their size without it
 
@@ -167,17 +180,20 @@ def test_a_subset_a_mixture_and_repeats(packed: Path, decoder: str) -> None:
         assert [drain([one]) for _ in range(2)] == [drain([other]) for _ in range(2)]
     weights = np.ones(97)
     weights[5] = 200
-    with load(packed, weights=weights, **options) as loader:
+    with load(packed, sampling=gpuload.Weights(weights), **options) as loader:
         again = [pixels for index, pixels in drain([loader]) if index == 5]
     assert len(set(again)) == len(again) > 10  # each repeat has other random numbers
     assert expected[5] in again
 
 
 def test_views_have_functions_of_their_own(packed: Path, decoder: str) -> None:
-    options: dict[str, Any] = {"dtype": "uint8", "scale": (0.5, 1)}  # so that no image is decoded in a part of its size
+    options: dict[str, Any] = {
+        "dtype": "uint8",
+        "crop": RandomResizedCrop((0.5, 1)),
+    }  # decodes no image in a part of its size
     plainly = Augment(40, **options)
-    noisy = Augment(40, function=speckle, **options)
-    augments = [noisy, plainly, Augment(40, function=speckle, function_at="before_crop", **options), noisy]
+    noisy = Augment(40, transforms=[Function(speckle)], **options)
+    augments = [noisy, plainly, Augment(40, transforms=[Function(speckle, before_crop=True)], **options), noisy]
     with load(packed, augment=augments, decoder=decoder, shuffle=False, fields=("image",)) as loader:
         views = [torch.cat(images) for images in zip(*(views for (views,) in loader), strict=True)]
     assert torch.equal(views[0], plain(packed, noisy, decoder))
@@ -205,7 +221,11 @@ def test_samples_that_do_not_decode(
 ) -> None:
     """They are not given to the function; what takes their place, or is marked, is as it is without it."""
     bad = damage(packed, tmp_path / "train", (0, 15, 25, 26, *range(40, 48), 96))
-    options: dict[str, Any] = {"decoder": decoder, "shuffle": False, "max_corrupt": 1.0, "on_corrupt": on_corrupt}
+    options: dict[str, Any] = {
+        "decoder": decoder,
+        "shuffle": False,
+        "on_corrupt": gpuload.OnCorrupt(on_corrupt, most=1.0),
+    }
     fields = ("index", "image", "label")
     with load(bad, augment=augment, fields=fields, drop_last=False, **options) as loader:
         found = [(index.clone(), images.clone()) for index, images, *_ in loader]
@@ -272,7 +292,7 @@ def test_wrong_results_are_told_by_name(painted: Path, returned: Any, at: Any, m
     def function(sample: Any, rng: np.random.Generator) -> Any:
         return returned.get("it", returned) if sample["index"] == 3 else sample
 
-    augment = Augment(12, function=function, function_at=at)
+    augment = Augment(12, transforms=[Function(function, before_crop=at == "before_crop")])
     with (
         load(painted, 3, augment=augment, fields=(*FIELDS, KEYPOINTS), shuffle=False) as loader,
         pytest.raises(
@@ -298,11 +318,11 @@ def test_what_is_done_to_the_sample_itself(painted: Path) -> None:
     plainly = Augment(40, dtype="uint8", crop="none")
     with load(painted, 3, augment=plainly, **options) as loader:
         expected = [(images // 2, boxes.boxes[:, :1]) for images, boxes in loader]
-    with load(painted, 3, augment=dataclasses.replace(plainly, function=change), **options) as loader:
+    with load(painted, 3, augment=dataclasses.replace(plainly, transforms=[Function(change)]), **options) as loader:
         for (images, boxes), (half, first) in zip(loader, expected, strict=True):
             assert torch.equal(images, half) and torch.equal(boxes.boxes, first)
     with (
-        load(painted, 3, augment=dataclasses.replace(plainly, function=remove), **options) as loader,
+        load(painted, 3, augment=dataclasses.replace(plainly, transforms=[Function(remove)]), **options) as loader,
         pytest.raises(FunctionError, match=r"remove removed 'boxes' from the sample and did not return it: return it"),
     ):
         list(loader)
@@ -321,17 +341,17 @@ def test_global_generators_are_told_of(packed: Path, name: str, monkeypatch: pyt
         return (sample["image"] * draws[name]()).astype(np.uint8)
 
     monkeypatch.setattr("gpuload.functions.callers._TOLD", set())
-    with load(packed, augment=Augment(12, function=fade)) as loader:
-        message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use func"
+    with load(packed, augment=Augment(12, transforms=[Function(fade)])) as loader:
+        message = rf"fade draws from the global generator of {name}, which threads share, .*Draw from rng, or use Func"
         with pytest.warns(UserWarning, match=message) as told:
             list(loader)
     assert len(told) == 1
-    with load(packed, augment=Augment(12, function=fade)) as loader:
+    with load(packed, augment=Augment(12, transforms=[Function(fade)])) as loader:
         list(loader)  # warnings are errors here
 
 
 def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None:
-    augment = Augment(12, function=refuse_seven)
+    augment = Augment(12, transforms=[Function(refuse_seven)])
     with load(packed, 4, augment=augment, decoder=decoder, shuffle=False) as loader:
         batches = 0
         with pytest.raises(
@@ -348,30 +368,29 @@ def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"function": 3}, r"Augment\(function=3\): expected a function f\(sample, rng\), or a transform of"),
-        ({"function": dict}, r"Augment\(function=<class 'dict'>\): expected a function"),
+        ({"function": 3}, r"Function\(function=3\): expected a function f\(sample, rng\), or a transform of"),
+        ({"function": dict}, r"Function\(function=<class 'dict'>\): expected a function"),
         ({"function": lambda image: image}, r"is to be called with \(sample, rng\), and takes \(image\)"),
-        ({"function": speckle, "function_at": "after"}, r"function_at='after'\): expected one of 'after_crop', "),
-        ({"function_at": "before_crop"}, r"function_at='before_crop'\): there is no function"),
+        ({"function": speckle, "before_crop": "yes"}, r"before_crop='yes'\): expected True or False"),
+        ({"function": speckle, "processes": -1}, r"processes=-1\): expected a whole number in 0..4096"),
     ],
 )
 def test_arguments(options: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Augment(12, **options)
+        Function(**options)
 
 
 def test_arguments_of_the_loader(packed: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"function_processes=2: there is no function to be called in them"):
-        load(packed, function_processes=2)
-    with pytest.raises(ArgumentError, match=r"epochs 0 and 2 differ in function_at"):
+    elsewhere = Augment(12, dtype="uint8", transforms=[Function(speckle, processes=2)])
+    with pytest.raises(ArgumentError, match=r"has Functions with processes=0 and processes=2. Use the same for all"):
+        load(packed, augment=[NOISY, elsewhere])
+    with pytest.raises(ArgumentError, match=r"epochs 0 and 2 differ in Function\(before_crop\), 'after_crop' and"):
         load(packed, augment={0: NOISY, 2: NOISY_BEFORE})
-    with pytest.raises(ArgumentError, match=r"graph: cannot be used where an Augment has a function"):
-        load(packed, augment=NOISY, decoder="dali", graph=lambda images, draws: images)
 
 
 def test_fields_without_images(painted: Path) -> None:
     """Boxes alone are those that come with the images."""
-    augment = Augment(40, function=swap_sides)
+    augment = Augment(40, transforms=[Function(swap_sides)])
     boxes: list[Sequence[Any]] = []
     for fields in ((FIELDS[2],), ("image", FIELDS[2])):
         with load(painted, 6, augment=augment, fields=fields) as loader:
@@ -393,8 +412,13 @@ def test_metrics_tell_its_time(packed: Path) -> None:
 def test_boxes_of_what_takes_another_ones_place(painted: Path, tmp_path: Path, function: Any, at: Any) -> None:
     """They go with its image, as the function made both."""
     bad = damage(painted, tmp_path / "train", (1, 7, 8))
-    augment = Augment(64, dtype="uint8", scale=(0.5, 1), function=function, function_at=at)
-    options: dict[str, Any] = {"on_corrupt": "skip", "max_corrupt": 1.0, "shuffle": False, "drop_last": False}
+    augment = Augment(
+        64,
+        dtype="uint8",
+        crop=RandomResizedCrop(scale=(0.5, 1)),
+        transforms=[Function(function, before_crop=at == "before_crop")],
+    )
+    options: dict[str, Any] = {"on_corrupt": gpuload.OnCorrupt("skip", most=1.0), "shuffle": False, "drop_last": False}
     with load(bad, 6, augment=augment, fields=FIELDS, decoder="native", **options) as loader:
         compared = 0
         for image, mask, boxes, _, index, _ in loader:

@@ -26,31 +26,35 @@ from sample_functions import (
 from gpuload import ArgumentError, Augment, FunctionError
 from gpuload.functions.global_draws import seed_global
 from gpuload.functions.memory import SharedMemory
+from gpuload.transforms import Function
 
 STOPPED = Path(__file__).parent / "stopped.py"
 
 
+def calling(function: Any, processes: int = 1) -> Augment:
+    return Augment(12, dtype="uint8", transforms=[Function(function, processes=processes)])
+
+
 @pytest.mark.parametrize(
-    "augments",
-    [[Augment(12, dtype="uint8", function=speckle), Augment(12, dtype="uint8", function=swap_sides)],
-     [Augment(12, dtype="uint8", function=turn, function_at="before_crop")]],
+    "functions",
+    [[(speckle, False), (swap_sides, False)], [(turn, True)]],
     ids=["after", "before"],
 )  # fmt: skip
-def test_results_are_those_of_threads(packed: Path, augments: Any) -> None:
-    options: dict[str, Any] = {"augment": augments, "fields": ("image",), "drop_last": False}
+def test_results_are_those_of_threads(packed: Path, functions: Any) -> None:
+    options: dict[str, Any] = {"fields": ("image",), "drop_last": False}
     epochs = []
     for processes in (0, 2):
-        with load(packed, function_processes=processes, **options) as loader:
+        augments = [Augment(12, dtype="uint8", transforms=[Function(*one, processes)]) for one in functions]
+        with load(packed, augment=augments, **options) as loader:
             epochs.append([image for (images,) in loader for image in images])
             assert loader.metrics().function_s > 0
     assert all(str(one) == str(other) for one, other in zip(*epochs, strict=True))
 
 
 def test_global_generators_are_seeded_for_each_sample_there(packed: Path) -> None:
-    augment = Augment(12, dtype="uint8", function=speckle_by_global_draws)
-    with load(packed, 8, augment=augment, function_processes=2) as loader:
+    with load(packed, 8, augment=calling(speckle_by_global_draws, 2)) as loader:
         epochs = [dict(drain([loader])) for _ in range(2)]
-    with load(packed, 5, augment=augment, function_processes=1, drop_last=False) as loader:
+    with load(packed, 5, augment=calling(speckle_by_global_draws), drop_last=False) as loader:
         again = dict(drain([loader]))
     assert all(again[sample] == pixels for sample, pixels in epochs[0].items())
     assert all(epochs[1][sample] != pixels for sample, pixels in epochs[0].items() if sample in epochs[1])
@@ -63,20 +67,20 @@ def test_global_generators_are_seeded_for_each_sample_there(packed: Path) -> Non
 
 
 def test_what_is_raised_there(packed: Path) -> None:
-    with load(packed, 4, augment=Augment(12, function=refuse_seven), shuffle=False, function_processes=1) as loader:
+    with load(packed, 4, augment=calling(refuse_seven), shuffle=False) as loader:
         with pytest.raises(FunctionError, match=r"refuse_seven raised ValueError: seven is refused") as raised:
             list(loader)
         cause = raised.value.__cause__
         assert isinstance(cause, ValueError) and "in refuse_seven" in str(cause.__cause__)
     with (
-        load(packed, augment=Augment(12, function=raise_own), function_processes=1) as loader,
+        load(packed, augment=calling(raise_own)) as loader,
         pytest.raises(FunctionError, match=r"raise_own raised RuntimeError: OwnError: 1 and 2"),
     ):
         list(loader)
 
 
 def test_a_process_that_ends_is_replaced(packed: Path) -> None:
-    with load(packed, 4, augment=Augment(12, function=end_at_seven), shuffle=False, function_processes=2) as loader:
+    with load(packed, 4, augment=calling(end_at_seven, 2), shuffle=False) as loader:
         for _ in range(2):
             batches = 0
             with pytest.raises(FunctionError, match=r"end_at_seven did not return: its process ended with exit code 3"):
@@ -87,32 +91,34 @@ def test_a_process_that_ends_is_replaced(packed: Path) -> None:
 
 def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ArgumentError, match=r"function_processes=1: .*lambda.* cannot be sent to a process .* top level"
+        ArgumentError, match=r"Function\(processes=1\): .*lambda.* cannot be sent to a process .* top level"
     ):
-        load(packed, augment=Augment(12, function=lambda sample, rng: sample), function_processes=1)
+        load(packed, augment=calling(lambda sample, rng: sample))
     with pytest.raises(
         ArgumentError, match=r"a process does not start: ModuleNotFoundError: No module named 'not_there'"
     ):
-        load(packed, augment=Augment(12, function=NotThere()), function_processes=1)
+        load(packed, augment=calling(NotThere()))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
-    with pytest.raises(ArgumentError, match=r"function_processes=1: this process is a daemon, which cannot have any"):
-        load(packed, augment=Augment(12, function=speckle), function_processes=1)
+    with pytest.raises(
+        ArgumentError, match=r"Function\(processes=1\): this process is a daemon, which cannot have any"
+    ):
+        load(packed, augment=calling(speckle))
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(ArgumentError, match=r"imports it. Put that code under if __name__ == '__main__':"):
-        load(packed, augment=Augment(12, function=speckle), function_processes=1)
+        load(packed, augment=calling(speckle))
 
 
 def test_nothing_waits_for_ever(packed: Path) -> None:
     """Nor is a process left behind: stderr, which all of them hold, would stay open. Thirty of each were tried."""
     command = [sys.executable, "-W", "error", str(STOPPED), str(packed), "kill,interrupt,close,leave,exit", "2", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles its CPU decoder")]
     assert len(done.stdout.split()) == 5 and not said
 
 
 def test_one_that_was_closed_ends_at_once(packed: Path) -> None:
-    loader = load(packed, augment=Augment(12, function=speckle), function_processes=1)
+    loader = load(packed, augment=calling(speckle))
     drain([loader])
     loader.close()
     loader.close()

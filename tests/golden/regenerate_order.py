@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuload.order.drawn import ChosenOrder, DrawnOrder, equal_strata, weighted_stratum
+from gpuload.order.drawn import DrawnOrder, choose_order, equal_strata, weighted_stratum
 from gpuload.order.epoch import EpochOrder
-from gpuload.order.lanes import LanedOrder
 
 CASES = [
     {"shard_sizes": [4, 3, 5, 2], "seed": 0, "epoch": 0, "window": 2},
@@ -39,7 +38,7 @@ def drawn_orders() -> dict[str, list[int]]:
     orders = {
         "weighted": DrawnOrder(sizes, weighted_stratum(weights, 20), 20, **place),
         "balanced": DrawnOrder(sizes, equal_strata(groups), 20, **place),
-        "chosen": ChosenOrder(sizes, None, weights, 9, **place),
+        "chosen": choose_order(sizes, None, weights, 9, **place),
     }
     return {name: order[:].tolist() for name, order in orders.items()}
 
@@ -55,7 +54,7 @@ LANED_CASES = [
 def laned_orders() -> list[dict[str, object]]:
     rows = []
     for case in LANED_CASES:
-        order = LanedOrder(np.array(case["shard_sizes"]), **{name: case[name] for name in list(case)[1:]})
+        order = EpochOrder(np.array(case["shard_sizes"]), **{name: case[name] for name in list(case)[1:]})
         rows.append({**case, "order": order[:].tolist()})
     return rows
 

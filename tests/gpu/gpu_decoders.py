@@ -1,5 +1,6 @@
 """The decoders under test, the reference, and what tests need of a GPU."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,19 @@ REFERENCE = {"device": "cpu", "decoder": "dali"}
 # By name: options of DaliIterator. On a GPU, hw_decoder_load shares the images between the engines and CUDA's cores.
 DECODERS: dict[str, dict[str, Any]] = {
     "native": {"device": "cpu", "decoder": "native"},
-    "cuda": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 0.0},
-    "hardware": {"device": "cuda", "decoder": "dali", "hw_decoder_load": 1.0},
+    "cuda": {"device": "cuda", "decoder": gpuload.Dali(hardware=0.0)},
+    "hardware": {"device": "cuda", "decoder": gpuload.Dali(hardware=1.0)},
     "default": {"device": "cuda", "decoder": "dali"},
     "copied": {"device": "cuda", "decoder": "native"},
-    "both": {"device": "cuda", "decoder": "both", "cpu_share": 0.5},
+    "both": {"device": "cuda", "decoder": gpuload.Both(cpu=0.5)},
 }
+
+
+def deterministic(name: str) -> dict[str, Any]:
+    """The options of a decoder, with one unit for all images that DALI decodes."""
+    decoder = DECODERS[name]["decoder"]
+    one = decoder if isinstance(decoder, str) else dataclasses.replace(decoder, deterministic=True)
+    return {**DECODERS[name], "decoder": one}
 
 
 def params(*names: str) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, params
+from gpu_decoders import DECODERS, Load, deterministic, params
 from test_gpu_steady import gpu_mib
 
 import gpuload
@@ -23,7 +23,7 @@ def pixels(load: Load, folder: Path, batch_size: int, options: dict[str, Any]) -
 
 @pytest.mark.parametrize("decoder", params("native", "cuda", "hardware", "copied", "both"))
 def test_an_image_is_the_same_in_any_batch(kinds: Path, load: Load, decoder: str) -> None:
-    options = {**DECODERS[decoder], "deterministic": True}
+    options = deterministic(decoder)
     expected = pixels(load, kinds, 40, options)
     for batch_size in (1, 7, 16, 40):
         assert torch.equal(pixels(load, kinds, batch_size, options), expected)

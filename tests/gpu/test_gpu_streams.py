@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_decoders import DECODERS, Load, delay, params
+from gpu_decoders import DECODERS, Load, delay, deterministic, params
 
 import gpuload
 
@@ -19,7 +19,7 @@ def test_batches_in_a_late_stream_are_those_of_a_stream_that_waits(
 ) -> None:
     """Pinned memory and the device's are used again while the training's stream has not begun to read."""
     augment = gpuload.Augment(160, transforms=transforms, dtype="float16")
-    options = {**DECODERS[decoder], "deterministic": True, "augment": augment}
+    options = {**deterministic(decoder), "augment": augment}
     expected = []
     for images, _ in load(mixed, 8, options):
         torch.cuda.synchronize()

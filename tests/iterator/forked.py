@@ -17,9 +17,10 @@ from typing import Any
 
 from loaders import load
 
-import gpuload.decode.native.decoder  # noqa: F401
+import gpuload
+import gpuload.decode.native.decoder
 
-WAIT_S = 90  # before a child that hangs is ended
+WAIT_S = 800  # before a child that hangs is ended
 
 
 class Child:
@@ -56,7 +57,7 @@ class Child:
 
 
 def begin(folder: str, decoder: str) -> Any:
-    loader = load(Path(folder), decoder=decoder, prefetch=8, verify="sha256")
+    loader = load(gpuload.Dataset(Path(folder), verify="sha256"), decoder=decoder, prefetch=8)
     batches = iter(loader)
     next(batches)
     return loader, batches

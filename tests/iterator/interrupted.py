@@ -16,6 +16,8 @@ from typing import Any
 
 from loaders import drain, load
 
+import gpuload
+
 
 def interrupt(work: Callable[[], Any], after_s: float) -> bool:
     """Calls it, and sends SIGINT some time after that; whether that came before its end."""
@@ -38,9 +40,9 @@ def interrupt(work: Callable[[], Any], after_s: float) -> bool:
 
 
 def main(folder: Any, decoder: str, times: int, seed: int) -> None:
-    faulthandler.dump_traceback_later(270, exit=True)
+    faulthandler.dump_traceback_later(800, exit=True)
     drawn = random.Random(seed)
-    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "window": 3}
+    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "shuffle": gpuload.Shuffle(window=3)}
     loader = load(folder, **options)
     expected = drain([loader])
     seconds = []
@@ -57,7 +59,7 @@ def main(folder: Any, decoder: str, times: int, seed: int) -> None:
         assert drain([loader]) == expected
 
     def whole_life() -> None:
-        with load(folder, **options, verify="sha256") as other:
+        with load(gpuload.Dataset(folder, verify="sha256"), **options) as other:
             list(other)
 
     for _ in range(times // 3):

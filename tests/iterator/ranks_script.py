@@ -1,17 +1,18 @@
-"""What `check_ranks` says to two ranks that agree, that differ, and of which one does not come; run by torchrun."""
+"""What two ranks are told whose loaders agree, differ, or have no counterpart; run by torchrun."""
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch import distributed
 
 import gpuload
+from gpuload.machine import agreement
 
 
-def said(check: Callable[[], None]) -> str:
+def said(check: Callable[[], object]) -> str:
     try:
         check()
     except gpuload.GpuloadError as error:
@@ -19,24 +20,65 @@ def said(check: Callable[[], None]) -> str:
     return "nothing"
 
 
-def main(data: Path, other_data: Path, notes: Path) -> None:
+def main(packed: Path, other: Path, notes: Path) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
+    waits: list[float] = []
+    sleep = agreement.time.sleep
+    agreement.time.sleep = lambda seconds: (waits.append(seconds), sleep(seconds))  # type: ignore[assignment, func-returns-value]
 
-    def load(folder: Path = data, **options: int) -> gpuload.DaliIterator:
-        return gpuload.DaliIterator(folder, 4, augment=gpuload.Augment(8), device="cpu", **options)
+    def load(data: Any = packed, **options: Any) -> gpuload.DaliIterator:
+        return gpuload.DaliIterator(data, 4, augment=gpuload.Augment(8), device="cpu", **options)
 
-    same = load()
+    def later(make: Callable[[], object]) -> str:
+        """Rank 1 constructs after rank 0 has."""
+        if rank == 1:
+            distributed.barrier()
+        told = said(make)
+        if rank == 0:
+            distributed.barrier()
+        return told
+
+    def in_turn(*data: Path) -> None:
+        for folder in data:
+            load(folder)
+
+    def resumed() -> None:
+        loader = load()
+        next(iter(loader))
+        load().load_state_dict(loader.state_dict())
+
     answers = {
-        "same": said(same.check_ranks),
-        "settings": said(load(seed=rank, window=3 + rank).check_ranks),
-        "data": said(load(other_data if rank else data).check_ranks),
+        "many": said(lambda: [load(folder) for folder in (packed, other, packed)]),
+        "other sequence": said(lambda: in_turn(*(packed, other)[:: 1 - 2 * rank])),
+        "other lines": said(lambda: (load(), load(other)) if rank else (load(other), load())),
+        "rank 0 alone": said(lambda: None if rank else load(other)),
+        "in a loop": said(lambda: in_turn(*[packed, other, other][: 1 + 2 * rank])),
+        "a world of its own": said(lambda: load(other if rank else packed, rank=0, world_size=1)),
+        "resumed": said(resumed),
+    }
+    if rank == 0:
+        waits.clear()
+        load(other)
+        answers["waits in the store"] = str(len(waits))
+    agreement._PATIENCE_S = 0.5
+    if rank:  # on other lines, so that the constructor compares nothing
+        first, second = load(seed=1, shuffle=gpuload.Shuffle(window=4)), load(other)
+    else:
+        first, second = load(shuffle=gpuload.Shuffle(window=3)), load()
+    part = gpuload.Dataset(packed).subset(range(40 + rank))
+    answers |= {
+        "other data": later(lambda: load(other if rank else packed)),
+        "other seed": later(lambda: load(seed=rank)),
+        "other part": later(lambda: load(part)),
+        "same": said(load().check_ranks),
+        "settings": said(first.check_ranks),
+        "data": said(second.check_ranks),
         "rank": said(load(rank=0, world_size=2).check_ranks),
     }
-    started = time.monotonic()
+    same = load()
     if rank == 0:
         answers["late"] = said(lambda: same.check_ranks(timeout_s=2))
-        answers["waited"] = f"{time.monotonic() - started:.1f}"
     (notes / f"said{rank}.json").write_text(json.dumps(answers))
 
 

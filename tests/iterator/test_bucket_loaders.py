@@ -1,6 +1,7 @@
 """Loaders with buckets: one size a batch, the same samples for any ranks, decoder and resume, none lost."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from bucket_sets import AUGMENT, COUNT, SHAPES, SIZES, Step, all_samples, load, 
 import gpuload
 from gpuload import ArgumentError, Augment, Buckets, StateError
 from gpuload.read.reader import Reader
+
+
+def in_sizes(sizes: Any) -> Augment:
+    return replace(AUGMENT, size=Buckets(sizes))
 
 
 @pytest.fixture(scope="module")
@@ -42,39 +47,13 @@ def test_what_is_left_comes_in_the_next_epoch(packed: Path) -> None:
     assert sum(counts.values()) == 13 * 144 and sum(count >= 12 for count in counts.values()) > 150 - 44
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_divide_the_same_batches(packed: Path, three_epochs: list[Step], ranks: int) -> None:
-    assert steps(world(packed, ranks, 12 // ranks), epochs=3) == three_epochs
-
-
 def test_both_decoders_get_the_same_samples(packed: Path, three_epochs: list[Step]) -> None:
     found = steps([load(packed, decoder="dali")], epochs=3)
     assert [step[:2] for step in found] == [step[:2] for step in three_epochs]
     pixels = [np.frombuffer(b"".join(step[2] for step in steps_), np.uint8) for steps_ in (found, three_epochs)]
     assert np.abs(pixels[0].astype(int) - pixels[1]).mean() < 1
-    both = steps([load(packed, decoder="both", cpu_share=0.5)])
+    both = steps([load(packed, decoder=gpuload.Both(cpu=0.5))])
     assert [step[:2] for step in both] == [step[:2] for step in three_epochs[:12]]
-
-
-@pytest.mark.parametrize("stop", [7, 12])
-def test_resumes_with_other_ranks(packed: Path, three_epochs: list[Step], stop: int) -> None:
-    loaders = world(packed, 2, 6)
-    steps(loaders)
-    steps(loaders, stop=stop)
-    states = [loader.state_dict() for loader in loaders]
-    assert states[0] == states[1] and len(str(states[0])) < 1000
-    resumed = world(packed, 3, 4)
-    for loader in resumed:
-        loader.load_state_dict(states[0])
-    assert steps(resumed, epochs=2) == three_epochs[12 + stop :]
-
-
-def test_leaving_a_loop_early_changes_no_later_epoch(packed: Path, three_epochs: list[Step]) -> None:
-    loader = load(packed)
-    steps([loader], stop=3)
-    assert steps([loader], epochs=2) == three_epochs[12:]
-    loader.set_epoch(0)
-    assert steps([loader], epochs=2) == three_epochs[:24]
 
 
 @pytest.mark.parametrize("ranks", [4])
@@ -109,36 +88,13 @@ def test_in_stored_order(packed: Path) -> None:
     assert sorted(all_samples(found)) == list(range(COUNT))
 
 
-def test_subsets_mixtures_and_weights(packed: Path) -> None:
-    subset = gpuload.Dataset(packed).subset(range(0, COUNT, 2))
-    counts = Counter(all_samples(steps([load(subset)], epochs=8)))
-    assert set(counts) <= set(range(0, COUNT, 2)) and max(counts.values()) <= 9
-    assert steps(world(subset, 2, 6)) == steps([load(subset)])
-
-    mixed = gpuload.mix([(packed, 0.5), (subset, 0.5)])
-    expected = steps([load(mixed)], epochs=2)
-    assert steps(world(mixed, 2, 6), epochs=2) == expected
-    often = np.where(np.arange(COUNT) < 10, 20.0, 1.0)
-    expected = steps([load(packed, weights=often)], epochs=2)
-    assert steps(world(packed, 2, 6, weights=often), epochs=2) == expected
-    counts = Counter(all_samples(expected))
-    assert min(counts[sample] for sample in range(10)) > 3
-    assert len(steps([load(packed, balance="label", steps_per_epoch=5)])) == 5
-    for data, options in ((mixed, {}), (packed, {"weights": often})):
-        loader = load(data, **options)
-        steps([loader], stop=5)
-        resumed = load(data, **options)
-        resumed.load_state_dict(loader.state_dict())
-        assert steps([resumed], epochs=2) == steps([load(data, **options)], epochs=2)[5:]
-
-
 def test_masks_and_views(tmp_path: Path) -> None:
     samples = (
         {**sample, "mask": np.full(SHAPES[int(sample["text"])][::-1], number % 200, np.uint8)}
         for number, sample in enumerate(make_samples())
     )
     gpuload.pack(samples, tmp_path, workers=1, maxcount=20)
-    views = [AUGMENT, Augment(crop="center_cover", dtype="uint8", flip=1)]
+    views = [AUGMENT, replace(AUGMENT, crop="center_cover", flip=1)]
     loader = load(tmp_path / "train", augment=views, fields=("image", "mask", "bucket", "crop_top_left"))
     for images, masks, bucket, places in loader:
         size = SIZES[int(bucket[0])]
@@ -155,7 +111,7 @@ def test_what_a_model_is_told_of_size_and_crop(packed: Path) -> None:
         width, height = SHAPES[int(bucket[0])]
         assert sizes.tolist() == [[height, width]] * 12
         assert places.tolist() == [[0, 0]] * 12  # each image has the shape of its bucket
-    one_size = load(packed, buckets=[(16, 16)], fields=("original_size", "crop_top_left"), drop_last=False)
+    one_size = load(packed, augment=in_sizes([(16, 16)]), fields=("original_size", "crop_top_left"), drop_last=False)
     tops = [
         (tuple(size), tuple(place))
         for sizes, places in one_size
@@ -179,9 +135,9 @@ def test_a_rare_bucket_holds_few_samples_in_memory(packed: Path, monkeypatch: py
 
 
 def test_checksums_are_compared_of_shards_that_are_only_looked_up(packed: Path) -> None:
-    loader = load(packed, verify="sha256")
+    loader = load(gpuload.Dataset(packed, verify="sha256"))
     steps([loader], epochs=2)
-    resumed = load(packed, verify="sha256")
+    resumed = load(gpuload.Dataset(packed, verify="sha256"))
     resumed.load_state_dict(loader.state_dict())
     assert steps([resumed]) == steps([load(packed)], epochs=3)[24:]
 
@@ -198,7 +154,11 @@ def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: st
     data = bytearray(path.read_bytes())
     data[at : at + size] = bytes(size)
     path.write_bytes(data)
-    options: dict[str, Any] = {"decoder": decoder, "on_corrupt": on_corrupt, "max_corrupt": 9, "drop_last": False}
+    options: dict[str, Any] = {
+        "decoder": decoder,
+        "on_corrupt": gpuload.OnCorrupt(on_corrupt, most=9),
+        "drop_last": False,
+    }
     with load(tmp_path / "train", 1, **options) as loader:  # batches of one: another bucket's sample may take its place
         found = [(tuple(images.shape[2:]), int(bucket[0])) for images, _, bucket, *_ in loader]
         assert len(found) == COUNT and all(SIZES[bucket] == size for size, bucket in found)
@@ -208,14 +168,11 @@ def test_samples_that_do_not_decode(tmp_path: Path, on_corrupt: str, decoder: st
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"augment": Augment(16)}, r"augment: has size=16, and buckets= gives the sizes. Leave it out"),
-        ({"buckets": None}, r"augment: has no size, and there are no buckets"),
-        ({"buckets": None, "augment": Augment(16)}, "fields: 'bucket' is the number of a batch's bucket, and there are none"),
+        ({"augment": [AUGMENT, Augment(16, dtype="uint8")]}, r"augment: its views differ in their Buckets"),
+        ({"augment": Augment(16)}, "fields: 'bucket' is the number of a batch's bucket, and there are none"),
         ({"batch_size": 200}, "larger than .* so an epoch has no batch"),
-        ({"buckets": [(16, 16), (16, 16)]}, r"\(16, 16\) is there twice"),
-        ({"buckets": 16}, r"DaliIterator\(buckets=16\): expected \(height, width\) pairs"),
-        ({"lanes": 2}, r"DaliIterator\(buckets, lanes=2\): a batch of one size holds samples of any lanes"),
-        ({"weights": np.ones(COUNT), "drop_last": False}, "with balance or weights each epoch has other samples"),
+        ({"shuffle": gpuload.Shuffle(lanes=2)}, r"Buckets, Shuffle\(lanes=2\): a batch of one size holds samples of any lanes"),
+        ({"drop_last": False, "sampling": gpuload.Weights(np.ones(COUNT))}, "with sampling= each epoch has other samples"),
         ({"batch_transforms": [gpuload.batchwise.CenterHole(12)], "fields": ("image",)}, "CenterHole"),
     ],
 )  # fmt: skip
@@ -235,14 +192,14 @@ def test_states_of_other_buckets_and_batches_are_refused(packed: Path) -> None:
         StateError, match=r"global batches of 12 samples .* this loader's have 24.*batch_size=12 / world"
     ):
         world(packed, 2, 12)[0].load_state_dict(state)
-    for loader in (load(packed, buckets=SIZES[::-1]), load(packed, drop_last=False)):
-        with pytest.raises(StateError, match="was made with buckets=, this loader is with them, or they or drop_last"):
+    for loader in (load(packed, augment=in_sizes(SIZES[::-1])), load(packed, drop_last=False)):
+        with pytest.raises(StateError, match="was made with buckets, this loader is with them, or they or drop_last"):
             loader.load_state_dict(state)
-    plain = load(packed, buckets=None, augment=Augment(8), fields=("image",))
-    with pytest.raises(StateError, match="was made with buckets=, this loader is without"):
+    plain = load(packed, augment=Augment(8), fields=("image",))
+    with pytest.raises(StateError, match="was made with buckets, this loader is without"):
         plain.load_state_dict(state)
-    with pytest.raises(StateError, match="was made without buckets=, this loader is with"):
+    with pytest.raises(StateError, match="was made without buckets, this loader is with"):
         load(packed).load_state_dict(plain.state_dict())
     with pytest.raises(StateError, match="bucket_batch=None, expected a whole number"):
         load(packed).load_state_dict({name: value for name, value in state.items() if name != "bucket_batch"})
-    load(packed, buckets=Buckets(SIZES)).load_state_dict(state)
+    load(packed, augment=in_sizes(tuple(SIZES))).load_state_dict(state)

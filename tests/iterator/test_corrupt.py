@@ -1,6 +1,5 @@
 """A run over a set with samples that do not decode: what comes in their place, and that nothing else changes."""
 
-import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 import torch
 from damaged import damage
 from loaders import load
+from opened import pretend_gpu
 from painted import pack_painted
 
 import gpuload
 from gpuload import Augment
-from gpuload.decode.upload import open_uploading
 
 # Of 97 samples in batches of 8: alone, the last of its batch, two neighbours, the whole batch of 40..47, the last batch.
 BAD = (0, 15, 25, 26, *range(40, 48), 96)
@@ -23,12 +22,15 @@ BAD = (0, 15, 25, 26, *range(40, 48), 96)
 Batches = list[list[Any]]
 
 
-@pytest.fixture(params=["dali", "native", "both", "uploading"])
+# "uploading": the CPU decoder as for a GPU.
+all_decoders = pytest.mark.parametrize("decoder", ["dali", "native", "both", "uploading"], indirect=True)
+
+
+@pytest.fixture(params=["dali", "native"])
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The last one is the CPU decoder as for a GPU."""
     if request.param != "uploading":
         return str(request.param)
-    monkeypatch.setattr("gpuload.decode.open._open_native", open_uploading)
+    pretend_gpu(monkeypatch)
     return "native"
 
 
@@ -42,10 +44,13 @@ def epoch(loader: gpuload.DaliIterator) -> Batches:
 
 
 def skipping(folder: Any, decoder: str, **options: Any) -> gpuload.DaliIterator:
-    options = {"fields": ("index", "image", "label", "key"), "on_corrupt": "skip", "max_corrupt": 1.0, **options}
+    options = {"fields": ("index", "image", "label", "key"), "on_corrupt": "skip", **options}
+    if options["on_corrupt"] in ("skip", "mark"):
+        options["on_corrupt"] = gpuload.OnCorrupt(options["on_corrupt"], most=1.0)
     return load(folder, decoder=decoder, **options)
 
 
+@all_decoders
 def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: Path, decoder: str) -> None:
     with skipping(packed, decoder, shuffle=False) as loader:
         clean = epoch(loader)
@@ -67,6 +72,7 @@ def test_the_next_of_the_batch_comes_in_its_place_as_a_whole(packed: Path, bad: 
     assert counted == stored[order].sum()
 
 
+@all_decoders
 def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder: str) -> None:
     with skipping(packed, decoder) as clean, skipping(bad, decoder) as loader:
         states = [clean.state_dict() for _ in range(2) for _ in clean]
@@ -88,8 +94,7 @@ def test_a_resumed_run_and_its_states_are_exact(packed: Path, bad: Path, decoder
             )
 
 
-@pytest.mark.parametrize("prefetch", [1, 7])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("threads", "prefetch"), [(1, 7), (3, 1)])
 def test_neither_threads_nor_prefetch_matter(bad: Path, decoder: str, threads: int, prefetch: int) -> None:
     with skipping(bad, decoder) as usual, skipping(bad, decoder, num_threads=threads, prefetch=prefetch) as loader:
         for one, other in zip(epoch(usual), epoch(loader), strict=True):
@@ -110,6 +115,7 @@ def test_ranks_take_the_same_number_of_steps_and_only_bad_samples_differ(packed:
                 assert not set(one[0].tolist()) & set(BAD) and len(one[0]) == len(other[0])
 
 
+@all_decoders
 def test_marked_samples_stay_with_zeros(packed: Path, bad: Path, decoder: str) -> None:
     options: Any = {"shuffle": False, "augment": Augment(12)}
     with skipping(packed, decoder, **options) as loader:
@@ -130,10 +136,8 @@ def test_marks_come_in_every_form_of_a_batch(bad: Path, decoder: str, output: An
     gray = [gpuload.transforms.RandomGrayscale(0.5)]
     views = [Augment(12, transforms=gray, layout=layout), Augment(8, layout=layout)]
     fields = ("image",)
-    with skipping(
-        bad, decoder, on_corrupt="mark", augment=views, output=output, output_dict=True, fields=fields
-    ) as one:
-        for batch in one:
+    with skipping(bad, decoder, on_corrupt="mark", augment=views, output=output, fields=fields) as one:
+        for batch in (batch._asdict() for batch in one):  # type: ignore[attr-defined]
             assert list(batch) == ["image", "corrupt"]
             marks = np.asarray(batch["corrupt"])
             assert marks.dtype == bool
@@ -142,6 +146,7 @@ def test_marks_come_in_every_form_of_a_batch(bad: Path, decoder: str, output: An
                 assert ((sums == 0) == marks).all()
 
 
+@all_decoders
 def test_a_mask_that_does_not_decode_counts_as_its_sample(tmp_path: Path, decoder: str) -> None:
     whole = pack_painted(tmp_path, count=14)
     options: Any = {"fields": ("index", "image", gpuload.Mask("mask", fill=9)), "shuffle": False, "drop_last": False}
@@ -185,7 +190,7 @@ def test_subsets_mixtures_virtual_epochs_and_batch_transforms(packed: Path, bad:
 
 def test_report_and_log_say_which_and_where(bad: Path, tmp_path: Path, decoder: str) -> None:
     log = tmp_path / "corrupt.jsonl"
-    options: Any = {"shuffle": False, "corrupt_log": log, "drop_last": False}
+    options: Any = {"shuffle": False, "drop_last": False, "on_corrupt": gpuload.OnCorrupt("skip", most=1.0, log=log)}
     with skipping(bad, decoder, **options) as loader:
         epoch(loader)
         first = loader.report()
@@ -207,7 +212,7 @@ def test_report_and_log_say_which_and_where(bad: Path, tmp_path: Path, decoder: 
 
 
 def test_the_report_is_bounded(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuload.corrupt._MOST_LISTED", 5)
+    monkeypatch.setattr("gpuload.loader.corrupt._MOST_LISTED", 5)
     with skipping(bad, "native", shuffle=False) as loader:
         epoch(loader)
         assert len(loader.report().samples) == 5 and loader.report().corrupt == len(BAD)
@@ -218,12 +223,12 @@ def test_the_report_is_bounded(bad: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 @pytest.mark.parametrize("on_corrupt", ["skip", "mark"])
 def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: float, fits: bool) -> None:
-    with skipping(bad, "native", max_corrupt=most, on_corrupt=on_corrupt, shuffle=False) as loader:
+    with skipping(bad, "native", on_corrupt=gpuload.OnCorrupt(on_corrupt, most=most), shuffle=False) as loader:
         if fits:
             assert len(epoch(loader) + epoch(loader)) == 26  # it counts anew in each epoch
             return
         with pytest.raises(
-            gpuload.DecodeError, match=rf"epoch 0: \d+ corrupt samples?, more than max_corrupt={most} allows"
+            gpuload.DecodeError, match=rf"epoch 0: \d+ corrupt samples?, more than OnCorrupt\(most={most}\) allows"
         ):
             epoch(loader)
         if most == 0:
@@ -233,16 +238,14 @@ def test_more_than_max_corrupt_ends_the_run(bad: Path, on_corrupt: Any, most: fl
 @pytest.mark.parametrize(("most", "fits"), [(0.2, False), (0.25, True)])
 def test_a_share_is_of_the_samples_of_a_rank(bad: Path, most: float, fits: bool) -> None:
     """11 of the 48.5 samples of the second of two ranks are bad."""
-    with skipping(bad, "native", max_corrupt=most, rank=1, world_size=2, shuffle=False) as loader:
+    with skipping(
+        bad, "native", rank=1, world_size=2, shuffle=False, on_corrupt=gpuload.OnCorrupt("skip", most=most)
+    ) as loader:
         if fits:
             assert len(epoch(loader)) == 7
             return
-        with pytest.raises(gpuload.DecodeError, match=r"epoch 0: \d+ corrupt samples, more than max_corrupt=0.2"):
+        with pytest.raises(gpuload.DecodeError, match=r"epoch 0: \d+ corrupt samples, more than OnCorrupt\(most=0.2\)"):
             epoch(loader)
-
-
-def test_one_of_a_hundred_may_be_corrupt_by_default() -> None:
-    assert inspect.signature(gpuload.DaliIterator).parameters["max_corrupt"].default == 0.01
 
 
 @pytest.mark.parametrize("decoder", ["dali", "native"])
@@ -255,8 +258,8 @@ def test_the_error_names_key_shard_byte_and_reason(bad: Path, decoder: str) -> N
 
 
 def test_a_log_that_cannot_be_written_is_refused_at_once(bad: Path, tmp_path: Path) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=r"corrupt_log=.*cannot be written \(No such file"):
-        load(bad, corrupt_log=tmp_path / "no" / "log")
+    with pytest.raises(gpuload.ArgumentError, match=r"OnCorrupt\(log=.*cannot be written \(No such file"):
+        load(bad, on_corrupt=gpuload.OnCorrupt("skip", log=tmp_path / "no" / "log"))
 
 
 def test_a_log_that_cannot_be_written_any_more_ends_nothing(
@@ -264,7 +267,7 @@ def test_a_log_that_cannot_be_written_any_more_ends_nothing(
 ) -> None:
     log = tmp_path / "logs" / "corrupt.jsonl"
     log.parent.mkdir()
-    with skipping(bad, "native", corrupt_log=log) as loader:
+    with skipping(bad, "native", on_corrupt=gpuload.OnCorrupt("skip", most=1.0, log=log)) as loader:
         log.unlink()
         log.parent.rmdir()
         epoch(loader)
@@ -290,16 +293,6 @@ def test_damage_of_other_kinds_is_skipped_too(
     with skipping(folder, decoder, shuffle=False) as loader:
         epoch(loader)
         assert {sample.index for sample in loader.report().samples} == set(BAD)
-
-
-def test_leaving_a_loop_early_loses_nothing(bad: Path, decoder: str) -> None:
-    with skipping(bad, decoder) as loader:
-        expected = [epoch(loader) for _ in range(2)][1]
-    with skipping(bad, decoder) as loader:
-        for _ in loader:
-            break
-        for one, other in zip(epoch(loader), expected, strict=True):
-            assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
 
 
 def test_without_faults_nothing_is_different(packed: Path, decoder: str) -> None:

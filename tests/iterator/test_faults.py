@@ -17,7 +17,7 @@ from loaders import drain, load
 import gpuload
 from gpuload.augment import Augment
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.disk import Index, IndexWriter, Manifest, ShardInfo
+from gpuload.disk import Index, Manifest, ShardInfo, write_index
 from gpuload.read.shards import Window
 
 
@@ -44,7 +44,7 @@ def failing_once(function: Callable[..., Any], error: BaseException, call: int) 
 @pytest.mark.parametrize(
     ("owner", "name", "error", "decoders"),
     [
-        (ImageDecoder, "decode", MemoryError("no room for pixels"), ["native", "both"]),
+        (ImageDecoder, "step", MemoryError("no room for pixels"), ["native", "both"]),
         (Augment, "draw", MemoryError("no room for crops"), ["native", "dali", "both"]),
         (Window, "read", KeyError("a bug of ours"), ["native", "dali", "both"]),
         (Window, "__init__", OSError(5, "Input/output error"), ["native", "dali", "both"]),
@@ -63,7 +63,7 @@ def test_an_error_in_another_thread_reaches_the_loop_as_it_is(
     if decoder not in decoders:
         return
     monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
-    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "window": 2}
+    options: dict[str, Any] = {"decoder": decoder, "num_threads": 2, "shuffle": gpuload.Shuffle(window=2)}
     with load(packed, **options) as undisturbed:
         expected = drain([undisturbed])
     with load(packed, **options) as loader:
@@ -102,7 +102,7 @@ def test_an_error_in_the_users_transform_or_loop_leaves_the_loader_usable(packed
             assert drain([loader]) == drain([undisturbed])
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("pause_s", [0.0, 0.01])
 def test_close_from_another_thread_ends_the_loop(packed: Path, decoder: str, pause_s: float) -> None:
     for _ in range(3):
         loader = load(packed, decoder=decoder, num_threads=2)
@@ -131,7 +131,7 @@ def test_loaders_in_several_threads_give_what_each_gives_alone(packed: Path, dec
     found: dict[int, Any] = {}
 
     def run(seed: int) -> None:
-        with load(packed, decoder=decoder, seed=seed, verify="sha256") as loader:
+        with load(gpuload.Dataset(packed, verify="sha256"), decoder=decoder, seed=seed) as loader:
             found[seed] = [drain([loader]) for _ in range(2)]
 
     threads = [threading.Thread(target=run, args=(seed,)) for seed in range(3)]
@@ -158,7 +158,7 @@ def script(*args: object, **environment: str) -> subprocess.Popen[str]:
 
 def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
     with script(Path(__file__).with_name("interrupted.py"), packed, decoder, 14, 0) as process:
-        out, error = process.communicate(timeout=280)
+        out, error = process.communicate()
     assert process.returncode == 0, error
     assert int(out) > 0
 
@@ -167,7 +167,7 @@ def test_ctrl_c_at_any_moment_of_a_batch(packed: Path, decoder: str) -> None:
 def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, decoder: str, tmp_path: Path) -> None:
     """Closed, left alone, iterated by a thread at the end; stopped for a while; ended by SIGTERM, twice, and resumed."""
     with script(Path(__file__).with_name("forked.py"), packed, decoder, tmp_path / "state.json") as process:
-        out, error = process.communicate(timeout=280)
+        out, error = process.communicate()
     assert process.returncode == 0, error
     found = json.loads(out)
     assert list(found["ends"]) == ["close", "leave", "forget"] + ["iterate_in_a_thread"] * (decoder == "native")
@@ -180,22 +180,22 @@ def test_processes_end_and_go_on_whatever_became_of_their_loader(packed: Path, d
 
 
 @pytest.mark.parametrize("decoder", ["native", "dali"])
-def test_ten_thousand_shards_need_no_file_handles(packed: Path, tmp_path: Path, decoder: str) -> None:
+def test_thousands_of_shards_need_no_file_handles(packed: Path, tmp_path: Path, decoder: str) -> None:
     """A window of a thousand shards, and a limit of open files below the number that the process has already."""
-    manifest, shards = Manifest.read(packed), 10_000
+    manifest, shards = Manifest.read(packed), 3000
     index = Index(packed / "index.arrow", manifest.fields)
     infos = []
     for number in range(shards):
         info = manifest.shards[number % 9]
         infos.append(ShardInfo(f"shard-{number:06d}.tar", info.samples, info.bytes, info.sha256))
         os.link(packed / info.name, tmp_path / infos[-1].name)
-    with IndexWriter(tmp_path / "index.arrow", manifest.fields) as writer:
+    with write_index(tmp_path / "index.arrow", manifest.fields) as write:
         for number in range(shards):
-            writer.append(index.shard(number % 9))
-    unlike = {"shards": tuple(infos), "index_sha256": None, "index_parts": None}
+            write(index.shard(number % 9))
+    unlike = {"shards": tuple(infos), "index_sha256": None, "index_parts": None, "index_offsets": None}
     Manifest(**{**vars(manifest), **unlike}).write(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with load(tmp_path, decoder=decoder, window=1000) as loader:
+    with load(tmp_path, decoder=decoder, shuffle=gpuload.Shuffle(window=1000)) as loader:
         before = len(os.listdir("/proc/self/fd"))
         batches = iter(loader)
         next(batches)
@@ -221,5 +221,5 @@ def test_no_home_and_no_cache_folder(packed: Path) -> None:
     )
     without = {"HOME": "", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": ""}
     with script("-c", code, packed, **without) as process:
-        out, error = process.communicate(timeout=200)
+        out, error = process.communicate()
     assert (out, process.returncode) == ("native 12\n", 0), error

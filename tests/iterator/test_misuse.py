@@ -4,18 +4,22 @@ import copy
 import inspect
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from loaders import load
 from torch.utils.data import DataLoader
 
 import gpuload
-from gpuload.batchwise import FieldBatch, MixUp
-from gpuload.iterator_checks import ADVICE, ARGUMENTS
+from gpuload.batchwise import FieldBatch
+from gpuload.loader.arguments import ADVICE, ARGUMENTS
+from gpuload.machine.installed import cuda_extra, install_command
 
 
 @pytest.mark.parametrize(
@@ -24,11 +28,14 @@ from gpuload.iterator_checks import ADVICE, ARGUMENTS
         ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
         ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are on the device already"),
         ({"collate_fn": len}, "has no argument 'collate_fn'. Use fields, .* and batch_transforms"),
-        ({"sampler": None}, r"has no argument 'sampler'. Use weights or balance .*, Dataset.subset\(...\)"),
+        (
+            {"sampler": None},
+            r"has no argument 'sampler'. Use sampling=gpuload.Weights\(...\) or Balance\(...\) .*, Dataset.subset\(...\)",
+        ),
         ({"persistent_workers": True}, "has no argument 'persistent_workers'. Leave it out"),
         ({"prefetch_factor": 2}, "has no argument 'prefetch_factor'. Use prefetch"),
         ({"batchsize": 2}, "has no argument 'batchsize'. Did you mean batch_size?"),
-        ({"colour": 2}, "has no argument 'colour'. Its arguments are data, batch_size, augment, device"),
+        ({"colour": 2}, "has no argument 'colour'. Its arguments are data, batch_size, augment, fields"),
     ],
 )
 def test_arguments_of_a_dataloader(packed: Path, options: dict[str, Any], message: str) -> None:
@@ -52,27 +59,6 @@ def test_calls_with_too_few_or_too_many_arguments(packed: Path) -> None:
         gpuload.DaliIterator(packed, 8, gpuload.Augment(8))  # type: ignore[misc]
     with pytest.raises(TypeError, match="mix: too many positional arguments. Its arguments are parts"):
         gpuload.mix(packed, packed)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": "64"}, r"DaliIterator\(batch_size='64'\): expected a whole number"),
-        ({"batch_size": True}, r"DaliIterator\(batch_size=True\): expected a whole number"),
-        ({"fields": "image"}, r"DaliIterator\(fields='image'\): expected a list of names and specs, such as \['image'"),
-        ({"batch_transforms": MixUp()}, r"batch_transforms=MixUp\(.*\)\): expected a list of functions, such as \[MixUp\(\)\]"),
-        ({"batch_transforms": [MixUp]}, r"batch_transforms: <class .*MixUp'> is no function of a batch. Expected .* instances"),
-        ({"shuffle": "no"}, r"DaliIterator\(shuffle='no'\): expected True or False"),
-        ({"drop_last": "yes"}, r"DaliIterator\(drop_last='yes'\): expected True or False, or None"),
-        ({"seed": None}, r"DaliIterator\(seed=None\): expected a whole number"),
-        ({"augment": 224}, r"augment=224: expected a gpuload.Augment, several, or a dict"),
-        ({"data": None}, r"DaliIterator\(data=None\): expected a packed folder, a gpuload.Dataset"),
-        ({"decoder": "nvjpeg"}, r"decoder='nvjpeg'\): expected one of 'auto', 'dali', 'native'"),
-    ],
-)  # fmt: skip
-def test_values_of_the_wrong_type(packed: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        load(**{"packed": packed, **{{"data": "packed"}.get(name, name): value for name, value in options.items()}})
 
 
 @pytest.mark.parametrize(
@@ -180,9 +166,137 @@ def test_a_damaged_state_changes_nothing(packed: Path, change: dict[str, Any], m
         loader.load_state_dict({**state, **as_arrays})
 
 
-def test_epochs_have_numbers_up_to_a_billion(packed: Path) -> None:
-    with load(packed) as loader:
-        loader.set_epoch(10**9)
-        assert loader.state_dict()["epoch"] == 10**9
-        with pytest.raises(gpuload.ArgumentError, match=r"epoch=1000000001.: expected a whole number in 0..1000000000"):
-            loader.set_epoch(10**9 + 1)
+def test_classes_without_names_are_counted(packed: Path, tmp_path: Path) -> None:
+    """`classes` is then None, of which there is no len()."""
+    for name, labels in (("few", range(3)), ("many", range(7))):
+        samples = [{"image": np.zeros((8, 8, 3), np.uint8), "label": label} for label in labels]
+        gpuload.pack(samples, tmp_path / name, workers=1)
+    few, many = (tmp_path / name / "train" for name in ("few", "many"))
+    with load(few, 2) as loader:
+        assert loader.classes is None and loader.num_classes == 3
+    assert load(gpuload.mix([(few, 1), (many, 1)]), 2).num_classes == 7  # type: ignore[arg-type]
+    assert load(packed).num_classes == 3 == len(load(packed).classes)  # type: ignore[arg-type]
+    gpuload.pack([{"image": np.zeros((8, 8, 3), np.uint8)}] * 3, tmp_path / "none", workers=1)
+    assert load(tmp_path / "none/train", 2, fields=("image",)).num_classes is None
+
+
+DELETED = """
+import builtins, sys, gpuload
+
+class Ends(gpuload.DaliIterator):
+    def __del__(self):
+        self.close()
+
+class Holds:
+    def __init__(self, loader):
+        self.loader, self.batches = loader, iter(loader)
+        next(self.batches)
+
+    def __del__(self):
+        self.loader.close()
+
+def load(folder, kind=gpuload.DaliIterator):
+    return kind(folder, 8, augment=gpuload.Augment(8), device="cpu")
+
+for folder in (sys.argv[1] + "/none", sys.argv[1]):
+    try:
+        ends = load(folder, Ends)
+    except gpuload.FormatError:
+        print("no such folder")
+builtins.kept = Holds(load(sys.argv[1]))  # goes when modules have gone
+kept = Holds(load(sys.argv[1]))
+kept.itself = kept
+"""
+
+
+def test_a_loader_is_closed_by_a_del(packed: Path) -> None:
+    """Whether it was constructed or not, and at the end of the interpreter: without a traceback."""
+    command = [sys.executable, "-W", "ignore", "-c", DELETED, str(packed)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no such folder\n", "")
+
+
+def test_numpy_output_without_torch(packed: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import gpuload, numpy as np\n"
+        "augment = gpuload.Augment(12)\n"
+        f"loader = gpuload.DaliIterator({str(packed)!r}, 8, augment=augment, device='cpu', output='numpy')\n"
+        "images, labels = next(iter(loader))\n"
+        "print(type(images) is np.ndarray, images.shape, images.dtype, labels.dtype)\n"
+        f"try: gpuload.DaliIterator({str(packed)!r}, 8, augment=augment, device='cpu')\n"
+        "except gpuload.MissingPackageError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "True (8, 3, 12, 12) float32 int64"
+    extra = cuda_extra() or "cpu"
+    assert f"output='torch': torch is not installed. `{install_command(extra)}` brings it. Or use output=" in said
+
+
+def test_what_ranks_must_have_in_common(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr("gpuload.loader.iterator.compare_ranks", lambda *given: compared.append(given))
+    loader = load(packed, 4, rank=1, world_size=3, drop_last=False)
+    loader.check_ranks(7)
+    settings = {"batch_size": 4, "drop_last": False, "batches": 9, "lanes": 1}
+    assert compared == [(loader.ranks, {**loader.state_dict(), **settings}, 7)]
+
+
+def test_ranks_come_from_torchruns_environment(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    loader = load(packed, 4, num_threads=None)
+    assert (loader.ranks.rank, loader.ranks.world_size) == (3, 4)
+    assert len(loader) == 97 // 16
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert load(packed, 4, num_threads=None).num_threads == max(1, loader.num_threads * 2)
+    monkeypatch.setenv("RANK", "three")
+    with pytest.raises(gpuload.ArgumentError, match="environment variable RANK='three': expected a whole number"):
+        load(packed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"batch_size": 98},
+            r"batch_size 98: is larger than .*train \(97 samples\).* smaller batch_size, or drop_last=F",
+        ),
+        ({"batch_size": 50, "rank": 0, "world_size": 2}, "batch_size 50 x world_size 2: is larger than"),
+        ({"rank": 1}, "rank=1, world_size=None: give both, or neither"),
+        ({"rank": 2, "world_size": 2}, "rank=2, world_size=2: expected 0 <= rank < world_size"),
+        ({"output": "numpy", "augment": gpuload.Augment(8, dtype="bfloat16")}, "output='numpy': has no bfloat16"),
+        ({"fields": ("image", "caption")}, "has no field 'caption'; its fields are 'image', 'label'"),
+    ],
+)
+def test_impossible_arguments_are_refused(packed: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        load(packed, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_gpu_that_is_not_there(packed: Path) -> None:
+    with pytest.raises(gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*'auto'"):
+        load(packed, device="cuda", decoder="auto")
+    with pytest.raises(gpuload.DeviceError, match="output='cupy': CuPy arrays are on a GPU, and the device is the CPU"):
+        load(packed, output="cupy")
+    assert load(packed, device="auto").device == "cpu"
+
+
+def test_states_of_another_set_or_order_are_refused(packed: Path, tmp_path: Path, photos: Path) -> None:
+    state = load(packed).state_dict()
+    loader = load(packed, seed=1)
+    with pytest.raises(gpuload.StateError, match=r"made with seed=0, this loader has seed=1.*construct it with seed=0"):
+        loader.load_state_dict(state)
+    with pytest.raises(gpuload.StateError, match="made with window=8, this loader has window=4"):
+        load(packed, shuffle=gpuload.Shuffle(window=4)).load_state_dict(state)
+    with pytest.raises(gpuload.StateError, match="made with shuffle=True, this loader has shuffle=False"):
+        load(packed, shuffle=False).load_state_dict(state)
+    with pytest.raises(gpuload.StateError, match="is not what state_dict.. of a loader returned"):
+        load(packed).load_state_dict({"epoch": 3})
+    other = {**state, "fingerprint": "0" * 16, "dataset_samples": 1234}
+    with pytest.raises(
+        gpuload.StateError, match=r"another data set \(1,234 samples, fingerprint 0+\); .*train has 97, fingerprint"
+    ):
+        load(packed).load_state_dict(other)
+    assert [len(labels) for _, _, labels in loader] == [8] * 12  # a refused state changes nothing

@@ -88,7 +88,7 @@ def test_batch_transforms_and_several_views(packed: Path, monkeypatch: pytest.Mo
         mixed = captions[-8:]
         assert any(caption.count(",") == 1 and "0." in caption for caption in mixed)
         assert shown == pixels(loader.preview(8, batch=next(iter(loader))))
-    with load(packed, augment=[AUGMENT, gpuload.Augment(16, crop="center")], output_dict=True) as loader:
+    with load(packed, augment=[AUGMENT, gpuload.Augment(16, crop="center")]) as loader:
         shown = pixels(loader.preview(3))
         assert [caption[:6] for caption in captions[-6:]] == ["view 0", "view 1"] * 3
         assert shown == pixels(loader.preview(3, batch=next(iter(loader))))
@@ -102,7 +102,7 @@ def captions_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(cell.caption for cell in cells)
         return draw_sheet(cells, columns)
 
-    monkeypatch.setattr("gpuload.iterator.draw_sheet", spy)
+    monkeypatch.setattr("gpuload.loader.iterator.draw_sheet", spy)
     return found
 
 

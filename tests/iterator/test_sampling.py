@@ -2,12 +2,13 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from loaders import check_epoch, drain, load, world
+from loaders import drain, load, world
 
 import gpuload
 from gpuload import transforms
@@ -16,38 +17,13 @@ from gpuload.order.drawn import MOST_DRAWS
 from gpuload.order.sampling import find_samplings, fingerprint_of
 
 WEIGHTS = np.arange(97) % 5 / 4.0
-WAYS: dict[str, dict[str, Any]] = {
-    "balance": {"balance": "label"},
-    "weights": {"weights": WEIGHTS},
-    "longer": {"weights": WEIGHTS, "num_samples": 200},
-    "chosen": {"weights": WEIGHTS, "replacement": False, "num_samples": 50},
-    "chosen-balance": {"balance": "label", "replacement": False, "num_samples": 60},
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("decoder", ["native", "dali"])
-def test_ranks_batch_sizes_and_resume_change_nothing(packed: Path, way: str, decoder: str) -> None:
-    options = {**WAYS[way], "decoder": decoder, "drop_last": False}
-    one = load(packed, 8, **options)
-    epochs = [drain([one]) for _ in range(2)]
-    assert epochs[0] != epochs[1]
-    assert drain(world(packed, 3, 4, **options)) == epochs[0]
-    first = load(packed, 8, **options)
-    head = drain([first], steps=2)
-    state = first.state_dict()
-    loaders = world(packed, 2, 4, **options)
-    for loader in loaders:
-        loader.load_state_dict(state)
-    assert head + drain(loaders) == epochs[0]
-    assert drain(loaders) == epochs[1]
 
 
 def test_classes_come_equally_often(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
     stored = np.bincount(dataset.labels)
     assert stored.max() > stored.min()
-    loader = load(packed, 8, balance="label", drop_last=False)
+    loader = load(packed, 8, drop_last=False, sampling=gpuload.Balance("label"))
     for _ in range(3):
         counts = Counter(dataset.labels[[sample for sample, _ in drain([loader])]].tolist())
         assert sum(counts.values()) == 97 and max(counts.values()) - min(counts.values()) <= 1
@@ -56,16 +32,25 @@ def test_classes_come_equally_often(packed: Path) -> None:
 def test_the_poorest_class_may_be_drawn_whole(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
     poorest = int(min(np.unique(dataset.labels, return_counts=True)[1]))
-    rows = drain([load(dataset, 6, balance="label", replacement=False, num_samples=3 * poorest, drop_last=False)])
+    rows = drain(
+        [
+            load(
+                dataset,
+                6,
+                drop_last=False,
+                sampling=gpuload.Balance("label", replacement=False, num_samples=3 * poorest),
+            )
+        ]
+    )
     labels = Counter(int(dataset.labels[sample]) for sample, _ in rows)
     assert list(labels.values()) == [poorest] * 3
     assert len({sample for sample, _ in rows}) == 3 * poorest
 
 
 def test_an_epoch_has_as_many_samples_as_asked_for(packed: Path) -> None:
-    loader = load(packed, 8, weights=WEIGHTS, num_samples=200)
+    loader = load(packed, 8, sampling=gpuload.Weights(WEIGHTS, num_samples=200))
     assert len(loader) == 25 and len(drain([loader])) == 200
-    loader = load(packed, 8, weights=WEIGHTS, num_samples=20, steps_per_epoch=7)
+    loader = load(packed, 8, steps_per_epoch=7, sampling=gpuload.Weights(WEIGHTS, num_samples=20))
     assert len(loader) == 7 and len(drain([loader])) == 56
 
 
@@ -73,7 +58,7 @@ def test_a_sample_that_comes_again_has_another_crop(packed: Path) -> None:
     plain = dict(drain([load(packed, 8, drop_last=False)]))
     weights = np.ones(97)
     weights[[3, 50]] = 20
-    rows = drain([load(packed, 8, weights=weights, drop_last=False, num_samples=194)])
+    rows = drain([load(packed, 8, drop_last=False, sampling=gpuload.Weights(weights, num_samples=194))])
     counts = Counter(sample for sample, _ in rows)
     assert counts[3] >= 28 and counts[50] >= 28
     for sample in (3, 50):
@@ -88,7 +73,7 @@ def test_repeats_differ_in_every_random_number(packed: Path) -> None:
     weights[[3, 50]] = 1
     jitter = [transforms.ColorJitter(0.5), transforms.RandomErasing(1.0)]
     augment = gpuload.Augment(12, crop="none", transforms=jitter)
-    options: dict[str, Any] = {"weights": weights, "num_samples": 40, "fields": ("index", "image")}
+    options: dict[str, Any] = {"fields": ("index", "image"), "sampling": gpuload.Weights(weights, num_samples=40)}
     views = [images for _, images in load(packed, 10, augment=[augment, augment], **options)]
     assert len({image.numpy().tobytes() for batch in views for images in batch for image in images}) == 80
     drawn = []
@@ -106,9 +91,9 @@ def drain_images(loader: gpuload.DaliIterator) -> list[Any]:
 
 def test_a_subset_takes_weights_of_its_own(packed: Path) -> None:
     part = gpuload.Dataset(packed).subset([5, 30, 31, 90])
-    rows = drain([load(part, 2, weights=[1, 0, 2, 1], num_samples=40)])
+    rows = drain([load(part, 2, sampling=gpuload.Weights([1, 0, 2, 1], num_samples=40))])
     assert Counter(sample for sample, _ in rows) == {5: 10, 31: 20, 90: 10}
-    rows = drain([load(part, 2, weights="width", num_samples=400)])
+    rows = drain([load(part, 2, sampling=gpuload.Weights("width", num_samples=400))])
     widths = np.concatenate([gpuload.Dataset(packed).rows(shard).column("width") for shard in range(10)])
     expected = widths[[5, 30, 31, 90]] / widths[[5, 30, 31, 90]].sum() * 400
     counts = Counter(sample for sample, _ in rows)
@@ -121,11 +106,11 @@ def test_a_mixture_is_sampled_in_each_of_its_sets(packed: Path) -> None:
     mixture = gpuload.mix([(first, 1), (second, 1)])
     weights = np.zeros(97)
     weights[[1, 2, 60]] = 1, 3, 1
-    rows = drain([load(mixture, 8, weights=weights, steps_per_epoch=512)])
+    rows = drain([load(mixture, 8, steps_per_epoch=512, sampling=gpuload.Weights(weights))])
     counts = Counter(sample for sample, _ in rows)
     assert set(counts) == {1, 2, 60} and counts[60] == 2048 and abs(counts[2] - 1536) <= 40
     labels = whole.labels
-    rows = drain([load(mixture, 8, balance="label", steps_per_epoch=512)])
+    rows = drain([load(mixture, 8, steps_per_epoch=512, sampling=gpuload.Balance("label"))])
     of_first = Counter(labels[sample] for sample, _ in rows if sample < 40)
     assert max(of_first.values()) - min(of_first.values()) <= 20
 
@@ -144,37 +129,20 @@ def test_a_stratified_mixture_holds_the_shares_in_every_batch(packed: Path) -> N
     assert sorted(sample for sample, _ in rows[:160] if sample < 40)[::3] == sorted(range(40))
 
 
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-def test_a_stratified_mixture_depends_on_neither_ranks_nor_a_resume(packed: Path, decoder: str) -> None:
-    whole = gpuload.Dataset(packed)
-    parts = [(whole.subset(range(40)), 3), (whole.subset(range(40, 97)), 1)]
-    rows = check_epoch(gpuload.mix(parts, batches="stratified"), decoder=decoder, steps_per_epoch=5)
-    firsts = [sample < 40 for sample, _ in rows]
-    assert [sum(firsts[begin : begin + 8]) for begin in range(0, 40, 8)] == [6] * 5
-
-
-@pytest.mark.parametrize("way", [{"balance": "label"}, {"weights": WEIGHTS}])
-@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
-def test_subsets_and_mixtures_with_weights_depend_on_neither(packed: Path, way: dict[str, Any], decoder: str) -> None:
-    whole = gpuload.Dataset(packed)
-    options: dict[str, Any] = {"decoder": decoder, "steps_per_epoch": 4}
-    part = whole.subset(range(0, 97, 2))
-    own = {"weights": WEIGHTS[::2]} if "weights" in way else way
-    assert {sample % 2 for sample, _ in check_epoch(part, **own, **options)} == {0}
-    halves = gpuload.mix([(whole.subset(range(40)), 1), (whole.subset(range(40, 97)), 1)])
-    assert len(check_epoch(halves, **way, **options)) == 32
-
-
 def test_a_state_belongs_to_its_weights(packed: Path) -> None:
-    weighted, plain = load(packed, 8, weights=WEIGHTS), load(packed, 8)
-    with pytest.raises(gpuload.StateError, match=r"made with balance= or weights=, this loader is without them"):
+    weighted, plain = load(packed, 8, sampling=gpuload.Weights(WEIGHTS)), load(packed, 8)
+    with pytest.raises(gpuload.StateError, match=r"made with sampling=, this loader is without it"):
         plain.load_state_dict(weighted.state_dict())
-    with pytest.raises(gpuload.StateError, match=r"made without balance= or weights=, this loader is with them"):
+    with pytest.raises(gpuload.StateError, match=r"made without sampling=, this loader is with it"):
         weighted.load_state_dict(plain.state_dict())
-    for other in ({"weights": WEIGHTS[::-1]}, {"balance": "label"}, {"weights": WEIGHTS, "num_samples": 90}):
+    for other in (
+        {"sampling": gpuload.Weights(WEIGHTS[::-1])},
+        {"sampling": gpuload.Balance("label")},
+        {"sampling": gpuload.Weights(WEIGHTS, num_samples=90)},
+    ):
         with pytest.raises(gpuload.StateError, match="or they differ. The order would differ"):
             load(packed, 8, **other).load_state_dict(weighted.state_dict())
-    load(packed, 4, weights=list(WEIGHTS)).load_state_dict(weighted.state_dict())
+    load(packed, 4, sampling=gpuload.Weights(list(WEIGHTS))).load_state_dict(weighted.state_dict())
 
 
 def test_weights_of_a_packed_column(tmp_path: Path, photos: Path) -> None:
@@ -184,40 +152,63 @@ def test_weights_of_a_packed_column(tmp_path: Path, photos: Path) -> None:
     command = ["pack", str(photos), str(tmp_path / "out"), "--labels", str(table), "--column", "target=hardness"]
     assert main(command) == 0
     dataset = gpuload.Dataset(tmp_path / "out" / "train")
-    rows = drain([load(dataset, 6, weights="target", num_samples=180)])
+    rows = drain([load(dataset, 6, sampling=gpuload.Weights("target", num_samples=180))])
     counts = Counter(dataset.keys([sample])[0] for sample, _ in rows)
     assert sorted(counts.values()) == [5, 15, 25, 35, 45, 55]
-    with pytest.raises(gpuload.ArgumentError, match="balance='target'.*holds numbers with fractions there"):
-        load(dataset, 6, balance="target")
+    with pytest.raises(gpuload.ArgumentError, match="Balance\\('target'\\).*holds numbers with fractions there"):
+        load(dataset, 6, sampling=gpuload.Balance("target"))
 
 
 BAD = [
-    ({"balance": "label", "weights": WEIGHTS}, r"DaliIterator\(balance, weights\): both say how often"),
-    ({"num_samples": 5}, r"DaliIterator\(num_samples=5\): is for samples drawn by balance= or weights="),
-    ({"replacement": False}, r"DaliIterator\(replacement=False\): is for samples drawn by balance= or weights="),
-    ({"balance": "label", "shuffle": False}, r"\(balance, shuffle=False\): samples are drawn at random. Use shuf"),
-    ({"weights": WEIGHTS, "shuffle": False}, r"\(weights, shuffle=False\): samples are drawn at random. Use shuf"),
-    ({"weights": WEIGHTS, "replacement": False}, "replacement=False.*expected num_samples"),
-    ({"weights": WEIGHTS[1:]}, r"one number for each of 97 samples, found an array of float64, shape \(96,\)"),
-    ({"weights": [[1], [1, 2]]}, "one number for each of 97 samples, found"),
-    ({"weights": np.full(97, "a")}, "one number for each of 97 samples, found an array of <U1"),
-    ({"weights": 3}, "one number for each of 97 samples, found an array of int64, shape"),
-    ({"weights": "hardness"}, r"weights='hardness'\): .*train has no numbers of that name.*'width', 'height'.*'label'"),
-    ({"balance": "key"}, r"balance='key'\): .*train has no numbers of that name"),
-    ({"weights": -WEIGHTS}, r"DaliIterator\(weights\): sample 1 of .*train has the weight -0.25, expected a finite"),
-    ({"weights": np.where(WEIGHTS > 0.9, np.nan, 1)}, "sample 4 of .*train has the weight nan"),
-    ({"weights": np.zeros(97)}, "all weights of .*train are 0"),
     (
-        {"weights": WEIGHTS, "replacement": False, "num_samples": 90},
+        {"shuffle": False, "sampling": gpuload.Balance("label")},
+        r"\(sampling=Balance, shuffle=False\): samples are drawn at random. Use True",
+    ),
+    (
+        {"shuffle": False, "sampling": gpuload.Weights(WEIGHTS)},
+        r"\(sampling=Weights, shuffle=False\): samples are drawn at random. Use True",
+    ),
+    (
+        {"sampling": gpuload.Weights(WEIGHTS[1:])},
+        r"one number for each of 97 samples, found an array of float64, shape \(96,\)",
+    ),
+    ({"sampling": gpuload.Weights([[1], [1, 2]])}, "one number for each of 97 samples, found"),
+    ({"sampling": gpuload.Weights(np.full(97, "a"))}, "one number for each of 97 samples, found an array of <U1"),
+    (
+        {"sampling": gpuload.Weights("hardness")},
+        r"Weights\('hardness'\): .*train has no numbers of that name.*'width', 'height'.*'label'",
+    ),
+    ({"sampling": gpuload.Balance("key")}, r"Balance\('key'\): .*train has no numbers of that name"),
+    (
+        {"sampling": gpuload.Weights(-WEIGHTS)},
+        r"Weights: sample 1 of .*train has the weight -0.25, expected a finite",
+    ),
+    ({"sampling": gpuload.Weights(np.where(WEIGHTS > 0.9, np.nan, 1))}, "sample 4 of .*train has the weight nan"),
+    ({"sampling": gpuload.Weights(np.zeros(97))}, "all weights of .*train are 0"),
+    (
+        {"sampling": gpuload.Weights(WEIGHTS, replacement=False, num_samples=90)},
         "has 77 samples with a weight above 0. Use a smaller num_samples",
     ),
     (
-        {"balance": "label", "replacement": False, "num_samples": 97},
+        {"sampling": gpuload.Balance("label", replacement=False, num_samples=97)},
         r"num_samples=97 needs 33 samples of each of 3 classes, class \d has \d+. Use num_samples of at most \d+",
     ),
-    ({"balance": 3}, r"DaliIterator\(balance=3\): expected the name of a field of classes"),
-    ({"balance": "label", "num_samples": 0}, r"num_samples=0\): expected a whole number in 1..2147483647"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gpuload.Balance("label", replacement=False), r"Balance\(replacement=False\): .* needs num_samples"),
+        (lambda: gpuload.Weights(WEIGHTS, replacement=False), r"Weights\(replacement=False\): .* needs num_samples"),
+        (lambda: gpuload.Balance(3), r"Balance\(field=3\): expected the name of a field of classes"),  # type: ignore[arg-type]
+        (lambda: gpuload.Balance("label", num_samples=0), r"num_samples=0\): expected a whole number in 1..2147483647"),
+        (lambda: gpuload.Weights(None), r"Weights\(weights=None\): expected the name of a field of numbers"),
+    ],
+)
+def test_settings_of_a_sampling_that_cannot_be(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(("options", "message"), BAD)
@@ -228,25 +219,25 @@ def test_what_cannot_be_sampled_is_refused(packed: Path, options: dict[str, Any]
 
 def test_a_mixture_takes_no_number_of_samples(packed: Path) -> None:
     mixture = gpuload.mix([(packed, 1), (packed, 1)])
-    with pytest.raises(gpuload.ArgumentError, match="are for a single data set, expected neither with a mixture"):
-        load(mixture, 8, balance="label", num_samples=10)
-    with pytest.raises(gpuload.ArgumentError, match="are for a single data set, expected neither with a mixture"):
-        load(mixture, 8, balance="label", replacement=False)
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"Balance\(num_samples=10\): is for a single data set, not for a mixture"
+    ):
+        load(mixture, 8, sampling=gpuload.Balance("label", num_samples=10))
 
 
 def test_a_pass_has_less_than_2_to_the_31_draws(packed: Path) -> None:
-    options: Any = {"balance": "label", "weights": None, "replacement": True, "shuffle": True}
-    (sampling,) = find_samplings((gpuload.Dataset(packed),), num_samples=MOST_DRAWS, **options) or ()
+    most = gpuload.Balance("label", num_samples=MOST_DRAWS)
+    (sampling,) = find_samplings((gpuload.Dataset(packed),), most, shuffle=True) or ()
     assert sampling.draws == MOST_DRAWS
-    with pytest.raises(gpuload.ArgumentError, match="2,147,483,648 draws in a pass, expected at most 2,147,483,647"):
-        find_samplings((gpuload.Dataset(packed),), num_samples=MOST_DRAWS + 1, **options)
+    with pytest.raises(gpuload.ArgumentError, match=r"num_samples=2147483648\): expected a whole number in"):
+        gpuload.Balance("label", num_samples=MOST_DRAWS + 1)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_the_fingerprint_of_weights(packed: Path, replacement: bool) -> None:
     """States of runs hold it."""
-    options: Any = {"balance": None, "weights": WEIGHTS, "replacement": replacement, "shuffle": True}
-    (sampling,) = find_samplings((gpuload.Dataset(packed),), num_samples=50, **options) or ()
+    weights = gpuload.Weights(WEIGHTS, replacement=replacement, num_samples=50)
+    (sampling,) = find_samplings((gpuload.Dataset(packed),), weights, shuffle=True) or ()
     content = repr((50, "<f8", not replacement)).encode() + WEIGHTS.tobytes()
     assert sampling.fingerprint == hashlib.sha256(content).hexdigest()[:16]
     assert fingerprint_of((sampling,)) == hashlib.sha256(sampling.fingerprint.encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ parser = pytest.importorskip("prometheus_client.parser")
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
     """Values by name and values of labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=250) as answer:
         families = list(parser.text_string_to_metric_families(answer.read().decode()))
     assert len(families) == 13
     return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}

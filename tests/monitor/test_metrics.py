@@ -14,6 +14,7 @@ from loaders import load
 
 import gpuload
 from gpuload.decode.native.images import ImageDecoder
+from gpuload.monitor import metrics
 from gpuload.monitor.binding import Setup, advice, binding_stage
 from gpuload.monitor.metrics import MOST_STEPS, Meter, Metrics
 from gpuload.order.stream import Stream
@@ -62,21 +63,20 @@ def test_an_epoch(packed: Path, decoder: str) -> None:
         assert math.isnan(whole.decode_s) and math.isnan(whole.queue_depth)
 
 
-def test_time_between_loops_and_after_leaving_one_does_not_count(packed: Path) -> None:
+def test_time_between_loops_and_after_leaving_one_does_not_count(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(packed) as loader:
-        begun = time.perf_counter()
         for _ in loader:
             break
         for _ in loader:
             pass
-        elapsed, before = time.perf_counter() - begun, loader.metrics()
-        time.sleep(elapsed + 0.2)
+        before, clock = loader.metrics(), time.perf_counter
+        monkeypatch.setattr(metrics, "perf_counter", lambda: clock() + 10_000)
         for _ in loader:
             break
         found = loader.metrics()
         assert (found.steps, found.epoch, found.position) == (before.steps + 1, 2, 8)
         trained_s = found.seconds - found.wait_s - (before.seconds - before.wait_s)
-        assert 0 <= trained_s < 0.2  # of the last step before, which did nothing
+        assert 0 <= trained_s < 5000  # of the last step before, which did nothing
 
 
 def test_every_step_of_every_rank_counts(packed: Path) -> None:
@@ -87,60 +87,60 @@ def test_every_step_of_every_rank_counts(packed: Path) -> None:
             assert (loader.metrics().steps, loader.metrics().position) == (steps, 97)
 
 
-class Slow:
-    """A batch transform that takes its time."""
+@pytest.fixture
+def slow_s(packed: Path, decoder: str) -> float:
+    """Ten times what a batch takes just now, on however busy a machine."""
+    with load(packed, decoder=decoder) as loader:
+        seconds = [loader.metrics(12).seconds for _ in range(3) for _ in [list(loader)]]  # the first epoch compiles
+    return 10 * max(seconds[1:]) / 12
 
-    def __call__(self, batch: Any) -> None:
-        time.sleep(0.03)
 
-
-def run(loader: gpuload.DaliIterator, training_s: float = 0.0) -> Metrics:
+def run(loader: gpuload.DaliIterator) -> Metrics:
     with loader:
         for _ in loader:
-            time.sleep(training_s)
+            pass
         return loader.metrics()
 
 
-def test_training_binds(packed: Path, decoder: str) -> None:
+def test_training_binds(packed: Path, decoder: str, slow_s: float) -> None:
     with load(packed, decoder=decoder) as loader:
-        for _ in loader:  # compiles
-            pass
         for _ in loader:
-            time.sleep(0.1)
+            time.sleep(slow_s)
         found = loader.metrics(11)  # without the first batch, for which any loop waits
     assert found.binds == "training" and found.wait_share < 0.1
     if decoder == "native":
         assert found.queue_depth > 1
 
 
-def test_hand_over_binds(packed: Path, decoder: str) -> None:
-    found = run(load(packed, decoder=decoder, batch_transforms=[Slow()]))
-    assert found.hand_over_s > 12 * 0.03 and found.binds == "hand_over"
+def test_hand_over_binds(packed: Path, decoder: str, slow_s: float) -> None:
+    found = run(load(packed, decoder=decoder, batch_transforms=[lambda batch: time.sleep(slow_s)]))
+    assert found.hand_over_s > 12 * slow_s and found.binds == "hand_over"
 
 
-def test_reading_binds(packed: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_binds(packed: Path, decoder: str, slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     slices = Stream.slices
 
     def slow(stream: Any, start: int, stop: int, share: Any = None) -> Any:
-        time.sleep(0.02 * (stop - start) / 8)
+        time.sleep(slow_s * (stop - start) / 8)
         return slices(stream, start, stop, share)
 
     monkeypatch.setattr(Stream, "slices", slow)
     found = run(load(packed, decoder=decoder))
-    assert found.binds == "read" and found.read_s > 12 * 0.02 and found.wait_read_s > 6 * 0.02
+    assert found.binds == "read" and found.read_s > 12 * slow_s and found.wait_read_s > 6 * slow_s
 
 
-def test_decoding_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = ImageDecoder.decode
+@pytest.mark.parametrize("decoder", ["native"])
+def test_decoding_binds(packed: Path, decoder: str, slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = ImageDecoder.step
 
-    def slow(images: Any, plan: Any, rows: slice) -> Any:
-        time.sleep(0.03)
-        return decode(images, plan, rows)
+    def slow(images: Any, plan: Any, most: int) -> Any:
+        time.sleep(slow_s)
+        return step(images, plan, most)
 
-    monkeypatch.setattr(ImageDecoder, "decode", slow)
-    found = run(load(packed, decoder="native", num_threads=2))
+    monkeypatch.setattr(ImageDecoder, "step", slow)
+    found = run(load(packed, decoder=decoder, num_threads=2))
     assert found.binds == "decode" and found.queue_depth < 1
-    assert found.decode_s > 12 * 0.03 and found.wait_decode_s > 6 * 0.03
+    assert found.decode_s > 12 * slow_s and found.wait_decode_s > 6 * slow_s
 
 
 def test_the_disk_binds(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +197,6 @@ def step(meter: Meter) -> None:
     meter.hand_over(FakeBatch, FakeBatch, asked, time.perf_counter(), (0, 0))
 
 
-@pytest.mark.parametrize("window", [0, -1, MOST_STEPS + 1, 1.5, "all", True])
-def test_windows_that_cannot_be(packed: Path, window: Any) -> None:
-    with load(packed) as loader:
-        message = r"DaliIterator.metrics\(window=.*\): expected a whole number in 1..1000"
-        with pytest.raises(gpuload.ArgumentError, match=message):
-            loader.metrics(window)
-
-
 SECONDS = st.floats(0, 1e6)
 
 
@@ -259,13 +251,17 @@ def test_downloading_binds(for_read: float, for_decode: float, hand_over: float,
 @pytest.mark.parametrize(
     ("stage", "setup", "words"),
     [
-        ("function", Setup(Path("s"), "native", "cpu", 2, 8, 64), "function_processes=8"),
+        ("function", Setup(Path("s"), "native", "cpu", 2, 8, 64), r"Function\(f, processes=8\)"),
         ("decode", Setup(Path("s"), "native", "cpu", 2, 8, 64), "Raise num_threads=2: this process may use 8 cores"),
         ("decode", Setup(Path("s"), "native", "cpu", 8, 8, 64), "All 8 cores .* decode on a GPU"),
         ("decode", Setup(Path("s"), "dali", "cpu", 8, 8, 64), "decoder='native' is faster"),
         ("decode", Setup(Path("s"), "dali", "cuda:0", 8, 8, 64), "gpuload tune s --device cuda"),
         ("read", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Raise batch_size=64"),
-        ("download", Setup(Path("s"), "native", "cpu", 8, 8, 64), "use lanes=, so that each downloads its share"),
+        (
+            "download",
+            Setup(Path("s"), "native", "cpu", 8, 8, 64),
+            r"use Shuffle\(lanes=\.\.\.\), so that each downloads its share",
+        ),
         ("disk", Setup(Path("s"), "native", "cpu", 8, 8, 64), "local NVMe"),
         ("hand_over", Setup(Path("s"), "native", "cpu", 8, 8, 64), "batch_transforms"),
         ("training", Setup(Path("s"), "native", "cpu", 8, 8, 64), "Nothing needs to be changed"),

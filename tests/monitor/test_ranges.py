@@ -48,7 +48,7 @@ def test_nvtx(packed: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> No
     here = threading.current_thread().name
     assert domain.threads["wait"] == domain.threads["hand over"] == {here}
     reading = {"native": {"gpuload-decode-start_0"}, "dali": {"gpuload-feed_0"}}
-    assert domain.threads["read"] == reading.get(decoder, reading["native"] | reading["dali"])
+    assert domain.threads["read"] == reading.get(decoder, {"gpuload-read_0"})
     assert domain.seen.count(("read",)) >= 12
     if decoder != "dali":
         assert domain.threads["decode"] == {"gpuload-decode_0"} and domain.seen.count(("decode",)) == 12
@@ -75,7 +75,7 @@ def test_nvtx_is_imported_only_where_a_tool_listens(variable: str, imported: boo
         "print('nvtx' in sys.modules, 'torch' in sys.modules)"
     )
     environment = {"NVTX_INJECTION64_PATH": variable, "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == (f"{imported} False\n", "")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from loaders import load
 
-from gpuload.monitor import metrics, waiting
+from gpuload.monitor import metrics
 from gpuload.monitor.binding import Setup
 from gpuload.monitor.metrics import Meter
 
@@ -82,10 +82,10 @@ def test_a_loop_that_does_nothing_does_not_train(run: Run) -> None:
 
 
 def test_it_names_the_line_of_the_loop(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_STEPS", 4)
-    monkeypatch.setattr(waiting, "_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "_STEPS", 4)
+    monkeypatch.setattr(metrics, "_SECONDS", 0.0)
     options: Any = {"batch_transforms": [lambda batch: time.sleep(0.01)]}
-    message = "training waited for .* in the last 4 steps, and what limits is hand-over"
+    message = "training waited for .* in the last 4 steps"
     with load(packed, **options) as loader, pytest.warns(UserWarning, match=message) as said:  # noqa: PT031
         for _ in loader:
             time.sleep(0.001)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gpuload.errors import ArgumentError, ShardError
 from gpuload.order import bucketed
-from gpuload.order.bucketed import BucketBatch, BucketedStream, WholeBucketedEpochs, by_rest
+from gpuload.order.bucketed import BucketBatch, BucketedStream, BucketPlan, by_rest
 from gpuload.order.buckets import Buckets, number_samples
-from gpuload.order.global_batches import Part
-from gpuload.order.interleaving import ShuffledBlocks
+from gpuload.order.global_batches import Epochs, Part
+from gpuload.order.mixture import ShuffledBlocks
 from gpuload.order.position import Position
 from gpuload.order.stream import Stream
 
@@ -101,6 +101,20 @@ def numbers_of(shards: list[list[int]], buckets: int, seed: int = 0) -> tuple[An
     return tuple(rng.choice(buckets, sum(sizes), p=share / share.sum()).astype(np.uint8) for sizes in shards)
 
 
+def by_buckets(
+    shards: list[list[int]],
+    numbers: tuple[Any, ...],
+    buckets: int,
+    size: int,
+    counts: Any = None,
+    by_shard: Any = None,
+    epochs: Epochs | None = None,
+) -> BucketedStream:
+    """Global batches of `size` samples, for a single rank unless epochs are given."""
+    plan = BucketPlan(((1, 1),) * buckets, numbers, counts, by_shard)
+    return BucketedStream(stream_of(shards), plan, epochs or Epochs(1, size, False, 0, 1))
+
+
 def batch_list(stream: BucketedStream, position: int, stop: int) -> list[BucketBatch]:
     found = []
     while position < stop:
@@ -138,7 +152,7 @@ SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: int, whole: bool) -> None:
     numbers = numbers_of([shards], buckets)
     counts = np.bincount(numbers[0], minlength=buckets) if whole else None
-    found = BucketedStream(stream_of([shards]), numbers, buckets, size, counts)
+    found = by_buckets([shards], numbers, buckets, size, counts)
     expected = by_a_loop(stream_of([shards]), numbers, size, 3 * sum(shards), sum(shards) if whole else None)
     batches = batch_list(found, 0, sum(len(positions) for _, positions in expected))
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in batches] == expected
@@ -149,7 +163,7 @@ def test_batches_are_those_of_the_rule(shards: list[int], buckets: int, size: in
 def test_mixtures_are_divided_by_the_same_rule(one: list[int], other: list[int], buckets: int, size: int) -> None:
     numbers = numbers_of([one, other], buckets)
     expected = by_a_loop(stream_of([one, other]), numbers, size, 200, None)
-    found = batch_list(BucketedStream(stream_of([one, other]), numbers, buckets, size, None), 0, len(expected) * size)
+    found = batch_list(by_buckets([one, other], numbers, buckets, size, None), 0, len(expected) * size)
     assert [(batch.bucket, batch.members["position"].tolist()) for batch in found] == expected
 
 
@@ -161,8 +175,8 @@ def test_going_to_a_position_is_the_same_as_coming_there(
     numbers = numbers_of([shards], buckets)
     ends = np.cumsum([0, *shards])
     by_shard = np.array([np.bincount(numbers[0][a:b], minlength=buckets) for a, b in pairwise(ends)])
-    at_once = BucketedStream(stream_of([shards]), numbers, buckets, size, None, by_shard if knows_shards else None)
-    stepwise = BucketedStream(stream_of([shards]), numbers, buckets, size, None)
+    at_once = by_buckets([shards], numbers, buckets, size, None, by_shard if knows_shards else None)
+    stepwise = by_buckets([shards], numbers, buckets, size, None)
     if knows_shards:
         at_once._seek(position, by_shard)
     expected = plain(batch_list(stepwise, 0, position + 3 * size))
@@ -178,7 +192,7 @@ def test_going_far_looks_at_few_windows(monkeypatch: pytest.MonkeyPatch) -> None
     shards = [50] * 40
     numbers = numbers_of([shards], 3)
     by_shard = np.array([np.bincount(part, minlength=3) for part in np.split(numbers[0], 40)])
-    stream = BucketedStream(stream_of([shards]), numbers, 3, 32, None, by_shard)
+    stream = by_buckets([shards], numbers, 3, 32, None, by_shard)
     read: list[tuple[int, int]] = []
     real = stream._read
     monkeypatch.setattr(stream, "_read", lambda begin, end: read.append((begin, end)) or real(begin, end))  # type: ignore[func-returns-value]
@@ -192,7 +206,7 @@ def test_ranks_wait_for_their_own_rows_alone() -> None:
     counts = np.bincount(numbers[0], minlength=3)
     for whole in (None, counts):
         streams = [
-            BucketedStream(stream_of([[100, 80, 90]]), numbers, 3, 24, whole, rank=rank, world_size=3)
+            by_buckets([[100, 80, 90]], numbers, 3, 24, whole, None, Epochs(270, 24, False, rank, 3))
             for rank in range(3)
         ]
         for position in (0, 48, 240):
@@ -205,24 +219,33 @@ def test_ranks_wait_for_their_own_rows_alone() -> None:
 
 def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     assert by_rest([0, 2, 5, 2]) == [2, 1, 3]
-    counts = (26, 7, 3)  # batches of 12: two whole ones, then 7, 3 and 2
-    epochs = [WholeBucketedEpochs(36, 12, False, rank, 4, counts=counts) for rank in range(4)]
+    plan = BucketPlan((), (), np.array((26, 7, 3)))  # batches of 12: two whole ones, then 7, 3 and 2
+    epochs = [plan.epochs(Epochs(36, 12, False, rank, 4, exact=True)) for rank in range(4)]
     assert [e.batches for e in epochs] == [5] * 4
     start = epochs[0].start(2)
     parts = [[*e.parts(start), *e.empty_parts(start)] for e in epochs]
     sizes = np.array([[part.samples for part in of_rank] for of_rank in parts])
     assert sizes.T.tolist() == [[3, 3, 3, 3], [3, 3, 3, 3], [2, 2, 2, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
     assert [part.stop for part in parts[3]] == [84, 96, 103, 106, 108]
-    assert epochs[3].empty_part(start) == Part(106, 106, 106)
+    assert epochs[3].empty_parts(start) == [Part(106, 106, 106), Part(108, 108, 108)]
     assert list(epochs[0].parts(Position(2, 72, 31))) == [Part(103, 104, 106), Part(106, 107, 108)]
     covered = Counter(p for of_rank in parts for part in of_rank for p in range(part.first, part.last))
     assert covered == Counter(range(72, 108))
+    padded = [plan.epochs(Epochs(36, 12, False, rank, 4)) for rank in range(4)]
+    assert [list(one.parts(start))[-2:] for one in padded[2:]] == [
+        [Part(105, 106, 106), Part(107, 108, 108)],
+        [Part(105, 106, 106), Part(107, 108, 108)],
+    ]
+    assert [[one.padding(*ends) for ends in ((96, 103), (103, 106), (106, 108))] for one in padded] == [
+        [0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]
+    ]  # fmt: skip
+    assert not any(one.padding(106, 108) for one in epochs)
 
 
 def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many at a time, the batches are the same."""
     numbers = numbers_of([[300, 300]], 4)
-    make = lambda: BucketedStream(stream_of([[300, 300]]), numbers, 4, 16, None)  # noqa: E731
+    make = lambda: by_buckets([[300, 300]], numbers, 4, 16)  # noqa: E731
     expected = plain(batch_list(make(), 0, 1600))
     monkeypatch.setattr(bucketed, "_PLANNED", 7)
     assert plain(batch_list(make(), 0, 1600)) == expected
@@ -241,11 +264,8 @@ class _Sizes:
     def stored_samples(self, numbers: Any) -> Any:
         return numbers
 
-    def fetch_rows(self) -> None:
-        """They are here."""
-
-    def rows(self, shard: int) -> pa.RecordBatch:
-        return self._rows
+    def column(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([self._rows.column(name)])
 
     def keys(self, numbers: list[int]) -> list[str]:
         return [f"key {number}" for number in numbers]

@@ -7,10 +7,11 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuload.order.epoch import EpochOrder
+from gpuload.order.epoch import EpochOrder, Windows
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -97,21 +98,21 @@ def test_samples_land_anywhere_in_the_epoch() -> None:
     assert np.abs(places.mean(axis=0) - 29.5).max() < 4.5 * 0.87
 
 
-def test_two_windows_are_kept() -> None:
+def test_two_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch may extend from one into the next, and neither is computed again; more would be memory."""
     order = make(np.full(9, 10), window=3)
     computed: list[int] = []
-    compute = order._compute_window
+    compute = Windows._compute
 
-    def counting(window: int) -> np.ndarray:
+    def counting(windows: Windows, window: int) -> np.ndarray:
         computed.append(window)
-        return compute(window)
+        return compute(windows, window)
 
-    order._compute_window = counting  # type: ignore[method-assign]
+    monkeypatch.setattr(Windows, "_compute", counting)
     for start in range(0, 80, 8):
         assert len(order[start : start + 8]) == 8
         order[max(0, start - 8) : start]
-        assert len(order._computed) <= 2
+        assert all(len(lane._computed) <= 2 for lane in order._lanes)
     assert computed == [0, 1, 2]
 
 

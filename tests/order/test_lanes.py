@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.errors import ArgumentError, StateError
-from gpuload.order.epoch import EpochOrder
+from gpuload.machine.ranks import Ranks
+from gpuload.order.epoch import EpochOrder, Share
 from gpuload.order.global_batches import Epochs
-from gpuload.order.interleaving import ShuffledBlocks
-from gpuload.order.lanes import LanedOrder, Share, find_share, node_lanes
+from gpuload.order.mixture import ShuffledBlocks
+from gpuload.order.plan import find_share, node_lanes
 from gpuload.order.position import Position, RunIdentity
 from gpuload.order.stream import Stream
-from gpuload.ranks import Ranks
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -33,8 +33,8 @@ class Case(NamedTuple):
     epoch: int = 0
     window: int = 2
 
-    def order(self) -> LanedOrder:
-        return LanedOrder(np.array(self.sizes), seed=self.seed, epoch=self.epoch, window=self.window, lanes=self.lanes)
+    def order(self) -> EpochOrder:
+        return EpochOrder(np.array(self.sizes), seed=self.seed, epoch=self.epoch, window=self.window, lanes=self.lanes)
 
 
 @st.composite
@@ -126,7 +126,7 @@ def test_what_a_lane_holds_is_almost_the_same_in_every_pass(case: Case) -> None:
 
 def test_few_shards_are_in_two_lanes() -> None:
     sizes = np.full(100, 37)
-    order = LanedOrder(sizes, seed=1, epoch=0, window=4, lanes=8)
+    order = EpochOrder(sizes, seed=1, epoch=0, window=4, lanes=8)
     for lane in range(8):
         shards = np.unique(order.serving(Share(lane, lane + 1, 8)).upcoming(0))
         assert 12 <= len(shards) <= 14  # 12.5, of which the first and the last may be parts
@@ -146,31 +146,37 @@ def samples_of(stream: Stream, *place: Any) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=30)
-@given(cases(), st.integers(1, 3), st.integers(0, 200), st.integers(0, 40), st.booleans())
-def test_ranks_get_the_same_batches_by_lanes(case: Case, times: int, begin: int, steps: int, drop_last: bool) -> None:
+@given(cases(), st.integers(1, 3), st.integers(0, 200), st.integers(0, 40), st.booleans(), st.booleans())
+def test_ranks_get_the_same_batches_by_lanes(
+    case: Case, times: int, begin: int, steps: int, drop_last: bool, exact: bool
+) -> None:
     """For every number of ranks that divides the lanes, from any position, over the ends of passes: each batch is the
     same samples, and each rank's are of its own lanes."""
     whole = stream(case.sizes, case.lanes, case.seed)
     size = case.lanes * times
-    length = steps * size + (0 if drop_last else case.seed % size) or size
+    length = max(steps * size + (0 if drop_last else case.seed % size) or size, case.lanes)
     position = Position(0, begin, 0)
     for world in (n for n in range(1, case.lanes + 1) if case.lanes % n == 0):
         per = case.lanes // world
         shares = [Share(rank * per, (rank + 1) * per, case.lanes) if world > 1 else None for rank in range(world)]
-        ranks = [Epochs(length, size, drop_last, rank, world, share) for rank, share in enumerate(shares)]
-        found = [list(one.parts(position)) for one in ranks]
-        for start in range(begin, begin + length, size):
-            stop = min(start + size, begin + length)
-            parts = [next((p for p in parts if p.stop == stop), None) for parts in found]
-            rows = [samples_of(whole, p.first, p.last, p.share) if p else [] for p in parts]
-            assert [p.samples if p else 0 for p in parts] == list(map(len, rows))
+        ranks = [Epochs(length, size, drop_last, rank, world, share, exact) for rank, share in enumerate(shares)]
+        found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
+        stops = [part.stop for part in found[0]]
+        assert len(stops) == ranks[0].batches and all([part.stop for part in parts] == stops for parts in found)
+        for start, stop, parts in zip([begin, *stops], stops, zip(*found, strict=True), strict=False):
+            rows = [samples_of(whole, p.first, p.last, p.share) if p.samples else [] for p in parts]
+            assert [p.samples for p in parts] == list(map(len, rows))
+            assert exact or all(rows)
+            repeated = [one.padding(start, stop) for one in ranks]
+            for rank in np.flatnonzero(repeated):
+                assert not exact and len(rows[rank]) == 1 and parts[rank].share == shares[rank]
+                assert begin <= parts[rank].first < start
+                rows[rank] = []
             assert sorted(row for one in rows for row in one) == sorted(samples_of(whole, start, stop))
             counts = [len(one) for one in rows]
             assert max(counts) <= size // world and max(counts) - min(counts) <= max(1, per)
             assert stop - start < size or set(counts) == {size // world}
-        empty = [one.empty_part(position) for one in ranks]
-        assert [e is not None for e in empty] == [len(parts) < ranks[0].batches for parts in found]
-        assert all(e is None or e.samples == 0 for e in empty)
+            assert times == 1 or length < size or not any(repeated)
 
 
 def test_an_order_is_freed_at_once() -> None:
@@ -186,7 +192,7 @@ def test_one_lane_is_the_order_without_lanes() -> None:
     (one,) = stream([5] * 8, 1).slices(0, 10)
     assert type(one.order) is EpochOrder
     (two,) = stream([5] * 8, 2).slices(0, 10)
-    assert type(two.order) is LanedOrder
+    assert type(two.order) is EpochOrder
 
 
 DATA: Any = SimpleNamespace(shard_sizes=np.array([4, 0, 4, 4, 4]), folder="shards/train")
@@ -203,14 +209,14 @@ DATA: Any = SimpleNamespace(shard_sizes=np.array([4, 0, 4, 4, 4]), folder="shard
     ],
 )
 def test_the_lanes_of_a_rank(lanes: int, ranks: Ranks, batch_size: int, expected: Share | None, node: int) -> None:
-    share = find_share(lanes, [DATA], None, ranks, shuffle=True, batch_size=batch_size)
+    share = find_share(lanes, [DATA], None, ranks, batch_size=batch_size)
     assert share == expected and node_lanes(lanes, share, ranks) == node
 
 
 @pytest.mark.parametrize(("lanes", "ranks", "batch_size"), [(4, 3, 8), (2, 4, 8), (4, 2, 5)])
 def test_ranks_that_cannot_have_lanes_of_their_own_are_told(lanes: int, ranks: int, batch_size: int) -> None:
     with pytest.warns(UserWarning, match=rf"lanes={lanes}\): {ranks} ranks with batch_size={batch_size} cannot have"):
-        share = find_share(lanes, [DATA], None, Ranks(0, ranks), shuffle=True, batch_size=batch_size)
+        share = find_share(lanes, [DATA], None, Ranks(0, ranks), batch_size=batch_size)
     assert share is None and node_lanes(lanes, share, Ranks(0, ranks)) == lanes
 
 
@@ -221,13 +227,18 @@ def test_ranks_that_cannot_have_lanes_of_their_own_are_told(lanes: int, ranks: i
             {"lanes": 5},
             r"lanes=5\): expected at most as many lanes as shards with samples, shards/train has 4. Use few",
         ),
-        ({"shuffle": False}, r"lanes=4, shuffle=False\): stored order has no lanes. Use shuffle=True, or lanes=1$"),
         ({"datasets": [DATA, DATA]}, r"lanes=4\): expected a single data set, found a mixture of 2. Use lanes=1, or"),
-        ({"samplings": ()}, r"lanes=4\): expected neither balance= nor weights=.* Use lanes=1, or leave them out$"),
+        ({"samplings": ()}, r"lanes=4\): does not go with sampling=.* Use lanes=1, or leave it out$"),
     ],
 )
 def test_what_lanes_do_not_go_with(change: dict[str, Any], message: str) -> None:
-    usual = {"lanes": 4, "datasets": [DATA], "samplings": None, "ranks": Ranks(), "shuffle": True, "batch_size": 4}
+    usual = {
+        "datasets": [DATA],
+        "samplings": None,
+        "ranks": Ranks(),
+        "lanes": 4,
+        "batch_size": 4,
+    }
     with pytest.raises(ArgumentError, match=message):
         find_share(**{**usual, **change})
 

@@ -140,7 +140,9 @@ def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFix
     assert "window 4 of 10 shards" in said and "from a full shuffle" in said and "Warning" not in said
     assert main(["info", str(sorted_set), "--window", "2", "--batch-size", "24"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "the shards are sorted. To mend it, use DaliIterator(window=12), or pack again without --no-shuffle" in said
+    assert (
+        "the shards are sorted. To mend it, use gpuload.Shuffle(window=12), or pack again without --no-shuffle" in said
+    )
     assert main(["info", str(packed / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
 
@@ -151,20 +153,20 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
     with pytest.warns(
         UserWarning, match=r"sorted by class.*Pack them again without --no-shuffle, or raise window.*info"
     ) as warned:
-        gpuload.DaliIterator(sorted_set, window=2, **options)
+        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=2), **options)
     assert warned[0].filename == __file__
     with pytest.warns(UserWarning, match=r"sorted by class, so that 2 of them, which are mixed at a time"):
-        gpuload.DaliIterator(sorted_set, window=1, lanes=2, **options)
+        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=1, lanes=2), **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gpuload.DaliIterator(sorted_set, window=12, **options)
-        gpuload.DaliIterator(sorted_set, window=2, shuffle=False, **options)
-        gpuload.DaliIterator(packed, window=1, **options)
+        gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=12), **options)
+        gpuload.DaliIterator(sorted_set, shuffle=False, **options)
+        gpuload.DaliIterator(packed, shuffle=gpuload.Shuffle(window=1), **options)
 
 
 def test_a_loader_that_shuffles_warns_of_sorted_shards(sorted_set: Path) -> None:
     with pytest.warns(UserWarning, match=r"its shards are sorted by class, so that 2 of them") as found:
-        load(sorted_set, window=2)
+        load(sorted_set, shuffle=gpuload.Shuffle(window=2))
     assert found[0].filename == loaders.__file__
-    load(sorted_set, window=2, shuffle=False)
-    load(sorted_set, window=8)
+    load(sorted_set, shuffle=False)
+    load(sorted_set, shuffle=gpuload.Shuffle(window=8))

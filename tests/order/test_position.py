@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from gpuload.errors import ArgumentError, StateError
-from gpuload.order.global_batches import find_epochs
+from gpuload.machine.ranks import Ranks
+from gpuload.order.arguments import Balance
+from gpuload.order.plan import OrderOptions, find_epochs
 from gpuload.order.position import Position, RunIdentity
-from gpuload.ranks import Ranks
 
 
 class Data:
@@ -69,7 +70,7 @@ def test_positions_are_whole_numbers_from_0(name: str) -> None:
             r"is of another data set \(5,000 samples, fingerprint f{16}\); shards/train has 1,234, fingerprint 01",
         ),
         ({"fingerprint": "f" * 16, "dataset_samples": -5}, "has dataset_samples=-5, expected a whole number"),
-        ({"sampling": "f0"}, "was made with balance= or weights=, this loader is without them"),
+        ({"sampling": "f0"}, "was made with sampling=, this loader is without it"),
     ],
 )
 def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str) -> None:
@@ -78,11 +79,9 @@ def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str)
 
 
 def test_a_state_belongs_to_its_sampling() -> None:
-    with pytest.raises(StateError, match="was made without balance= or weights=, this loader is with them"):
+    with pytest.raises(StateError, match="was made without sampling=, this loader is with it"):
         identity(sampling="f0").load(STATE)
-    with pytest.raises(
-        StateError, match="was made with balance= or weights=, this loader is with them, or they differ"
-    ):
+    with pytest.raises(StateError, match="was made with sampling=, this loader is with it, or they differ"):
         identity(sampling="f0").load({**STATE, "sampling": "f1"})
     assert identity(sampling="f0").load({**STATE, "sampling": "f0"}) == Position(2, 2468, 40)
 
@@ -110,6 +109,11 @@ def test_what_is_no_state_is_told(wrong: Any, message: str) -> None:
         identity().load(wrong)
 
 
+def asked(batch_size: int, drop_last: bool = True, draws: int | None = None, **more: Any) -> OrderOptions:
+    sampling = None if draws is None else Balance("label", num_samples=draws)
+    return OrderOptions(batch_size, None, 0, drop_last, sampling=sampling, **more)
+
+
 @pytest.mark.parametrize(
     ("options", "samples", "batches"),
     [
@@ -123,7 +127,7 @@ def test_what_is_no_state_is_told(wrong: Any, message: str) -> None:
 )
 def test_epochs_of_a_loader(options: dict[str, Any], samples: int, batches: int) -> None:
     data: Any = Data()
-    epochs = find_epochs(data, ranks=Ranks(1, 3), **options)
+    epochs = find_epochs(data, asked(**options), Ranks(1, 3))
     assert (epochs.samples, epochs.batches, epochs.batch_size) == (samples, batches, 3 * options["batch_size"])
     assert (epochs.rank, epochs.world_size, epochs.drop_last) == (1, 3, options["drop_last"])
 
@@ -144,6 +148,6 @@ def test_epochs_of_a_loader(options: dict[str, Any], samples: int, batches: int)
 def test_an_epoch_without_a_batch_is_refused(batch_size: int, ranks: Ranks, draws: int | None, message: str) -> None:
     data: Any = Data()
     with pytest.raises(ArgumentError, match=message):
-        find_epochs(data, batch_size, None, True, ranks, draws)
-    assert find_epochs(data, batch_size, None, False, ranks, draws).batches == 1
-    assert find_epochs(data, batch_size, 1, True, ranks, draws).batches == 1
+        find_epochs(data, asked(batch_size, draws=draws), ranks)
+    assert find_epochs(data, asked(batch_size, drop_last=False, draws=draws), ranks).batches == 1
+    assert find_epochs(data, asked(batch_size, steps_per_epoch=1, draws=draws), ranks).batches == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loaders import drain, load, world
 
 import gpuload
-from gpuload.order.interleaving import BLOCK, ShuffledBlocks, round_shares
+from gpuload.order.mixture import BLOCK, ShuffledBlocks, round_shares
 from gpuload.order.stream import Stream
 
 
@@ -186,23 +186,6 @@ def test_virtual_epochs_go_on_where_the_last_one_stopped(packed: Path) -> None:
 
 def drain_epochs(loader: gpuload.DaliIterator, count: int) -> list[list[tuple[int, bytes]]]:
     return [drain([loader]) for _ in range(count)]
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3, 7])
-def test_virtual_epochs_resume_with_other_ranks(packed: Path, steps: int) -> None:
-    passes = [row for epoch in drain_epochs(load(packed, 8, drop_last=False), 4) for row in epoch]
-    loader = load(packed, 8, steps_per_epoch=7)
-    drain([loader])
-    iterator = iter(loader)
-    for _ in range(steps):
-        next(iterator)
-    state = loader.state_dict()
-    assert (state["epoch"], state["begin"], state["samples"]) == (1, 56, steps * 8)
-    loaders = world(packed, 2, 4, steps_per_epoch=7)
-    for one in loaders:
-        one.load_state_dict(state)
-    assert drain(loaders) == passes[56 + steps * 8 : 112]
-    assert drain(loaders) == passes[112:168]
 
 
 def test_a_virtual_epoch_resumed_with_smaller_batches_repeats_nothing(packed: Path) -> None:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +12,18 @@ import torch
 from gpuload.augment import Augment
 from gpuload.output.arrays import make_arrays
 from gpuload.transforms.noise import on_device
+
+
+class Copied(NamedTuple):
+    """What a copy to a GPU gives."""
+
+    tensor: torch.Tensor
+    device: str
+    non_blocking: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
 
 
 class Current:
@@ -67,7 +79,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> Current:
 
     def pin(tensor: torch.Tensor) -> Any:
         current.note("pin_memory")
-        return SimpleNamespace(to=lambda device, non_blocking: (tensor, str(device), non_blocking))
+        return SimpleNamespace(to=lambda device, non_blocking: Copied(tensor, str(device), non_blocking))
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     return current
@@ -94,12 +106,27 @@ def test_cupys_arrays_are_made_on_their_device(current: Current) -> None:
     "copy",
     [
         lambda numbers: make_arrays("torch", 3, Augment(8).form).from_host(numbers),
+        lambda numbers: make_arrays("torch", 3, Augment(8, dtype="uint8").form).images(numbers),  # an empty batch
         lambda numbers: on_device(torch.device("cuda", 3), numbers),
     ],
 )
 def test_memory_is_pinned_on_the_loaders_device(current: Current, copy: Callable[[np.ndarray], Any]) -> None:
     """Pinning needs a context, and makes one on the current device: GPU 0 in every rank, unless another is entered."""
-    numbers = np.arange(3)
+    numbers = np.arange(3, dtype=np.uint8)
     tensor, device, non_blocking = copy(numbers)
     assert current.seen == [("pin_memory", 3)] and current.device == 0
     assert tensor.tolist() == [0, 1, 2] and (device, non_blocking) == ("cuda:3", True)
+
+
+def test_a_batch_without_samples_is_on_the_loaders_device(current: Current, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No decoder made its images and masks, which are NumPy's then."""
+    moved: list[tuple[str, bool]] = []
+
+    def pin(tensor: torch.Tensor) -> Any:
+        return SimpleNamespace(to=lambda device, non_blocking: moved.append((device, non_blocking)) or tensor)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    arrays = make_arrays("torch", 3, Augment(8).form)
+    assert arrays.images(np.empty((0, 3, 8, 8), np.float32)).shape == (0, 3, 8, 8)
+    assert arrays.from_decoder(np.empty((0, 8, 8), np.uint8)).shape == (0, 8, 8)
+    assert moved == [("cuda:3", True)] * 2

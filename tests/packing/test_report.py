@@ -1,6 +1,11 @@
 """What a run of the packer says of itself: its report, its summary and its progress."""
 
+import errno
 import io
+import os
+import re
+import struct
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +13,12 @@ from typing import Any
 
 import pytest
 from images import Folder, encode, photo
+from stand_ins import SlowlySentSource
 
 import gpuload
 from gpuload import cli
 from gpuload.packing.progress import progress_bar
+from gpuload.sources.listing import Listing, Source
 
 
 def samples(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -77,8 +84,120 @@ def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.
     assert "5 images/s" in terminal.getvalue() and "505" not in terminal.getvalue()
 
 
+def test_the_rate_of_a_bar_is_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what was done is done again, as after the end of a worker."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_bar("packing", "images") as bar:
+        bar(1000, 2000, 1000)
+        bar(990, 2000, 900)
+    assert " 0 images/s" in terminal.getvalue() and not re.search(r"-\d[\d,]* (images|MB)/s", terminal.getvalue())
+
+
 def test_info_cuts_no_path_where_nobody_looks_at_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / ("long" * 30)
     gpuload.pack(samples(3), out, workers=1)
     assert cli.main(["info", str(out / "train")]) == cli.DONE
-    assert f"{out / 'train'} " in capsys.readouterr().out
+    assert f"{out / 'train'}\n" in capsys.readouterr().out
+
+
+def test_the_summary_lists_fields_and_numbers_of_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"image": encode(photo(n)), "label": 7 * n, "caption": "x"} for n in range(4)]
+    report = gpuload.pack(rows, tmp_path / "out", workers=1)
+    assert report.labels == {"label": (0, 21)}
+    assert "label: 18 of 22 classes have no sample, as 1, 2, 3" in report.notes
+    report = gpuload.pack([{**rows[0], "label": n} for n in range(3)], tmp_path / "all", workers=1)
+    assert not any("no sample" in note for note in report.notes)
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "b").mkdir()
+    (tmp_path / "in" / "a" / "1.jpg").write_bytes(encode(photo()))
+    (tmp_path / "in" / "b" / "1.jpg").write_bytes(b"damaged")
+    assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "named")]) == cli.REJECTED
+    said = capsys.readouterr().out
+    assert "fields: image (.jpg), label (.cls) from 0 to 0\n" in said
+    assert "note: label: 1 of 2 classes have no sample, as 'b'\n" in said
+
+
+def test_progress_never_goes_backwards(make_folder: Folder, tmp_path: Path) -> None:
+    """In a run that continues one that was stopped within a shard, whose worker has noted where it was."""
+    files = {f"a/{n}.jpg": encode(photo(n)) for n in range(30)}
+    source, out, seen = SlowlySentSource(make_folder(files)), tmp_path / "out", list[tuple[int, int]]()
+
+    def stop(progress: Any) -> None:
+        if progress.images >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gpuload.pack(source, out, workers=1, maxcount=10, watch=stop)
+    (out / ".packing" / "train-000001.position").write_bytes(struct.pack("<qq", 9, 1 << 20))
+    gpuload.pack(source, out, workers=1, maxcount=10, resume=True, watch=lambda p: seen.append((p.images, p.bytes)))
+    assert seen == sorted(seen)
+    assert max(seen) == (30, sum(map(len, files.values())))
+
+
+def test_a_source_that_cannot_be_read_is_not_an_output_that_is_full(tmp_path: Path) -> None:
+    with pytest.raises(
+        gpuload.SourceError, match=r"/x/loop: cannot be read \(Too many levels of symbolic links\). Check"
+    ):
+        gpuload.pack(LoopingSource(), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+class LoopingSource(Source):
+    """Raises what a folder with a loop of links does."""
+
+    def list_samples(self) -> Listing:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/x/loop")
+
+    def read(self, row: int, name: str, where: str = "") -> bytes:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("module", ["gpuload.cli", "gpuload.commands.pack"])
+def test_ctrl_c_during_imports_prints_one_line(tmp_path: Path, module: str) -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv = ['gpuload', 'pack', 'x', 'y']\n"
+        "runpy.run_module('gpuload', run_name='__main__')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (cli.STOPPED, "gpuload: stopped; no half-written files are left\n")
+
+
+def test_no_room_for_temporary_files_is_said_in_one_line(tmp_path: Path) -> None:
+    """For the socket of the process from which workers are forked, and what `verify` notes."""
+    gpuload.pack(samples(3), tmp_path / "out", workers=1)
+    for command in (["pack", str(tmp_path), str(tmp_path / "2")], ["verify", str(tmp_path / "out")]):
+        code = (
+            "import os, sys, tempfile\n"
+            "from gpuload.cli import main\n"
+            "def full(*args, **kwargs): raise OSError(28, os.strerror(28))\n"
+            f"tempfile.mkdtemp = {'full' if command[0] == 'verify' else 'tempfile.mkdtemp'}\n"
+            f"from multiprocessing import forkserver\n"
+            f"if {command[0] == 'pack'}: forkserver.ensure_running = full\n"
+            f"sys.exit(main({command!r}))\n"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert run.returncode == cli.WRONG
+        assert run.stderr.count("\n") == 1 and "No space left on device" in run.stderr and "set TMPDIR" in run.stderr
+
+
+@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"fields": [], "classes": null, "rejected": [], "splits": [{}]}'])
+def test_the_state_of_another_version_is_refused(tmp_path: Path, state: str) -> None:
+    def stop(progress: Any) -> None:
+        if progress.images >= 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gpuload.pack(samples(6), tmp_path / "out", workers=1, maxcount=2, watch=stop)
+    path = tmp_path / "out" / ".packing" / "state.json"
+    path.write_text(state)
+    with pytest.raises(
+        gpuload.OutputError, match="state.json: is of another version of gpuload, or damaged. Delete the"
+    ):
+        gpuload.pack(samples(6), tmp_path / "out", workers=1, maxcount=2, resume=True)
+    assert path.read_text() == state

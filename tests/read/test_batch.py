@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gpuload.read.batch import Batch, EncodedBatch, take_rows
-from gpuload.read.members import MemberViews
+from gpuload.fields.tree import take
+from gpuload.read.batch import Batch, EncodedBatch, MemberViews
 
 ROWS = np.array([2, 0, 2])
 
@@ -28,7 +28,7 @@ def members() -> MemberViews:
     ],
 )
 def test_rows_are_taken_of_everything(values: Any, expected: Any) -> None:
-    found = take_rows(values, ROWS)
+    found = take(values, ROWS)
     assert type(found) is type(values)
     if isinstance(found, dict):
         found = {name: part.tolist() if isinstance(part, np.ndarray) else part for name, part in found.items()}
@@ -36,7 +36,7 @@ def test_rows_are_taken_of_everything(values: Any, expected: Any) -> None:
 
 
 def test_rows_of_members_are_views() -> None:
-    found = take_rows(members(), ROWS)
+    found = take(members(), ROWS)
     assert isinstance(found, MemberViews)
     assert [view.tolist() for view in found] == [[3], [1, 2], [3]] == [found[row].tolist() for row in range(3)]
 
@@ -49,7 +49,17 @@ def test_a_batch_keeps_what_was_drawn_for_its_rows() -> None:
     )
     keys = np.array([1, 2, 3], np.uint64)
     batch = Batch(
-        encoded, [["m", "n", "o"]], (), np.array([0, 1, 2]), keys, 99, 0.5, 8, 0.25, bucket=3, prepared={"p": [5, 6, 7]}
+        encoded,
+        (["m", "n", "o"],),
+        (),
+        np.array([0, 1, 2]),
+        keys,
+        99,
+        0.5,
+        8,
+        0.25,
+        bucket=3,
+        prepared={"p": [5, 6, 7]},
     )
     part = batch.take(ROWS)
     assert len(part) == 3 and part.encoded.samples.tolist() == [12, 10, 12]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import packed_fields
 import pytest
+from fuzzing.folders import tell_index
 from fuzzing.loader import write_value
 from fuzzing.run import fuzz
 
@@ -41,7 +42,7 @@ def damage(sets: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
     return damage
 
 
-@pytest.mark.parametrize(("target", "count"), [("loader", 200), ("loader-dali", 100), ("loader-raw", 60)])
+@pytest.mark.parametrize(("target", "count"), [("loader", 100), ("loader-dali", 50), ("loader-raw", 30)])
 def test_any_value_in_any_column_is_refused_or_harms_that_sample_alone(target: str, count: int, tmp_path: Path) -> None:
     if target == "loader-dali":
         pytest.importorskip("nvidia.dali")
@@ -131,6 +132,7 @@ def test_an_index_with_broken_lists_or_texts_is_refused(sets: dict[str, Path], t
     index = (folder / "index.arrow").read_bytes()
     assert index.count(key.tobytes()) >= 1
     (folder / "index.arrow").write_bytes(index.replace(key.tobytes(), (key * 2**40).tobytes()))
+    tell_index(folder)
     with pytest.raises(
         gpuload.ShardError, match=r"shard-000000.tar: its index is damaged \(.*\). Copy the folder again"
     ):

@@ -37,7 +37,10 @@ def test_a_disk_that_fails_is_named_and_a_repaired_one_is_read_on(
 ) -> None:
     image, folder = disk
     content = image.read_bytes()
-    with load(folder, decoder=decoder, verify=verify) as loader, load(packed, decoder=decoder) as undisturbed:
+    with (
+        load(gpuload.Dataset(folder, verify=verify), decoder=decoder) as loader,
+        load(packed, decoder=decoder) as undisturbed,
+    ):
         for name in ("index.arrow", "manifest.json"):
             (folder / name).read_bytes()  # stays in memory
         os.truncate(image, len(content) // 8)

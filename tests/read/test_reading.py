@@ -20,9 +20,8 @@ from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Stream
 from gpuload.read import batches as batches_module
 from gpuload.read import reader as reader_module
-from gpuload.read.batch import Batch
+from gpuload.read.batch import Batch, MemberViews
 from gpuload.read.batches import BatchReader, read_alone
-from gpuload.read.members import MemberViews
 from gpuload.read.reader import Reader
 
 AUGMENTS = [Augment(8), Augment((5, 9), vertical_flip=0.5)]
@@ -35,12 +34,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
     return packed_fields.pack(tmp_path_factory.mktemp("set"), samples)
 
 
-def make(data: Any, weights: Any = None, seed: int = 5, **limits: Any) -> tuple[BatchReader, Stream]:
+def make(data: Any, weights: Any = None, seed: int = 5, decodes: bool = True) -> tuple[BatchReader, Stream]:
     mixture = open_data(data)[1]
-    options: Any = {"balance": None, "replacement": True, "num_samples": None, "shuffle": True}
-    samplings = find_samplings(mixture.datasets, weights=weights, **options)
+    samplings = find_samplings(mixture.datasets, None if weights is None else gpuload.Weights(weights), shuffle=True)
     stream = Stream(mixture.datasets, interleave(mixture, seed), samplings, seed=seed, window=2, shuffle=True)
-    return BatchReader(mixture.datasets, stream, ("label", "key", "boxes"), ("features",), ("mask",), **limits), stream
+    return BatchReader(
+        mixture.datasets, stream, ("label", "key", "boxes"), ("features",), ("mask",), decodes=decodes
+    ), stream
+
+
+def limited(dataset: gpuload.Dataset, most: int | None) -> gpuload.Dataset:
+    return dataset if most is None else gpuload.Dataset(dataset.folder, max_pixels=most)
 
 
 def rows_of(batch: Batch) -> list[Any]:
@@ -232,8 +236,10 @@ def test_after_an_error_every_shard_is_mapped_again(
     shard = dataset.shard_paths[order.window_shards(1)[0]]
     whole = shard.read_bytes()
     os.truncate(shard, 4096)
+    # A page that is touched before the sizes are compared tells of it first.
+    truncated = "is 4,096 bytes, manifest.json says|was truncated to 4,096 bytes while"
     for _ in range(2):
-        with pytest.raises(gpuload.ShardError, match="is 4,096 bytes, manifest.json says"):
+        with pytest.raises(gpuload.ShardError, match=truncated):
             reader.read(order, 0, 5) if notice == "read" else reader.check(look=True)
     shard.write_bytes(whole)
     reader.begin()
@@ -250,13 +256,13 @@ def test_images_with_more_pixels_than_allowed_are_refused(dataset: gpuload.Datas
     """The largest of the samples has 34 × 21 pixels; sample 8 has 32 × 22, which are as many as any."""
     most = max(row["width"] * row["height"] for shard in range(3) for row in dataset.rows(shard).to_pylist())
     for allowed in (None, most, dataset.manifest.width * dataset.manifest.height):
-        reader, _ = make(dataset, max_pixels=allowed)
+        reader, _ = make(limited(dataset, allowed))
         assert len(reader.read([Part(0, 11, 11)], AUGMENTS)[0]) == 11
         reader.close()
-    reader, _ = make(dataset, max_pixels=most - 1)
+    reader, _ = make(limited(dataset, most - 1))
     with pytest.raises(
         gpuload.ShardError,
-        match=r"shard-00000\d.tar: sample '\d+' has \d\d × \d\d pixels, more than max_pixels=\d+. Give the loader a larger",
+        match=r"shard-00000\d.tar: sample '\d+' has \d\d × \d\d pixels, more than max_pixels=\d+. Give gpuload.Dataset a larger",
     ) as raised:
         reader.read([Part(0, 11, 11)], AUGMENTS)
     [worst] = [n for n in range(11) if (24 + n) * (20 + n % 3) == most]

@@ -14,8 +14,7 @@ import gpuload
 from gpuload.augment import Augment
 from gpuload.report.build import Options, build
 from gpuload.report.page import render
-from gpuload.report.samples import Thumbnails
-from gpuload.report.splits import open_splits
+from gpuload.report.samples import Thumbnails, open_splits
 
 EVIL = "<script>window.hacked = 1</script>\"'><img src=x onerror=window.hacked=1>{{7*7}}"
 CLASSES = 95  # more than a page lists at once

@@ -13,11 +13,10 @@ from report_sets import CLASSES, again, make_report, textured
 import gpuload
 from gpuload.cli import REJECTED, main
 from gpuload.errors import ArgumentError
-from gpuload.report.histograms import histogram
 from gpuload.report.page import facts_as_json
 from gpuload.report.pixels import choose, measure, shares, side_for
-from gpuload.report.rejected import picture_of
-from gpuload.report.splits import open_splits
+from gpuload.report.samples import open_splits, picture_of
+from gpuload.report.statistics import histogram
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_the_json_has_the_same_facts(facts: dict[str, Any]) -> None:
     found = json.loads(text)
     assert "data:image" not in text
     assert found["duplicates"]["groups"] == 13 and found["splits"][0]["samples"] == 120
-    assert set(found) == set(facts)
+    assert set(found) == {"made_by", *facts}
 
 
 def pack(folder: Path, samples: list[Any], **options: Any) -> Path:
@@ -162,7 +161,7 @@ def test_a_sorted_set_is_told(tmp_path: Path) -> None:
     mixing = facts["training"]["mixing"]
     assert mixing["is_poor"] and mixing["good_window"] == 16
     assert any("the shards are sorted" in finding["text"] for finding in facts["findings"])
-    assert "<code>DaliIterator(window=16)</code>" in page
+    assert "<code>shuffle=gpuload.Shuffle(window=16)</code>" in page
 
 
 def test_names_of_splits(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 from report_sets import make_report, textured
 
 import gpuload
-from gpuload.pictures.as_rgb import as_rgb
+from gpuload.pictures.shown import as_rgb
 
 SAMPLES = 6
 
@@ -49,7 +49,9 @@ def test_a_set_of_another_mode(tmp_path: Path, mode: str, encode: str) -> None:
     assert page.count("no picture") == 0
 
     channels = dataset.manifest.pixels.channels
-    augment = gpuload.Augment(32, crop="none", mode=mode, mean=(0.4,) * channels, std=(0.2,) * channels)
+    augment = gpuload.Augment(
+        32, crop="none", mode=mode, normalize=gpuload.Normalize((0.4,) * channels, (0.2,) * channels)
+    )
     with gpuload.DaliIterator(dataset, 2, augment=augment, device="cpu", shuffle=False) as loader:
         sheet = np.asarray(loader.preview(1).convert("L"), np.float64)
     assert sheet.max() > 150

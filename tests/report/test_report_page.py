@@ -93,6 +93,15 @@ def test_texts_of_a_set_are_only_text(reports: dict[str, Path], open_page: Any) 
 
 
 @needs_browser
+@pytest.mark.parametrize("key", ["--output=x", "a\x1b[201~\x03", "a\nb", "a\u202eb"])
+def test_a_key_that_is_no_argument_is_replaced_by_a_number(reports: dict[str, Path], open_page: Any, key: str) -> None:
+    page = open_page(reports["splits"])
+    sample = {"split": "train", "key": key, "index": 17, "width": 1, "height": 1, "bytes": 1}
+    said = page.evaluate("sample => { open(sample, null); return command; }", sample)
+    assert said.startswith("python -m gpuload show ") and said.endswith("/train 17")
+
+
+@needs_browser
 def test_the_list_of_classes(reports: dict[str, Path], open_page: Any) -> None:
     page = open_page(reports["splits"])
     card = page.locator("[data-table='0']")

@@ -155,7 +155,7 @@ def test_table_arguments(make_folder: Folder) -> None:
     with pytest.raises(SourceError, match=r"nowhere: no such folder. Give the folder that the paths"):
         open_source(root / "nowhere", root / "t.csv").list_samples()
     with pytest.raises(
-        SourceError, match=r"has no column 'x'; its columns are \['path', 'label'\]. Give --path-column one"
+        SourceError, match=r"has no column 'x'; its columns are \['path', 'label'\]. Give --column path= one"
     ):
         open_source(root, root / "t.csv", columns={"path": ("x",)}).list_samples()
     with pytest.raises(ArgumentError, match=r"give it with --labels table\.csv"):

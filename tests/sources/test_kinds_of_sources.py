@@ -448,7 +448,7 @@ def test_tars_packed_by_others(make_folder: Folder, tmp_path: Path) -> None:
     assert [row["image"] for row in rows] == PHOTOS[:5]
     assert [row["label"] for row in rows] == [0, 1, 0, 1, 0]
     assert members(tmp_path)["3.seg.png"] == gray(3)
-    assert rejected_of(tmp_path / "out" / "train") == {"s3.tar/05.jpg": "has no .cls, which the first has"}
+    assert rejected_of(tmp_path / "out" / "train") == {"s3.tar/05.jpg": "has no .cls, which most samples have"}
     # And what we packed ourselves, once more: nothing changes but the names.
     again = tmp_path / "again"
     again.mkdir()
@@ -512,7 +512,7 @@ def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
 
 def test_what_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").touch()
-    with pytest.raises(SourceError, match="a.xyz: is a file of a kind that is not known. Say with --from"):
+    with pytest.raises(SourceError, match="a.xyz: is of an unknown kind. Name it with --from"):
         open_source(tmp_path / "a.xyz")
     with pytest.raises(ArgumentError, match="--from is one of folder, sidecar, .*; got 'x'"):
         open_source(tmp_path, form="x")

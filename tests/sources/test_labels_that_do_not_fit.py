@@ -121,7 +121,7 @@ def test_arrays_that_are_not_packed_are_told(tmp_path: Path, capsys: pytest.Capt
     ("arrays", "options", "message"),
     [
         ({"images": PIXELS, "label": NUMBERS, "y": NUMBERS}, [], "'label' and 'y' would both be the field 'label'. Give --column label=NAME"),
-        ({"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, ["--column", "label=a,b"], "--column label= names 2 arrays, but takes one. Several are for target="),
+        ({"images": PIXELS, "a": NUMBERS, "b": NUMBERS}, ["--column", "label=a,b"], "--column label=a,b names 2 arrays, but takes one. Several are for target="),
         ({"x_train": PIXELS, "y_train": NUMBERS, "x_test": PIXELS}, [], "which array holds the images? It has x_t"),
         ({"images": PIXELS[0]}, [], "'images' is (12, 16, 3), a single image and not many. Give an array of (N, height, width, 3)"),
         ({"images": PIXELS.reshape(20, -1)}, [], "images are (N, height, width) or (N, height, width, 3). Give --column image=NAME"),
@@ -202,8 +202,8 @@ def test_labels_that_are_numbers_of_any_type(tmp_path: Path, labels: list[Any]) 
     [
         ((PHOTO, 3), r"is a tuple, not a dict. Give such as \{\"image\": image, \"label\": label\}"),
         ("photos", "is a str, not a dict"),
-        ({"image": PHOTO, "labels": "cat"}, "has the labels 'cat', which are no list. Give a list, or one 'label'"),
-        ({"image": PHOTO, "labels": 3}, "has the labels '3', which are no list"),
+        ({"image": PHOTO, "labels": "cat"}, "has the labels 'cat'; they must be a list. Give a list, or one 'label'"),
+        ({"image": PHOTO, "labels": 3}, "has the labels '3'; they must be a list"),
         ({"image": PHOTO, "more": {1, 2}}, "'more' cannot be stored .it holds a set.. Give numbers, texts"),
         ({"image": PHOTO, "caption": b"text"}, "'caption' cannot be stored .it holds a bytes."),
     ],

@@ -65,11 +65,11 @@ def test_annotations_beside_images_are_found(
         ({"annotations/a.json": b"[]", "images/1.jpg": b""}, "annotations/a.json: not COCO's JSON with images and annot"),
         ({"annotations/a.json": COCO, "images/1.jpg": b""}, "names 3 of 3 files that are not in .*'0.jpg', '1.jpg', '2.jpg'"),
         ({"annotations/a.json": COCO, **inside("images", IMAGES), **inside("other", IMAGES)}, "all images that it names are in each of 'images', 'other'. Give one"),
-        ({"annotations/a.txt": b"", **inside("images", IMAGES)}, r"folder 'images' is hardly a class \(also found: 1 × .txt\). Give --labels table.csv, --no-labels for"),
-        ({"labels.csv": b"", **inside("images", IMAGES)}, r"'images' is hardly a class .*Give --labels .*/labels.csv, --no-labels for the images alone, or --from folder"),
-        ({"Images/a/1.jpg": b"", "Images/b/1.jpg": b"", "parts/x.txt": b""}, "folder 'Images' is hardly a class .*Give .*/Images if its folders are the classes"),
-        ({**inside("images", IMAGES), **inside("masks", IMAGES)}, "folder 'images' is hardly a class"),
-        ({**inside("cat", IMAGES), **inside("masks", IMAGES)}, "folder 'masks' is hardly a class"),
+        ({"annotations/a.txt": b"", **inside("images", IMAGES)}, r"folder 'images' does not look like a class \(also found: 1 × .txt\). Give --labels table.csv, --no-labels for"),
+        ({"labels.csv": b"", **inside("images", IMAGES)}, r"'images' does not look like a class .*Give --labels .*/labels.csv, --no-labels for the images alone, or --from folder"),
+        ({"Images/a/1.jpg": b"", "Images/b/1.jpg": b"", "parts/x.txt": b""}, "folder 'Images' does not look like a class .*Give .*/Images if its folders are the classes"),
+        ({**inside("images", IMAGES), **inside("masks", IMAGES)}, "folder 'images' does not look like a class"),
+        ({**inside("cat", IMAGES), **inside("masks", IMAGES)}, "folder 'masks' does not look like a class"),
     ],
 )  # fmt: skip
 def test_annotations_that_are_not_found(make_folder: Folder, files: dict[str, bytes], message: str) -> None:
@@ -81,8 +81,8 @@ def test_annotations_that_are_not_found(make_folder: Folder, files: dict[str, by
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": [{"id": 1}]}, "lists an image without an id or a file_name"),
-        ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "has an annotation without an id or an image_id"),
+        ({"images": [{"id": 1}]}, "has an image without file_name"),
+        ({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}, "has an annotation without image_id"),
         ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "lists two images with one id"),
     ],
 )
@@ -117,7 +117,7 @@ def test_xml_beside_images(make_folder: Folder, names: tuple[str, str]) -> None:
         ({"x/a/1.jpg": b"", "x/b/1.jpg": b""}, r"all images are of one class, 'x'. If its folders \('a', 'b'\) are the classes, give .*/x$"),
         ({"x/1.jpg": b""}, "all images are of one class, 'x'$"),
         ({"x/a/1.jpg": b"", "y/b/1.jpg": b""}, "no image lies directly in a class folder, but in folders below, such as 'x/a'; the classes are 'x', 'y'"),
-        ({"Cat/1.jpg": b"", "cat/1.jpg": b"", "dog/1.jpg": b""}, "class folders that differ only in case are different classes: 'Cat', 'cat'$"),
+        ({"Cat/1.jpg": b"", "cat/1.jpg": b"", "dog/1.jpg": b""}, "classes that differ only in case are different classes: 'Cat', 'cat'$"),
     ],
 )  # fmt: skip
 def test_classes_that_are_told(make_folder: Folder, files: dict[str, bytes], note: str) -> None:
@@ -208,15 +208,15 @@ def test_a_set_is_not_packed_into_itself(
     ("name", "message"),
     [
         ("x.JPG", "is a single image. Give the folder in which it lies, "),
-        ("x.csv", "tells of images, but is no source of them. Give the folder of the images, and --labels "),
-        ("x.json", "tells of images, but is no source of them"),
+        ("x.csv", "describes images but does not hold them. Give the folder of the images, and --labels "),
+        ("x.json", "describes images but does not hold them"),
         (
             "x.tar.gz",
-            "is a compressed tar, which is not read. Unpack it, as with `tar xf x.tar.gz`, and give the folder",
+            "is a compressed tar, which is not supported. Unpack it, as with `tar xf x.tar.gz`, and give the folder",
         ),
-        ("x.tgz", "is a compressed tar, which is not read"),
-        ("x.7z", "is an archive of a kind that is not read. Unpack it, and give the folder; or pack it again as .zip"),
-        ("x.foo", "is a file of a kind that is not known. Say with --from what it is: folder, sidecar"),
+        ("x.tgz", "is a compressed tar, which is not supported"),
+        ("x.7z", "is an archive of an unsupported kind. Unpack it, and give the folder; or pack it again as .zip"),
+        ("x.foo", "is of an unknown kind. Name it with --from: folder, sidecar"),
     ],
 )
 def test_files_that_are_no_source(make_folder: Folder, name: str, message: str) -> None:
@@ -232,7 +232,7 @@ def test_files_that_are_no_source(make_folder: Folder, name: str, message: str) 
         ("npy", "is a folder. Give an .npy or .npz"),
         ("lmdb", "cannot be opened as LMDB .*Give the folder with data.mdb"),
         ("parquet", "holds no .parquet. Give a file, or the folder that holds some"),
-        ("tar", "holds no .tar. Give WebDataset shards, or their folder"),
+        ("tar", "holds no .tar. Give a file, or the folder that holds some"),
         ("voc", "holds no Annotations beside Data .ILSVRC., JPEGImages .Pascal VOC. or images"),
     ],
 )

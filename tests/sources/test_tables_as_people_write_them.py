@@ -143,7 +143,7 @@ def test_a_role_is_given_once() -> None:
     [
         (["--label-column", "x", "--column", "label=y"], "--label-column x and --column label=y name two columns for one"),
         (["--val", "ten"], "--val: 'ten' is not a share; write for instance 1% or 0.01"),
-        (["--val", "10"], "--val must be a share of the images, from 0 to below 1; got 10.0"),
+        (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1; got 10.0"),
     ],
 )  # fmt: skip
 def test_options_that_are_wrong(

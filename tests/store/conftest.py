@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from loaders import drain, load
 
+import gpuload
 from gpuload.cli import main
 
 try:
@@ -37,7 +38,7 @@ def served(packed: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def epochs(packed: Path) -> list[list[tuple[int, bytes]]]:
     """Two epochs from the folder."""
-    with load(packed, window=2, drop_last=False) as loader:
+    with load(packed, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
         return [drain([loader]) for _ in range(2)]
 
 
@@ -59,6 +60,7 @@ def proxy(served: Any) -> Iterator[Any]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up within seconds."""
-    from gpuload.store.objects import Objects, Patience
+    from gpuload.store.objects import Objects
+    from gpuload.store.patience import Patience
 
     monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 2, 0.02, 0.1))

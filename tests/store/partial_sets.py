@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import gpuload
-from gpuload.disk import remote_index
+from gpuload.disk import opening
 
 
 def fetch_in_parts() -> None:
     """In this process, every index is large."""
-    remote_index.WHOLE_BYTES, remote_index._HEAD_BYTES, remote_index._TAIL_BYTES = 0, 1024, 256
+    opening.WHOLE_BYTES = 0
 
 
 def here(dataset: gpuload.Dataset) -> set[int]:
     """The shards whose rows are here."""
-    assert dataset.index_parts is not None
-    return {number for number in range(len(dataset.shard_paths)) if dataset.index_parts.has(number)}
+    assert dataset.index.parts is not None
+    return {number for number in range(len(dataset.shard_paths)) if dataset.index.parts.has(number)}
 
 
 def older(folder: Path, to: Path, *lacking: str) -> Path:

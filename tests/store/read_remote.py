@@ -18,9 +18,9 @@ if __name__ == "__main__":
             augment=gpuload.Augment(8),
             fields=("index",),
             output="numpy",
-            window=1,
             device="cpu",
             drop_last=False,
+            shuffle=gpuload.Shuffle(window=1),
         ) as loader:
             found = 0
             for (index,) in loader:

@@ -106,7 +106,7 @@ class _Proxied(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        client = http.client.HTTPConnection(self.server.upstream.netloc, timeout=60)
+        client = http.client.HTTPConnection(self.server.upstream.netloc, timeout=250)
         client.request(self.command, self.path, body, dict(self.headers))
         found = client.getresponse()
         data = found.read()

@@ -99,8 +99,23 @@ def test_what_is_refused(hub: HubServer, url: str, error: type[Exception], messa
 
 def test_a_hub_that_stays_busy(hub: HubServer) -> None:
     hub.busy = 10**6
-    with pytest.raises(RemoteError, match=f"^{SET}: the Hub answered 429. Check the network, or try again later"):
+    with pytest.raises(
+        RemoteError, match=f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again later"
+    ):
         pinned(URL(SET), give_up_s=0.2)
+
+
+@pytest.mark.parametrize("after", ["Thu, 01 Jan 1970 00:00:00 GMT", "0", "-5", "soon", "9" * 400])
+def test_when_the_hub_asks_to_wait(hub: HubServer, after: str) -> None:
+    """Also where it is until a day that has passed, or no time at all."""
+    hub.busy, hub.retry_after = 1, after
+    if len(after) > 300:
+        with pytest.raises(
+            RemoteError, match=f"^{SET}: the Hub answered 429 after .* s. Check the network, or try again later"
+        ):
+            pinned(URL(SET))
+    else:
+        assert pinned(URL(SET)).text == SET.replace("photos", f"photos@{COMMIT}")
 
 
 def test_without_a_token(hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

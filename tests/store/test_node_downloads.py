@@ -25,7 +25,7 @@ def downloaded(many: Path, cache: Path, nodes: int, **options: Any) -> list[list
                 fields=("index",),
                 rank=rank,
                 world_size=nodes,
-                **{"window": 1, **options},
+                **{"shuffle": gpuload.Shuffle(window=1), **options},
             ) as loader:
                 epochs = []
                 for _ in range(2):
@@ -40,7 +40,7 @@ def downloaded(many: Path, cache: Path, nodes: int, **options: Any) -> list[list
 def test_a_node_downloads_its_share(many: Path, tmp_path: Path, nodes: int) -> None:
     shards = gpuload.Dataset(many).manifest.shards
     total, largest = sum(shard.bytes for shard in shards), max(shard.bytes for shard in shards)
-    found = downloaded(many, tmp_path, nodes, lanes=LANES)
+    found = downloaded(many, tmp_path, nodes, shuffle=gpuload.Shuffle(lanes=LANES))
     for first, second in found:
         # Its lanes adjoin, so that shards are cut at two places: those that it reads in part.
         assert abs(sum(first.values()) - total / nodes) <= 2 * largest
@@ -49,7 +49,7 @@ def test_a_node_downloads_its_share(many: Path, tmp_path: Path, nodes: int) -> N
 
 
 def test_without_lanes_each_node_downloads_everything(many: Path, tmp_path: Path) -> None:
-    found = downloaded(many, tmp_path, 2, window=8)
+    found = downloaded(many, tmp_path, 2, shuffle=gpuload.Shuffle(window=8))
     assert all(len(first) >= 48 for first, _ in found)  # of the last, all samples may have been left out
 
 
@@ -59,9 +59,9 @@ def test_a_cache_holds_the_windows_of_the_lanes_of_a_node(many: Path, tmp_path: 
     size = max(shard.bytes for shard in dataset.manifest.shards)
     with running(file_server(many)) as server:
         remote: Any = gpuload.Dataset(server.url, tmp_path, 60 * size)
-        load(remote, 8, lanes=4, window=4).close()
+        load(remote, 8, shuffle=gpuload.Shuffle(window=4, lanes=4)).close()
         small: Any = gpuload.Dataset(server.url, tmp_path, 20 * size)
         with pytest.raises(
             gpuload.ArgumentError, match="too few for two windows of 1 shards in each of 4 lanes, which"
         ):
-            load(small, 8, lanes=4, window=1)
+            load(small, 8, shuffle=gpuload.Shuffle(window=1, lanes=4))

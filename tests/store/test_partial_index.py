@@ -10,35 +10,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from loaders import drain, load
-from store.partial_sets import all_rows, fetch_in_parts, here, older
+from store.partial_sets import all_rows, here, older
 from store.servers import Proxy, file_server, running
 
 import gpuload
 from gpuload import FormatError, RemoteError
-from gpuload.disk import remote_index
-from gpuload.disk.arrow_footer import batch_bounds
+from gpuload.disk import opening
 from gpuload.order.epoch import EpochOrder
-from gpuload.read.rows_ahead import _LEAST_AHEAD
+from gpuload.read.read_ahead import _LEAST_AHEAD
 from gpuload.store.background import background
-from gpuload.store.partial_file import PartialFile
 
 INDEX = "/index.arrow"
 
 
 @pytest.fixture(autouse=True)
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WHOLE_BYTES", "_HEAD_BYTES", "_TAIL_BYTES"):
-        monkeypatch.setattr(remote_index, name, getattr(remote_index, name))  # so that it is set back
-    fetch_in_parts()
+    monkeypatch.setattr(opening, "WHOLE_BYTES", 0)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +70,8 @@ def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: P
     dataset = gpuload.Dataset(serving.url, tmp_path)
     assert here(dataset) == set() and len(dataset) == 97
     opened = serving.sent[INDEX]
-    assert opened < 0.1 * size + 3000  # the footer, 24 bytes for each of 49 shards, and the schema in it and before it
-    with load(dataset, 4, window=2, fields=("index",), prefetch=1) as loader:  # type: ignore[arg-type]
+    assert opened < 0.1 * size + 3000  # the footer, 24 bytes for each of 49 shards, and the schema in it
+    with load(dataset, 4, fields=("index",), prefetch=1, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
         next(iter(loader))
         order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2)
         needed = {0, *order.window_shards(0).tolist()}  # the first sample's is looked at by fields
@@ -84,42 +80,46 @@ def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: P
         most = 1 + 4 * 2 + _LEAST_AHEAD
         assert len(here(dataset)) <= most
     assert serving.sent[INDEX] - opened <= most * part_bytes(many) < size
-    assert serving.asked[INDEX] <= 3 + most
+    assert serving.asked[INDEX] <= 1 + most
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"window": 1},
-        {"window": 5, "verify": "sha256"},
-        {"window": 3, "lanes": 4},
-        {"window": 3, "shuffle": False},
-        {"window": 4, "balance": "label"},
-        {"window": 4, "buckets": [(12, 12), (10, 14)], "augment": gpuload.Augment(crop="cover", dtype="uint8")},
-        {"window": 4, "exclude": [3, 40]},
+        {"shuffle": gpuload.Shuffle(window=1)},
+        {"verify": "sha256", "shuffle": gpuload.Shuffle(window=5)},
+        {"shuffle": gpuload.Shuffle(window=3, lanes=4)},
+        {"shuffle": False},
+        {"shuffle": gpuload.Shuffle(window=4), "sampling": gpuload.Balance("label")},
+        {
+            "augment": gpuload.Augment(gpuload.Buckets([(12, 12), (10, 14)]), crop="cover", dtype="uint8"),
+            "shuffle": gpuload.Shuffle(window=4),
+        },
+        {"exclude": [3, 40], "shuffle": gpuload.Shuffle(window=4)},
     ],
     ids=lambda options: "-".join(options),
 )
 def test_epochs_are_those_of_the_folder(options: dict[str, Any], serving: Any, many: Path, tmp_path: Path) -> None:
-    options = {"drop_last": False, **options}
-    if "exclude" in options:
-        options["exclude"] = gpuload.Dataset(many).keys(options["exclude"])
-    with load(many, **options) as local, load(serving.url, cache=tmp_path, **options) as loader:  # type: ignore[arg-type]
+    of_set: dict[str, Any] = {name: options[name] for name in ("verify", "exclude") if name in options}
+    if "exclude" in of_set:
+        of_set["exclude"] = gpuload.Dataset(many).keys(of_set["exclude"])
+    options = {"drop_last": False, **{name: value for name, value in options.items() if name not in of_set}}
+    sets: list[Any] = [gpuload.Dataset(many, **of_set), gpuload.Dataset(serving.url, cache=tmp_path, **of_set)]
+    with load(sets[0], **options) as local, load(sets[1], **options) as loader:
         for _ in range(2):
             assert drain([loader]) == drain([local])
-    parts = loader.dataset.index_parts
-    assert parts is not None and parts.file.path.name == "index.partial"
+    assert here(loader.dataset) and not list(tmp_path.rglob("index.arrow"))
     # Nothing is fetched twice, however it was asked for.
     assert serving.sent[INDEX] <= (many / "index.arrow").stat().st_size + 3000
 
 
 def test_a_run_is_resumed_and_a_subset_and_a_mixture_are_the_same(serving: Any, many: Path, tmp_path: Path) -> None:
-    with load(many, window=3, drop_last=False) as loader:
+    with load(many, drop_last=False, shuffle=gpuload.Shuffle(window=3)) as loader:
         whole = drain([loader])
-    with remote(serving, tmp_path / "a", window=3) as loader:
+    with remote(serving, tmp_path / "a", shuffle=gpuload.Shuffle(window=3)) as loader:
         begun = drain([loader], steps=5)
         state = loader.state_dict()
-    with remote(serving, tmp_path / "b", window=3) as loader:  # in another node's cache
+    with remote(serving, tmp_path / "b", shuffle=gpuload.Shuffle(window=3)) as loader:  # in another node's cache
         loader.load_state_dict(state)
         assert begun + drain([loader]) == whole
         assert len(here(loader.dataset)) < 49  # type: ignore[arg-type]
@@ -134,7 +134,10 @@ def test_a_run_is_resumed_and_a_subset_and_a_mixture_are_the_same(serving: Any, 
     mixed = [
         gpuload.mix([(subset(many), 0.5), (other, 0.5)]) for other in (many, gpuload.Dataset(serving.url, tmp_path))
     ]
-    with load(mixed[0], window=2) as local, load(mixed[1], window=2) as loader:  # type: ignore[arg-type]
+    with (
+        load(mixed[0], shuffle=gpuload.Shuffle(window=2)) as local,
+        load(mixed[1], shuffle=gpuload.Shuffle(window=2)) as loader,
+    ):  # type: ignore[arg-type]
         assert drain([loader]) == drain([local])
 
 
@@ -144,6 +147,7 @@ def test_what_asks_for_all_rows_gets_all_at_once(serving: Any, many: Path, tmp_p
     keys = [row["key"] for shard in rows for row in shard]
     asks: dict[str, Any] = {
         "labels": lambda one: one.labels.tolist(),
+        "columns": lambda one: [one.column(name).to_pylist() for name in one.schema.names],
         "filter": lambda one: one.filter(pc.field("width") >= 80).stored_samples(np.arange(5)).tolist(),
         "key": lambda one: one[keys[40]]["index"],
         "keys": lambda one: one.keys(range(97)),
@@ -156,8 +160,6 @@ def test_what_asks_for_all_rows_gets_all_at_once(serving: Any, many: Path, tmp_p
         assert ask(dataset) == ask(local)
         assert len(here(dataset)) == 49
         assert serving.asked[INDEX] == opened + 1  # in one range
-        assert dataset.index_parts is not None
-        assert dataset.index_parts.file.is_checked == (name != "keys")  # which asked for the shards of these samples
         again = gpuload.Dataset(serving.url, tmp_path / name)
         assert ask(again) == ask(local) and serving.asked[INDEX] == opened + 1
 
@@ -172,9 +174,9 @@ def test_single_samples_ask_for_their_own_rows(serving: Any, many: Path, tmp_pat
 def test_a_fault_in_a_part_is_tried_again(serving: Any, many: Path, tmp_path: Path) -> None:
     for fault in ("wrong bytes", "truncate"):
         serving.reset()
-        serving.fault = lambda path, number, fault=fault: fault if path == INDEX and number in (4, 9) else None
+        serving.fault = lambda path, number, fault=fault: fault if path == INDEX and number in (2, 7) else None
         dataset = gpuload.Dataset(serving.url, tmp_path / fault)
-        assert all_rows(dataset) == all_rows(gpuload.Dataset(many)) and serving.asked[INDEX] > 9
+        assert all_rows(dataset) == all_rows(gpuload.Dataset(many)) and serving.asked[INDEX] > 7
 
 
 def test_wrong_bytes_never_come_to_where_readers_look(serving: Any, many: Path, tmp_path: Path) -> None:
@@ -183,8 +185,8 @@ def test_wrong_bytes_never_come_to_where_readers_look(serving: Any, many: Path, 
     serving.fault = lambda path, number: "wrong bytes" if path == INDEX else None
     with pytest.raises(
         FormatError,
-        match=rf"^{serving.url}{INDEX}: the SHA-256 of bytes [\d,]+ to [\d,]+ is \w{{16}}…, manifest.json says "
-        r"\w{16}…, at 3 attempts. It was damaged or replaced: open the set anew if",
+        match=rf"^{serving.url}{INDEX}: the SHA-256 of bytes [\d,]+ to [\d,]+ is not \w{{16}}…, which manifest.json "
+        r"says, at 3 attempts. It was damaged or replaced: open the set anew if",
     ):
         dataset.rows(5)
     assert serving.asked[INDEX] == opened + 3 and here(dataset) == set()
@@ -194,29 +196,37 @@ def test_wrong_bytes_never_come_to_where_readers_look(serving: Any, many: Path, 
     assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
 
 
-def test_the_whole_is_compared_too(serving: Any, many: Path, tmp_path: Path) -> None:
-    """So that bytes that changed on the disk are noticed, even those that belong to no part."""
-    for number, at in enumerate((5000, 2, -10)):  # in a part, before them, and after them
-        dataset = gpuload.Dataset(serving.url, tmp_path / str(number))
-        dataset.fetch_rows(list(range(49)))
-        (path,) = (tmp_path / str(number)).rglob("index.partial")
-        file = PartialFile(path)
-        os.pwrite(file.handle, bytes([file.memory[at % file.size] ^ 1]), at % file.size)
-        assert not file.is_checked
-        with pytest.raises(
-            FormatError, match=f"{INDEX}: its SHA-256 is .*Open the set anew, or upload its folder again"
-        ):
-            dataset.fetch_rows()
-        assert here(dataset) == set() and not path.exists()
-        assert all_rows(gpuload.Dataset(serving.url, tmp_path / str(number))) == all_rows(gpuload.Dataset(many))
+@pytest.mark.parametrize("damage", ["a bit", "cut", "empty", "folder gone"])
+def test_what_is_damaged_in_the_cache_is_fetched_again(damage: str, serving: Any, many: Path, tmp_path: Path) -> None:
+    dataset, expected = gpuload.Dataset(serving.url, tmp_path), all_rows(gpuload.Dataset(many))
+    assert all_rows(dataset) == expected
+    for path in tmp_path.rglob("rows-*"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes({"a bit": data, "cut": data[:100]}.get(damage, b""))
+    if damage == "folder gone":  # as that of an older version is, after another process has opened the new one
+        shutil.rmtree(path.parent)
+    assert all_rows(dataset) == expected
+    assert all_rows(gpuload.Dataset(serving.url, tmp_path)) == expected
+
+
+def test_no_link_in_the_place_of_a_part_is_followed(serving: Any, tmp_path: Path) -> None:
+    dataset, other = gpuload.Dataset(serving.url, tmp_path / "cache"), tmp_path / "other"
+    dataset.rows(3)
+    (path,) = tmp_path.rglob("rows-000003")
+    path.rename(other)
+    path.symlink_to(other)
+    with pytest.raises(FormatError, match="rows-000003: is a symbolic link, expected a regular file"):
+        dataset.rows(3)
+    assert other.exists()
 
 
 def test_a_footer_with_wrong_bytes_is_not_taken(serving: Any, many: Path, tmp_path: Path) -> None:
-    """Then the whole is downloaded, which is compared, too."""
-    serving.fault = lambda path, number: "wrong bytes" if path == INDEX and number in (2, 3) else None
-    dataset = gpuload.Dataset(serving.url, tmp_path)
-    assert dataset.index_parts is None and all_rows(dataset) == all_rows(gpuload.Dataset(many))
-    assert not list(tmp_path.rglob("index.partial*"))
+    serving.fault = lambda path, number: "wrong bytes" if path == INDEX and number == 1 else None
+    assert all_rows(gpuload.Dataset(serving.url, tmp_path / "once")) == all_rows(gpuload.Dataset(many))
+    serving.fault = lambda path, number: "wrong bytes" if path == INDEX else None
+    with pytest.raises(FormatError, match=f"^{serving.url}{INDEX}: the SHA-256 of bytes .*, at 3 attempts"):
+        gpuload.Dataset(serving.url, tmp_path / "always")
 
 
 def changed(folder: Path, to: Path) -> Path:
@@ -233,12 +243,12 @@ def test_an_index_that_is_replaced_meanwhile(many: Path, tmp_path: Path, impatie
         data = bytearray((copy / "index.arrow").read_bytes())
         data[len(data) // 2] ^= 1
         (copy / "index.arrow").write_bytes(data)
-        with pytest.raises(FormatError, match=f"{INDEX}: the SHA-256 of bytes .* is .*, at 3 attempts"):
+        with pytest.raises(FormatError, match=f"{INDEX}: the SHA-256 of bytes .* is not .*, at 3 attempts"):
             dataset.labels  # noqa: B018
-        assert 10 < len(here(dataset)) < 49 or here(dataset) == {0}  # those that are as they were
+        assert len(here(dataset)) == 48  # those that are as they were
         (copy / "index.arrow").write_bytes(data + b"\0")
         with pytest.raises(FormatError, match=f"{INDEX}: was replaced since the set was opened. Open it anew"):
-            dataset.rows(48)
+            dataset.rows(min(set(range(49)) - here(dataset)))
         assert dataset.rows(0).to_pylist() == first == gpuload.Dataset(many).rows(0).to_pylist()
 
 
@@ -249,7 +259,7 @@ def test_a_disk_that_is_full(serving: Any, many: Path, tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gpuload.store.partial_file.write_at", full)
+        patch.setattr("gpuload.store.files.write_at", full)
         for ask in (lambda: dataset.rows(3), lambda: dataset.labels):
             with pytest.raises(RemoteError, match=f"^{tmp_path}/.*: cannot be written .No space left.*Free some"):
                 ask()
@@ -257,70 +267,36 @@ def test_a_disk_that_is_full(serving: Any, many: Path, tmp_path: Path, monkeypat
     assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
 
 
-def test_a_folder_that_is_removed_meanwhile(serving: Any, many: Path, tmp_path: Path) -> None:
-    """As an older version of a set is, after another process has opened the new one."""
+def test_ctrl_c_ends_the_download_of_all(serving: Any, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(serving.url, tmp_path)
-    (path,) = tmp_path.rglob("index.partial")
-    shutil.rmtree(path.parent)
-    assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
-    assert all_rows(gpuload.Dataset(serving.url, tmp_path)) == all_rows(dataset)
-
-
-def test_ctrl_c_ends_the_download_of_all(serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = gpuload.Dataset(serving.url, tmp_path)
-    parts, opened = dataset.index_parts, serving.asked[INDEX]
+    parts, opened = dataset.index.parts, serving.asked[INDEX]
     assert parts is not None
     serving.fault = lambda path, number: "503" if path == INDEX else None
-    waiting = background().start(parts.get_all())
+    waiting = background().start(parts.get(range(49)))
     while serving.asked[INDEX] < opened + 2:
         time.sleep(0.01)
-    assert parts._all is not None and not parts._all.done()
     waiting.cancel()
-    while not parts._all.done():
-        time.sleep(0.01)
     serving.reset()
     assert len(dataset.labels) == 97 and len(here(dataset)) == 49
 
 
-def test_an_index_that_is_uploaded_again_as_it_was(serving: Any, many: Path, tmp_path: Path) -> None:
-    """Some servers give it another ETag then; the bytes are compared anyway."""
-    dataset = gpuload.Dataset(serving.url, tmp_path)
-    opened = serving.asked[INDEX]
-    serving.fault = lambda path, number: "412" if path == INDEX and number == opened + 1 else None
-    assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
-
-
-def test_older_sets(many: Path, tmp_path: Path) -> None:
-    """Where nothing was compared before, parts must have the ETag of the first; where the whole was, it still is."""
-    nothing = older(many, tmp_path / "nothing", "index_parts", "index_sha256")
-    whole = older(many, tmp_path / "whole", "index_parts")
-    for folder, in_parts in ((nothing, True), (whole, False)):
-        with serve(folder) as server, running(Proxy(server.url)) as proxy:
-            dataset = gpuload.Dataset(proxy.url, tmp_path / f"{folder.name}-cache")
-            assert (dataset.index_parts is not None) == in_parts
-            with load(many, window=2, drop_last=False) as local, load(dataset, window=2, drop_last=False) as loader:  # type: ignore[arg-type]
-                assert drain([loader]) == drain([local])
-            again = gpuload.Dataset(proxy.url, tmp_path / f"{folder.name}-other")
-            data = bytearray((many / "index.arrow").read_bytes())
-            data[len(data) // 2] ^= 1
-            (folder / "index.arrow").unlink()
-            (folder / "index.arrow").write_bytes(data)
-            if in_parts:
-                with pytest.raises(FormatError, match="was replaced since the set was opened"):
-                    again.rows(7)
-                assert here(again) == set()
-                (folder / "index.arrow").write_bytes((many / "index.arrow").read_bytes())
-            assert all_rows(again) == all_rows(gpuload.Dataset(many))
+@pytest.mark.parametrize(
+    "lacking", [["index_offsets"], ["index_parts"], ["index_offsets", "index_parts", "index_sha256"]]
+)
+def test_without_offsets_the_whole_is_fetched(lacking: list[str], many: Path, tmp_path: Path) -> None:
+    with serve(older(many, tmp_path / "set", *lacking)) as server:
+        dataset = gpuload.Dataset(server.url, tmp_path / "cache")
+        assert dataset.index.parts is None and all_rows(dataset) == all_rows(gpuload.Dataset(many))
 
 
 def test_a_small_index_and_a_server_without_ranges(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(file_server(many, ranges=False)) as server:
         dataset = gpuload.Dataset(server.url, tmp_path / "none")
-        assert dataset.index_parts is None and all_rows(dataset) == all_rows(gpuload.Dataset(many))
-    monkeypatch.setattr(remote_index, "WHOLE_BYTES", (many / "index.arrow").stat().st_size)
+        assert dataset.index.parts is None and all_rows(dataset) == all_rows(gpuload.Dataset(many))
+    monkeypatch.setattr(opening, "WHOLE_BYTES", (many / "index.arrow").stat().st_size)
     with serve(many) as server:
         dataset = gpuload.Dataset(server.url, tmp_path / "small")
-        assert dataset.index_parts is None and dataset.index_path.name == "index.arrow"
+        assert dataset.index.parts is None and [path.name for path in tmp_path.rglob("rows-*")] == []
 
 
 def test_without_a_network_what_is_here_is_read(
@@ -337,15 +313,19 @@ def test_without_a_network_what_is_here_is_read(
         dataset.rows(10)
     with pytest.raises(RemoteError, match=f"{INDEX}: no connection"):
         dataset.labels  # noqa: B018
-    assert "The copy of its manifest and index in the cache is taken" in caplog.text
+    assert "Using the copy of its manifest and index in the cache" in caplog.text
 
 
 def test_an_index_that_does_not_come_is_an_error_of_the_loop(serving: Any, many: Path, tmp_path: Path) -> None:
-    from gpuload.store.objects import Objects, Patience
+    from gpuload.store.objects import Objects
+    from gpuload.store.patience import Patience
 
-    with load(many, 4, window=2, drop_last=False) as loader:
+    with load(many, 4, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
         expected = drain([loader])
-    with remote(serving, tmp_path, batch_size=4, window=2) as loader, pytest.MonkeyPatch.context() as patch:
+    with (
+        remote(serving, tmp_path, batch_size=4, shuffle=gpuload.Shuffle(window=2)) as loader,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(Objects, "patience", Patience(0.5, 5, 1, 0.02, 0.1))
         begun = drain([loader], steps=1)
         serving.fault = lambda path, number: "503" if path == INDEX else None
@@ -365,38 +345,37 @@ from store.partial_sets import fetch_in_parts, gpuload
 
 fetch_in_parts()
 loader = gpuload.DaliIterator(
-    gpuload.Dataset(sys.argv[1], sys.argv[2]), 2, augment=gpuload.Augment(8), fields=("index", "image"), window=1,
+    gpuload.Dataset(sys.argv[1], sys.argv[2]), 2, augment=gpuload.Augment(8), fields=("index", "image"),
     device="cpu", decoder="native", prefetch=2, shuffle=False,
 )
 batches = iter(loader)
 next(batches)
 print("stalls", flush=True)
 sys.stdin.readline()
-parts = loader.dataset.index_parts
+parts = loader.dataset.index.parts
 while parts.has(loader.state_dict()["samples"] // 2 + 3):  # its thread does not come so far
     next(batches)
 time.sleep(0.5)  # it waits for the rows of a later window by now
-begun = time.monotonic()
 for _ in loader:  # another loop ends the first
     break
 loader.close()
-print(time.monotonic() - begun < 15)
+print("closed")
 """
 
 
 def test_nothing_waits_for_rows_that_nobody_wants(serving: Any, tmp_path: Path) -> None:
-    """A server that is silent for minutes holds up neither another loop, nor `close`, nor the end of the process."""
+    """A server that is silent for hours holds up neither another loop, nor `close`, nor the end of the process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     command = [sys.executable, "-W", "error", "-c", ENDS, serving.url, str(tmp_path)]
-    serving.silent_s = 100
+    serving.silent_s = 10_000
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stalls\n"
         serving.fault = lambda path, number: "stall" if path == INDEX else None
-        out, err = process.communicate("\n", timeout=60)
-    assert (out, process.returncode) == ("True\n", 0), err
+        out, err = process.communicate("\n")
+    assert (out, process.returncode) == ("closed\n", 0), err
 
 
 def start(url: str, cache: Path, loops: int) -> "subprocess.Popen[str]":
@@ -406,7 +385,7 @@ def start(url: str, cache: Path, loops: int) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> set[str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     return set(out.split()) - {"begins"}
 
@@ -424,10 +403,10 @@ def test_what_a_killed_process_leaves(serving: Any, many: Path, tmp_path: Path) 
 
 
 def kill_some(proxy: Any, folder: Path, cache: Path, kills: int, seed: int = 0) -> None:
-    """Processes that are killed while they fetch the index, each time beside another one. What is marked is right."""
+    """Processes that are killed while they fetch the index, each time beside another one."""
     rng = random.Random(seed)
     expected = {str(all_rows(gpuload.Dataset(folder)))}
-    for number in range(kills):
+    for _ in range(kills):
         shutil.rmtree(cache / "one", ignore_errors=True)
         proxy.delay_s = 0.003
         beside = start(proxy.url, cache / "one", 1)
@@ -437,84 +416,27 @@ def kill_some(proxy: Any, folder: Path, cache: Path, kills: int, seed: int = 0) 
         time.sleep(rng.uniform(0, 0.4))
         process.kill()
         process.communicate()
-        for file in map(PartialFile, (cache / "one").rglob("index.partial")):
-            dataset = gpuload.Dataset(proxy.url, cache / "one")
-            parts = dataset.index_parts
-            assert parts is not None and parts.file.size == file.size
-            data = (folder / "index.arrow").read_bytes()
-            for one in here(dataset):
-                begin, end = parts.bounds[one : one + 2].tolist()
-                assert file.memory[begin:end] == data[begin:end], number
         proxy.delay_s = 0.0
         assert finish(beside) == expected
         assert {str(all_rows(gpuload.Dataset(proxy.url, cache / "one")))} == expected
 
 
-def test_a_file_of_parts_that_is_truncated(serving: Any, many: Path, tmp_path: Path) -> None:
-    """It is an error that names it, and not the end of the process."""
-    with remote(serving, tmp_path, window=2) as loader:
-        batches = iter(loader)
-        next(batches)
-        (path,) = tmp_path.rglob("index.partial")
-        os.truncate(path, 1000)
-        with pytest.raises(FormatError, match=r"index.partial: (is damaged|was truncated)"):
-            list(batches)
-    with suppress(FormatError):  # it is removed
-        gpuload.Dataset(serving.url, tmp_path)
-    dataset = gpuload.Dataset(serving.url, tmp_path)
-    assert all_rows(dataset) == all_rows(gpuload.Dataset(many))
-
-
-def test_a_truncated_file_of_parts_is_not_made_longer(tmp_path: Path) -> None:
-    """Where zeros would take the place of what was lost, and nobody would see it."""
-    path = tmp_path / "index.partial"
-    assert PartialFile.create(path, 10_000, 3, None, [])
-    file = PartialFile(path)
-    file.write(5000, b"abc")
-    assert file.memory[5000:5003] == b"abc"
-    os.truncate(path, 1000)
-    for change in (lambda: file.write(5000, b"abc"), lambda: file.mark([1]), file.mark_checked, file.check):
-        with pytest.raises(FormatError, match=r"index.partial: was truncated to 1,000 bytes while it was in use. Open"):
-            change()
-        assert path.stat().st_size == 1000
-    file.forget()
-    assert os.fstat(file.handle).st_size == 1000 and not path.exists()
-
-
-@pytest.mark.parametrize("end", [b"", b'{"size": 5, "parts": 49, "tag": 3}'])
-def test_a_file_of_parts_that_is_damaged_is_fetched_again(end: bytes, serving: Any, many: Path, tmp_path: Path) -> None:
-    gpuload.Dataset(serving.url, tmp_path).rows(0)
-    (path,) = tmp_path.rglob("index.partial")
-    with path.open("r+b") as file:
-        file.seek(-4096, os.SEEK_END)
-        file.write(end.ljust(4096))
-    with pytest.raises(FormatError, match=f"^{serving.url}/index.partial: is damaged"):
-        gpuload.Dataset(serving.url, tmp_path)
-    assert all_rows(gpuload.Dataset(serving.url, tmp_path)) == all_rows(gpuload.Dataset(many))
-
-
-def test_only_what_is_here_takes_room(tmp_path: Path) -> None:
+def test_what_is_here_counts_for_the_cache(serving: Any, tmp_path: Path) -> None:
     from gpuload.store.cache import Cache
 
-    cache = Cache(tmp_path, 1 << 40)
-    (cache.sets / "set").mkdir()
-    path = cache.sets / "set" / "index.partial"
-    assert PartialFile.create(path, 1 << 30, 1000, '"tag"', [(0, b"head"), ((1 << 30) - 4, b"tail")])
-    file = PartialFile(path)
-    assert (file.size, file.parts, file.tag, file.count()) == (1 << 30, 1000, '"tag"', 0)
-    assert path.stat().st_size > 1 << 30 and cache.used() < 1 << 20
-    os.pwrite(file.handle, bytes(range(256)) * 4096, 1 << 20)
-    file.mark([3, 4])
-    assert 1 << 20 <= cache.used() < 1 << 21
-    assert (file.count(), file.missing(np.arange(6)).tolist()) == (2, [0, 1, 2, 5])
-    assert not PartialFile.create(path, 10, 1, "x" * 5000, [])  # what does not fit
+    dataset, cache = gpuload.Dataset(serving.url, tmp_path), Cache(tmp_path, 1 << 40)
+    before = cache.used()
+    dataset.rows(3)
+    (path,) = tmp_path.rglob("rows-000003")
+    assert cache.used() == before + path.stat().st_size
 
 
 def test_manifests_tell_the_parts(many: Path) -> None:
-    manifest = json.loads((many / "manifest.json").read_text())
-    data = (many / "index.arrow").read_bytes()
-    bounds = batch_bounds(data, len(data))
-    assert bounds is not None and len(bounds) == 50
-    ends = [*bounds.tolist(), len(data)]
-    digests = [hashlib.sha256(data[begin:end]).hexdigest() for begin, end in pairwise(ends)]
-    assert manifest["index_parts"] == digests and manifest["index_sha256"] == hashlib.sha256(data).hexdigest()
+    manifest, data = json.loads((many / "manifest.json").read_text()), (many / "index.arrow").read_bytes()
+    offsets, schema = manifest["index_offsets"], gpuload.Dataset(many).schema
+    assert len(offsets) == 51 and offsets[-1] == len(data)
+    parts = [data[begin:end] for begin, end in pairwise(offsets)]
+    assert manifest["index_parts"] == [hashlib.sha256(part).hexdigest() for part in parts]
+    assert manifest["index_sha256"] == hashlib.sha256(data).hexdigest()
+    rows = [pa.ipc.read_record_batch(pa.py_buffer(part), schema) for part in parts[:-1]]
+    assert rows == [gpuload.Dataset(many).rows(number) for number in range(49)]

@@ -25,7 +25,7 @@ def start(url: str, cache: Path, size: str, epochs: int) -> subprocess.Popen[str
 
 def finish(process: "subprocess.Popen[str]") -> set[str]:
     """What it printed of its epochs."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     return set(out.split()) - {"begins"}
 
@@ -51,12 +51,12 @@ def test_a_small_cache_holds_what_is_needed_next(
     """Shards of windows that were read make room; the cache never holds more than it may."""
     monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
     limit = needed(packed, 5)
-    with load(packed, 4, window=1, drop_last=False) as loader:
+    with load(packed, 4, drop_last=False, shuffle=gpuload.Shuffle(window=1)) as loader:
         expected = [drain([loader]) for _ in range(3)]
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, limit)
     (dataset.cache.shards / "notes").touch()  # type: ignore[union-attr]
     used = []
-    with load(dataset, 4, window=1, drop_last=False) as loader:  # type: ignore[arg-type]
+    with load(dataset, 4, drop_last=False, shuffle=gpuload.Shuffle(window=1)) as loader:  # type: ignore[arg-type]
         for epoch in range(3):
             rows = []
             for index, images, _ in loader:
@@ -79,51 +79,41 @@ url, cache, size = sys.argv[1:]
 
 def loader():
     return gpuload.DaliIterator(
-        url, 4, augment=gpuload.Augment(8), fields=("index", "image"), window=1, device="cpu", decoder="native",
-        cache=cache, cache_size=size, shuffle=False,
+        gpuload.Dataset(url, cache, size), 4, augment=gpuload.Augment(8), fields=("index", "image"), device="cpu", decoder="native",
+        shuffle=False,
     )
 
-def step(what):
-    global begun
-    assert time.monotonic() - begun < 30, what
-    begun = time.monotonic()
-
 one = loader()
-begun = time.monotonic()
 next(iter(one))
 time.sleep(0.5)  # its thread waits for the shard of the silent server by now
-step("first batch")
 for _ in one:  # another loop ends the first
     break
-step("another loop")
 threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     for _ in one:
         pass
 except KeyboardInterrupt:
-    step("Ctrl-C")
+    print("interrupted", flush=True)
 time.sleep(0.5)
 one.close()
-step("close")
 held = iter(two := loader())
 next(held)
 time.sleep(0.5)
-step("another loader")
 print("ended", flush=True)
 """
 
 
 @pytest.mark.parametrize("size", ["1GB", "0"])
 def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Path, size: str) -> None:
-    """A server that is silent for minutes holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
+    """A server that is silent for hours holds up neither `close`, nor another loop, nor Ctrl-C, nor the end of the
     process."""
     proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
-    proxy.silent_s = 100
+    proxy.silent_s = 10_000
     command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path), size]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles")]
-    assert (done.stdout, said, done.returncode) == ("ended\n", [], 0)
+    assert (done.stdout, said, done.returncode) == ("interrupted\nended\n", [], 0)
 
 
 def test_what_a_killed_process_leaves(proxy: Any, packed: Path, tmp_path: Path) -> None:

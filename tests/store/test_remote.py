@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,19 @@ from store.servers import Proxy, file_server, running, shards_asked
 
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
-from gpuload.store.objects import Objects, Patience
+from gpuload.store.objects import Objects
+from gpuload.store.patience import Patience
 
 Rows = list[tuple[int, bytes]]
 
 
 def remote(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
-    return load(f"{proxy.url}/train", window=2, drop_last=False, cache=cache, **options)  # type: ignore[arg-type]
+    return load(
+        gpuload.Dataset(f"{proxy.url}/train", cache=cache),
+        drop_last=False,
+        shuffle=gpuload.Shuffle(window=2),
+        **options,
+    )  # type: ignore[arg-type]
 
 
 def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(
@@ -38,7 +43,9 @@ def test_epochs_are_those_of_the_folder_and_each_shard_is_downloaded_once(
 
 
 def test_ranks_of_a_node_share_what_they_download(proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
-    loaders = world(f"{proxy.url}/train", 4, 2, window=2, drop_last=False, cache=tmp_path)  # type: ignore[arg-type]
+    loaders = world(
+        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), 4, 2, drop_last=False, shuffle=gpuload.Shuffle(window=2)
+    )  # type: ignore[arg-type]
     rows = drain(loaders)
     assert sorted(rows) == sorted(epochs[0]) and len(rows) == 97
     assert set(shards_asked(proxy).values()) == {1}
@@ -48,10 +55,12 @@ def test_ranks_of_a_node_share_what_they_download(proxy: Any, tmp_path: Path, ep
 
 def test_a_run_goes_on_elsewhere(proxy: Any, packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
     for first, second in ((packed, f"{proxy.url}/train"), (f"{proxy.url}/train", packed)):
-        with load(first, window=2, drop_last=False, cache=tmp_path) as loader:  # type: ignore[arg-type]
+        with load(gpuload.Dataset(first, cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
             begun = drain([loader], steps=5)
             state = loader.state_dict()
-        with load(second, window=2, drop_last=False, cache=tmp_path) as loader:  # type: ignore[arg-type]
+        with load(
+            gpuload.Dataset(second, cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
+        ) as loader:  # type: ignore[arg-type]
             loader.load_state_dict(state)
             assert begun + drain([loader]) == epochs[0]
             assert "http" not in str(loader.state_dict())
@@ -68,7 +77,7 @@ def test_a_data_set_is_pickled_with_its_cache(proxy: Any, tmp_path: Path) -> Non
 
 def test_a_mixture_of_a_folder_and_a_url(proxy: Any, packed: Path, tmp_path: Path) -> None:
     def parts(second: Any) -> gpuload.DaliIterator:
-        return load(gpuload.mix([(packed, 0.5), (second, 0.5)]), window=2)  # type: ignore[arg-type]
+        return load(gpuload.mix([(packed, 0.5), (second, 0.5)]), shuffle=gpuload.Shuffle(window=2))  # type: ignore[arg-type]
 
     with parts(packed) as local, parts(gpuload.Dataset(f"{proxy.url}/train", tmp_path)) as mixed:
         assert drain([mixed]) == drain([local])
@@ -79,7 +88,7 @@ def test_a_cache_that_is_too_small(proxy: Any, tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match="cache_size: 100,000 bytes are too few for two windows of 1 shards, which take"
     ):
-        load(dataset, window=1)
+        load(dataset, shuffle=gpuload.Shuffle(window=1))
 
 
 def test_a_disk_that_is_full(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +97,7 @@ def test_a_disk_that_is_full(proxy: Any, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(
         ArgumentError, match=r"cache .*: two windows of 2 shards take [\d,]+ bytes, and its disk has 99 free"
     ):
-        load(dataset, window=2)
+        load(dataset, shuffle=gpuload.Shuffle(window=2))
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "hang up", "cut", "stall", "truncate", "wrong bytes"])
@@ -146,10 +155,8 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
     proxy.silent_s = 1.0
     with remote(proxy, tmp_path) as loader:
-        begun = time.monotonic()
         with pytest.raises(error, match=f"^{proxy.url}/train.*{message}|^{proxy.url}{message}"):
             drain([loader])
-        assert time.monotonic() - begun < 30
         proxy.reset()  # and the next loop goes on where the last one stopped
         monkeypatch.setattr(Objects, "patience", Patience())
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
@@ -175,7 +182,7 @@ def copied(folder: Path, to: Path) -> Path:
 
 
 def remote_of(url: str, cache: Path) -> gpuload.DaliIterator:
-    return load(url, window=2, drop_last=False, cache=cache)  # type: ignore[arg-type]
+    return load(gpuload.Dataset(url, cache=cache), drop_last=False, shuffle=gpuload.Shuffle(window=2))  # type: ignore[arg-type]
 
 
 def test_without_a_network_the_cache_is_enough(
@@ -194,7 +201,7 @@ def test_without_a_network_the_cache_is_enough(
     monkeypatch.setattr("gpuload.store.remote_set._OFFLINE_S", 0.3)
     with caplog.at_level(logging.WARNING), remote_of(url, tmp_path) as loader:
         assert [drain([loader]), drain([loader])] == epochs
-    assert "The copy of its manifest and index in the cache is taken" in caplog.text
+    assert "Using the copy of its manifest and index in the cache" in caplog.text
     with pytest.raises(RemoteError, match=f"{url}/manifest.json: no connection after .* attempts"):
         remote_of(url, tmp_path / "empty")
 
@@ -219,7 +226,7 @@ def test_a_copy_that_is_damaged_is_not_kept(name: str, packed: Path, tmp_path: P
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[: len(whole) // 2])
     with running(file_server(copy)) as server:
-        with pytest.raises(FormatError, match=f"^{server.url}/{name}: .*Upload the folder again"):
+        with pytest.raises(FormatError, match=f"^{server.url}/{name}: .*[Uu]pload (the folder|it) again"):
             gpuload.Dataset(server.url, tmp_path / "cache")
         (copy / name).write_bytes(whole)
         assert len(gpuload.Dataset(server.url, tmp_path / "cache")) == 97
@@ -232,7 +239,7 @@ def test_an_index_is_compared_with_the_manifest(proxy: Any, packed: Path, tmp_pa
     assert proxy.asked["/train/index.arrow"] == 2
     proxy.fault = lambda path, number: "wrong bytes" if path.endswith(".arrow") else None
     with pytest.raises(
-        FormatError, match=r"/train/index.arrow: its SHA-256 is \w{16}…, manifest.json says .*Upload the"
+        FormatError, match=r"/train/index.arrow: its SHA-256 is \w{16}…, manifest.json says .*upload it again"
     ):
         gpuload.Dataset(f"{proxy.url}/train", tmp_path / "always")
     copy = copied(packed, tmp_path / "older")
@@ -244,6 +251,14 @@ def test_an_index_is_compared_with_the_manifest(proxy: Any, packed: Path, tmp_pa
         with suppress(FormatError):  # the wrong byte may be one that Arrow looks at
             gpuload.Dataset(other.url, tmp_path / "unchecked")
         assert other.asked["/index.arrow"] == 1  # where it is checked, it is downloaded again
+
+
+def test_stored_order_waits_for_one_shard(many: Path, tmp_path: Path) -> None:
+    """Which mixes nothing, so that no window has to be here before its first batch."""
+    with running(file_server(many)) as server, running(Proxy(server.url)) as proxy:
+        proxy.fault = lambda path, number: "503" if path.endswith(".tar") and "shard-000000" not in path else None
+        with load(gpuload.Dataset(proxy.url, tmp_path), 2, fields=("index",), prefetch=1, shuffle=False) as loader:
+            assert next(iter(loader)).index.tolist() == [0, 1]
 
 
 def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> None:
@@ -259,7 +274,9 @@ def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> N
 
 def test_the_first_batch_does_not_wait_for_later_shards(proxy: Any, tmp_path: Path, impatient: None) -> None:
     proxy.fault = lambda path, number: "503" if path.endswith(".tar") and len(shards_asked(proxy)) > 3 else None
-    with load(f"{proxy.url}/train", 4, window=1, cache=tmp_path, prefetch=1) as loader:  # type: ignore[arg-type]
+    with load(
+        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), 4, prefetch=1, shuffle=gpuload.Shuffle(window=1)
+    ) as loader:  # type: ignore[arg-type]
         index, *_ = next(iter(loader))
         assert len(index) == 4
 
@@ -292,8 +309,8 @@ def test_urls_that_are_refused(url: Any, message: str) -> None:
 
 
 def test_cache_arguments(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="data is open already. Give them to gpuload.Dataset"):
-        load(gpuload.Dataset(packed), cache=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="97 samples in.*: expected a path or URL"):
+        gpuload.Dataset(gpuload.Dataset(packed), cache=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(
         ArgumentError,
         match=r"Dataset\(cache_size=-1\): expected bytes, such as '200GB', or 0 for no shards on disk, or",

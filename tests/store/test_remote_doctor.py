@@ -7,8 +7,8 @@ import pytest
 
 import gpuload
 from gpuload import cli
-from gpuload.doctor import checks, remote
-from gpuload.doctor.finding import Finding
+from gpuload.doctor import checks, sets
+from gpuload.doctor.findings import Finding
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def test_a_set_at_a_url(proxy: Any, quick: None, capsys: pytest.CaptureFixture[s
 
 def test_how_fast_a_range_comes(proxy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path)
-    monkeypatch.setattr(remote, "_LEAST_BYTES", 1000)
-    (found,) = remote.check_network(dataset)
+    monkeypatch.setattr(sets, "_LEAST_RANGE", 1000)
+    (found,) = sets.check_network(dataset)
     assert found.grade == "ok" and "images/s of" in found.said
     assert found.data["bytes_per_s"] == pytest.approx(found.data["bytes"] / found.data["seconds"])
     proxy.delay_s = 0.05
     try:
-        monkeypatch.setattr(remote, "_FAR_S", 0.05)
-        (found,) = remote.check_network(dataset)
+        monkeypatch.setattr(sets, "_FAR_S", 0.05)
+        (found,) = sets.check_network(dataset)
     finally:
         proxy.delay_s = 0.0
     assert found.grade == "attention" and "nearer" in found.remedy and found.data["request_s"] > 0.05
@@ -57,17 +57,17 @@ def test_how_fast_a_range_comes(proxy: Any, monkeypatch: pytest.MonkeyPatch, tmp
 def test_the_cache(
     proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, grade: str, words: str
 ) -> None:
-    monkeypatch.setattr(remote, "_WRITTEN_BYTES", 10)
-    monkeypatch.setattr(remote, "WINDOW", 1)
+    monkeypatch.setattr(sets, "_WRITTEN_BYTES", 10)
+    monkeypatch.setattr(sets, "WINDOW", 1)
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, limit)
-    (found,) = remote.check_cache(dataset)
+    (found,) = sets.check_cache(dataset)
     assert found.grade == grade and words in found.said and (found.remedy == "") == (grade != "attention")
     assert {path.name for path in tmp_path.iterdir()} == {"gpuload-1"}  # what was written to measure is gone
 
 
 def test_local_sets_have_neither(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
-    assert remote.check_network(dataset) == remote.check_cache(dataset) == []
+    assert sets.check_network(dataset) == sets.check_cache(dataset) == []
 
 
 @pytest.mark.parametrize(("fault", "said"), [("403", "access was denied (403)"), ("503", "the server answered 503")])

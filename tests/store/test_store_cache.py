@@ -119,13 +119,15 @@ def test_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_needed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path, 3_000)
     put(cache, 1)
-    cache.require(3_000, "a window")
+    cache.require(3_000, "a window", True)
     with pytest.raises(
         ArgumentError, match="^cache_size: 3,000 bytes are too few for a window, which take 4,000. Give more"
     ):
-        cache.require(4_000, "a window")
+        cache.require(4_000, "a window", True)
     monkeypatch.setattr(Cache, "free", lambda cache: 1_999)
     with pytest.raises(
         ArgumentError, match="^cache .*: a window take 3,000 bytes, and its disk has 1,999 free. Free some"
     ):
-        cache.require(3_000, "a window")
+        cache.require(3_000, "a window", True)
+    with pytest.raises(ArgumentError, match="Free some, give another folder, or a set that was packed into smaller sh"):
+        cache.require(3_000, "a window", False)

@@ -14,7 +14,6 @@ from gpuload.cli import main
 from gpuload.packing.foreign.index import index_shards
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
-from gpuload.sources.tars import TarsSource
 from gpuload.store.url import URL, as_location, scheme_of, without_secrets
 
 
@@ -106,8 +105,6 @@ def test_not_every_source_is_at_a_url(tmp_path: Path) -> None:
         open_source("gopher://bucket/x")
     with pytest.raises(SourceError, match="^--labels s3://bucket/x.json: is a URL, expected a path. Download what is"):
         open_source(tmp_path, "s3://bucket/x.json")
-    with pytest.raises(SourceError, match="^s3://bucket/x.tar: is a URL, expected a path. Download what is there"):
-        TarsSource([tmp_path, "s3://bucket/x.tar"])
     with pytest.raises(SourceError, match="^ftp://bucket/x.tar: is not read from here"):
         index_shards(["ftp://bucket/x.tar"])
     with pytest.raises(ArgumentError, match="^--out s3://bucket/x: is a URL, expected a path. Give a local folder$"):

@@ -9,6 +9,7 @@ import torch
 from loaders import drain, load, world
 
 from gpuload import ArgumentError, Augment
+from gpuload.decode.steps import transform
 from gpuload.transforms import ColorJitter, PixelTransform, RandAugment, RandomApply, RandomRotation, own
 from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.steps import Steps
@@ -79,9 +80,7 @@ def test_groups_of_images_are_done_as_single_ones(monkeypatch: pytest.MonkeyPatc
     """As on a GPU, where all images with a step are done at once."""
     images = torch.randint(0, 256, (9, 3, 8, 8), dtype=torch.uint8)
     steps = Darken().draw(lambda number: np.linspace(0, 1, 9), 8, 8)
-    from gpuload.transforms import apply
-
-    assert torch.equal(apply._apply_grouped(images, steps), apply_steps(images, steps))
+    assert torch.equal(apply_steps(images, steps), transform(images, steps))
 
 
 def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +106,7 @@ def test_wrong_classes_and_results(packed: Path, monkeypatch: pytest.MonkeyPatch
             ArgumentError, match=r"Darken.steps: \d+ numbers of shapes .*; expected one to 12, each \(N,\)"
         ):
             Darken().steps(*numbers)
-    monkeypatch.setattr(own, "_LAST", own._FIRST)
+    monkeypatch.setattr(own, "_LAST", 64)
     with pytest.raises(ArgumentError, match=r"OneMore: there are \d+ classes of PixelTransform already"):
 
         class OneMore(Darken):

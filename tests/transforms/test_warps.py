@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload.augment.crops import whole_images
+from gpuload.decode.steps import transform, warp_masks
 from gpuload.draws import make_key
 from gpuload.fields.boxes import move_boxes
+from gpuload.fields.tree import take
 from gpuload.transforms import RandomAffine, RandomApply, RandomInvert, RandomPerspective, RandomRotation
-from gpuload.transforms.apply import _apply_grouped, apply_steps, warp_masks
+from gpuload.transforms.apply import apply_steps
 from gpuload.transforms.geometry import affine_of
-from gpuload.transforms.steps import Op, Steps, draw_steps, sample_draws
+from gpuload.transforms.ops import Op
+from gpuload.transforms.steps import Steps, draw_steps, sample_draws
 
 HEIGHT, WIDTH = 61, 47
 CORNERS = [[0, 0], [WIDTH - 1, 0], [WIDTH - 1, HEIGHT - 1], [0, HEIGHT - 1]]
@@ -95,12 +98,12 @@ def test_pixels_masks_boxes_and_keypoints_are_torchvisions(transforms: ModuleTyp
     functional, tv = transforms.functional, importlib.import_module("torchvision.tv_tensors")
     steps = made(**arguments, interpolation=mode).draw(draws, HEIGHT, WIDTH)
     image = picture()
-    found, expected = apply_steps(image[None], steps)[0], their(functional, tv.Image(image), mode)
+    found, expected = transform(image[None], steps)[0], their(functional, tv.Image(image), mode)
     assert float(((found.int() - expected.int()).abs() > 1).float().mean()) < 0.002  # ties between two nearest pixels
 
     filled = made(**arguments, interpolation=mode, fill=(9, 200, 77)).draw(draws, HEIGHT, WIDTH)
     outside = their(functional, tv.Image(torch.full_like(image, 255)), mode) == 0
-    levels = apply_steps(image[None], filled)[0].permute(1, 2, 0)
+    levels = transform(image[None], filled)[0].permute(1, 2, 0)
     assert (levels[outside.all(dim=0)] == torch.tensor([9, 200, 77], dtype=torch.uint8)).all() and outside.any()
 
     mask = picture(1)[0]
@@ -157,16 +160,16 @@ def test_warps_in_a_row_become_one() -> None:
     alone = [part.draw(sample_draws(make_key(0, i), np.arange(40)), HEIGHT, WIDTH) for i, part in enumerate(parts)]
     one_by_one = images
     for steps in alone:
-        one_by_one = apply_steps(one_by_one, steps)
+        one_by_one = transform(one_by_one, steps)
     middle = (slice(None), slice(None), slice(20, 40), slice(15, 32))
-    difference = (apply_steps(images, merged)[middle].int() - one_by_one[middle].int()).abs().float()
+    difference = (transform(images, merged)[middle].int() - one_by_one[middle].int()).abs().float()
     assert difference.mean() < 1.5 and difference.max() < 40
     points = np.array([20.0, 30.0, 1.0])
     expected = points
     for row in range(40):
         expected = points
         for steps in alone:
-            if (matrix := affine_of(steps.select(slice(row, row + 1)), HEIGHT, WIDTH)) is not None:
+            if (matrix := affine_of(take(steps, slice(row, row + 1)), HEIGHT, WIDTH)) is not None:
                 expected = np.append(matrix[0] @ expected, 1)[:3] if matrix.shape[1] == 2 else matrix[0] @ expected
                 expected = expected / expected[2]
         found = affine_of(merged, HEIGHT, WIDTH)
@@ -186,11 +189,10 @@ def test_warps_that_differ_stay_apart(parts: list[Any]) -> None:
     assert draw(parts).ops.shape == (40, len(parts))
 
 
-def test_all_at_once_is_one_by_one() -> None:
-    """As on a GPU."""
+def test_on_a_gpu_it_is_the_same_but_for_rounding() -> None:
     parts = [RandomPerspective(fill=(1, 2, 3)), RandomInvert(0.3), RandomApply((RandomRotation(40),)), RandomAffine(5)]
     steps, images = draw(parts, 12), torch.stack([picture(seed) for seed in range(12)])
-    assert torch.equal(_apply_grouped(images, steps), apply_steps(images, steps))
+    assert (apply_steps(images, steps) != transform(images, steps)).float().mean() < 0.005
 
 
 @given(share=st.floats(0, 1), seed=st.integers(0, 1000), height=st.integers(1, 40), width=st.integers(1, 40))

@@ -65,7 +65,7 @@ def serve(name: str, orders: Any, answers: Any) -> None:
 def _rounds(contender: Contender, work: Work, orders: Iterator[str], answer: Any) -> None:
     """Opens a loader; answers with the time to its first batch, then with a round for each further order."""
     started = time.perf_counter()
-    with contender.open(work) as loader:
+    with contender.open(work, **contender.without_end) as loader:
         batches = _endless(loader)
         first = next(batches)
         seconds = time.perf_counter() - started
@@ -162,7 +162,7 @@ def _import(contender: Contender) -> None:
     if contender.package == "nvidia.dali":
         import nvidia.dali.plugin.pytorch  # noqa: F401
     if "gpuload" in contender.name:
-        import gpuload.iterator  # noqa: F401
+        import gpuload.loader.iterator  # noqa: F401
 
 
 def _versions(contender: Contender) -> dict[str, str]:

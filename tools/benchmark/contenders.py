@@ -52,16 +52,36 @@ _ALL = [
         distribution="nvidia-dali-cuda130",
         with_state={"checkpoints": True},
     ),
-    Contender("gpuload", "gpuload", own.open_loader, package="simplejpeg", distribution="gpuload", raw=True),
     Contender(
-        "gpuload-dali",
-        "gpuload, decoder='dali'",
-        partial(own.open_loader, decoder="dali"),
+        "dali-files",
+        "DALI by hand, reader of files",
+        partial(dali.open_pipeline, reader="file"),
         package="nvidia.dali",
-        distribution="gpuload",
-        raw=True,
+        distribution="nvidia-dali-cuda130",
+        prepare=dali.prepare_files,
+        with_state={"checkpoints": True},
+        if_asked=True,
+    ),
+    *(
+        Contender(
+            name,
+            f"gpuload, decoder='{decoder}'" if decoder != "auto" else "gpuload",
+            partial(own.open_loader, decoder=decoder),
+            package="simplejpeg" if decoder in ("auto", "native") else "nvidia.dali",
+            distribution="gpuload",
+            raw=True,
+            without_end={"steps_per_epoch": 1_000_000},
+            if_asked=decoder in ("native", "both"),  # on a CPU "auto" is the native one
+        )
+        for name, decoder in (
+            ("gpuload", "auto"),
+            ("gpuload-dali", "dali"),
+            ("gpuload-native", "native"),
+            ("gpuload-both", "both"),
+        )
     ),
 ]
+
 
 _READING = [
     Contender("read-dali", "fn.readers.webdataset", reading.open_dali, package="nvidia.dali", reads_only=True),
@@ -102,13 +122,14 @@ def _on_gpu(contender: Contender) -> Contender:
     """The same contender with batches on the GPU: decoded there if it can, otherwise copied."""
     from dataclasses import replace
 
-    decodes = contender.name in ("dali", "gpuload")
+    decodes = contender.name.startswith(("dali", "gpuload"))
     return replace(
         contender,
         name=f"{contender.name}-gpu",
         what=f"{contender.what}, {'GPU' if decodes else 'to GPU'}",
         open=partial(contender.open, device="cuda"),
         device="cuda",
+        if_asked=False,
         package="nvidia.dali" if contender.name == "gpuload" else contender.package,
     )
 
@@ -117,7 +138,7 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         *_ALL,
-        *(_on_gpu(contender) for contender in _ALL if contender.name != "gpuload-dali"),
+        *map(_on_gpu, _ALL),
         *_READING,
         *_FEATURES,
     )

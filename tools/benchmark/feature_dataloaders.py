@@ -4,7 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 import gpuload
 from benchmark.features import VARIANTS, bucket_sizes, fade
+from benchmark.recipes import torchvisions
 from benchmark.work import Batches, Work
 
 _BILINEAR = Image.Resampling.BILINEAR
@@ -115,6 +116,12 @@ def warped(work: Work, *warps: tuple[Any, ...]) -> Batches:
         return image
 
     return _load(Images(work.folder, transform), work)
+
+
+def recipe(work: Work, name: str) -> Batches:
+    """torchvision's transforms of a recipe of `benchmark.recipes`, on images of Pillow's."""
+    crop, colors = _crop(work), torchvisions(_v2(), name)
+    return _load(Images(work.folder, lambda image: reduce(lambda made, one: one(made), colors, crop(image))), work)
 
 
 def stretched(work: Work) -> Batches:

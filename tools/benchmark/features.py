@@ -5,18 +5,17 @@ a counterpart, as two more. Nothing here imports torch or gpuload at its top: a 
 this list, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmark.work import Batches, Work
-
-_HALF = {"mean": (0.5,), "std": (0.5,)}
+from benchmark import recipes
+from benchmark.work import Batches, Open, Work
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Variant:
     and "data" is in place of the folder. dataloader: gives a DataLoader that does the same; None: there is none that is
     simple. without: the variant that it is compared with; "": the usual loader. data: the set that is made for it, in
     `benchmark.feature_data`; "": the one that is measured. raw: whether the DataLoader loads raw pixels. package: that
-    the DataLoader needs. channels, one_size: of its batches, as of a `Contender`.
+    the DataLoader needs. channels, one_size: of its batches, as of a `Contender`. peers: other loaders that do the
+    same: name, that of the one without it, and how it is opened.
     """
 
     what: str
@@ -39,6 +39,7 @@ class Variant:
     package: str = "torch"
     channels: int = 3
     one_size: bool = True
+    peers: Sequence[tuple[str, str, Open]] = ()
 
     def folder(self, work: Work) -> Path:
         """Of its set."""
@@ -92,6 +93,16 @@ def _chain(work: Work) -> Mapping[str, Any]:
     return {"augment": {"transforms": [RandomRotation(15, "bilinear"), affine, RandomPerspective(p=1.0)]}}
 
 
+def _recipe(work: Work, name: str) -> Mapping[str, Any]:
+    return {"augment": {"transforms": recipes.gpuloads(name)}}
+
+
+def _with_dali(work: Work, name: str) -> AbstractContextManager[Batches]:
+    from benchmark.peers import dali
+
+    return dali.open_pipeline(work, recipe=name)
+
+
 def bucket_sizes(work: Work) -> Any:
     """Of about as many pixels as the usual size."""
     from gpuload import Buckets
@@ -99,8 +110,25 @@ def bucket_sizes(work: Work) -> Any:
     return Buckets(area=work.size**2, step=max(8, work.size // 16))
 
 
+def _balanced(work: Work) -> Mapping[str, Any]:
+    import gpuload
+
+    return {"sampling": gpuload.Balance("label")}
+
+
+def _function(**options: Any) -> Callable[[Work], Mapping[str, Any]]:
+    """One of ours, called for each sample."""
+
+    def make(work: Work) -> Mapping[str, Any]:
+        from gpuload.transforms import Function
+
+        return {"augment": {"transforms": [Function(fade, **options)]}}
+
+    return make
+
+
 def _bucketed(work: Work) -> Mapping[str, Any]:
-    return {"augment": {"size": None, "crop": "cover"}, "buckets": bucket_sizes(work)}
+    return {"augment": {"size": bucket_sizes(work), "crop": "cover"}}
 
 
 def _captioned(tokens: bool) -> Callable[[Work], Mapping[str, Any]]:
@@ -138,21 +166,21 @@ BASES = {
     ),
     "mixture": Variant("a mixture of two sets", _mixed("shuffled"), _torchs("mixture")),
     "gray-png": Variant(
-        "gray PNGs of 8 bits", _augment(**_HALF), _torchs("of_mode", "L", "gray-png"), data="gray-png", channels=1
+        "gray PNGs of 8 bits",
+        _augment(normalize=None),
+        _torchs("of_mode", "L", "gray-png"),
+        data="gray-png",
+        channels=1,
     ),
 }
 FEATURES = {
-    "function": Variant(
-        "a NumPy function of each sample, in threads", _augment(function=fade), _torchs("with_function")
-    ),
-    "function-processes": Variant(
-        "the same in two processes", lambda work: {"augment": {"function": fade}, "function_processes": 2}
-    ),
-    "function-before": Variant(
-        "the same on the whole image, before the crop", _augment(function=fade, function_at="before_crop")
-    ),
+    "function": Variant("a NumPy function of each sample, in threads", _function(), _torchs("with_function")),
+    "function-processes": Variant("the same in two processes", _function(processes=2)),
+    "function-before": Variant("the same on the whole image, before the crop", _function(before_crop=True)),
     "balance": Variant(
-        "balance='label'; a WeightedRandomSampler", lambda work: {"balance": "label"}, _torchs("balanced")
+        "balance='label'; a WeightedRandomSampler",
+        _balanced,
+        _torchs("balanced"),
     ),
     **{
         f"padding-{mode}": Variant(
@@ -212,15 +240,32 @@ FEATURES = {
         "texts",
         package="tokenizers",
     ),
-    "gray": Variant("mode='L' out of RGB", _augment(mode="L", **_HALF), _torchs("of_mode", "L"), channels=1),
+    "gray": Variant("mode='L' out of RGB", _augment(mode="L", normalize=None), _torchs("of_mode", "L"), channels=1),
     "16-bit": Variant(
         "gray PNGs of 16 bits",
-        _augment(**_HALF),
+        _augment(normalize=None),
         _torchs("of_mode", "I;16", "16-bit-png"),
         "gray-png",
         "16-bit-png",
         channels=1,
     ),
+    **{
+        name: Variant(
+            what,
+            partial(_recipe, name=name),
+            _torchs("recipe", name),
+            package="torchvision",
+            peers=[
+                *([("dali", "dali", partial(_with_dali, name=name))] if name in recipes.IN_DALI else ()),
+                *(
+                    [("albumentations", "opencv", partial(recipes.open_albumentations, name=name))]
+                    if name in recipes.IN_ALBUMENTATIONS
+                    else ()
+                ),
+            ],
+        )
+        for name, what in recipes.WHAT.items()
+    },
     "stratified": Variant(
         "the shares of two sets in each batch", _mixed("stratified"), _torchs("stratified"), "mixture"
     ),
@@ -251,12 +296,17 @@ def open_dataloader(work: Work, name: str) -> Iterator[Batches]:
     del loader
 
 
+_PACKAGES = {"dali": "nvidia.dali", "albumentations": "albumentations"}
+
+
 def opened() -> Iterator[tuple[str, str, Any, Variant]]:
     """Each contender's name, what it is, how it is opened, and what it is a variant of."""
     for name, variant in VARIANTS.items():
         yield f"gpuload+{name}", f"gpuload, {variant.what}", partial(open_gpuload, name=name), variant
         if variant.dataloader is not None:
             yield f"torch+{name}", f"DataLoader, {variant.what}", partial(open_dataloader, name=name), variant
+        for peer, _, opens in variant.peers:
+            yield f"{peer}+{name}", f"{peer}, {variant.what}", opens, replace(variant, package=_PACKAGES[peer])
 
 
 def names_of(feature: str) -> list[tuple[str, str]]:
@@ -264,4 +314,5 @@ def names_of(feature: str) -> list[tuple[str, str]]:
     found, loaders = FEATURES[feature], ["gpuload"]
     if found.dataloader is not None:
         loaders.append("torch")
-    return [(f"{one}+{found.without}" if found.without else one, f"{one}+{feature}") for one in loaders]
+    own = [(f"{one}+{found.without}" if found.without else one, f"{one}+{feature}") for one in loaders]
+    return [*own, *((without, f"{peer}+{feature}") for peer, without, _ in found.peers)]

@@ -50,9 +50,10 @@ class Contender:
     package: the package to import, named in the message if it is missing. distribution: its name for pip.
     prepare: writes the set in the peer's format into an empty folder.
     jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
-    with_state: further arguments of `open` when a state will be taken, if that has a cost. data: name of its folder in
-        the cache, which contenders may share; by default its own. channels: of its images. one_size: whether all of its
-        batches have the work's size.
+    with_state: further arguments of `open` when a state will be taken, if that has a cost. without_end: those for
+        batches without an epoch's end, which would drain the loader's queues. data: name of its folder in the cache,
+        which contenders may share; by default its own. channels: of its images. one_size: whether all of its
+        batches have the work's size. if_asked: whether it takes part only where it is named.
     """
 
     name: str
@@ -66,9 +67,11 @@ class Contender:
     jpeg: bool = True
     raw: bool = False
     with_state: Mapping[str, Any] = field(default_factory=dict)
+    without_end: Mapping[str, Any] = field(default_factory=dict)
     data: str | None = None
     channels: int = 3
     one_size: bool = True
+    if_asked: bool = False
 
     def folder(self, work: Work) -> Path:
         """The folder of its data: its own format in the cache, or the shards."""

@@ -3,9 +3,7 @@
 python tools/documentation/commands.py
 """
 
-import argparse
 import os
-from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -19,25 +17,10 @@ HEAD = """# Command line
 """
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command."""
-    found: dict[str, argparse.ArgumentParser] = {}
-
-    def note(self: argparse.ArgumentParser, *arguments: object, **keywords: object) -> argparse.Namespace:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found.update(action.choices)
-        raise SystemExit(0)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", note), suppress(SystemExit):
-        cli.main(["info", "."])
-    return found
-
-
 def helps() -> dict[str, str]:
     """The help of each command, 88 columns wide."""
     with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
-        return {name: parser.format_help() for name, parser in parsers().items()}
+        return {name: cli.parser_of(name).format_help() for name in cli.COMMANDS}
 
 
 def page() -> str:

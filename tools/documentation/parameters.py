@@ -1,8 +1,8 @@
 """An extension of griffe that finds the parameters in gpuload's docstrings, for the reference in docs/.
 
 The docstrings describe a parameter in a line `name: what it is`, or `name, other: what they are`, whose continuation is
-indented. griffe's parser knows such lines below a head `Args:` only, so the extension moves them there. mkdocs.yml
-names it.
+indented. griffe's parser knows such lines only below the head `Args:`, or `Attributes:` for the fields of a NamedTuple;
+the extension moves them there. mkdocs.yml names it.
 """
 
 import re
@@ -16,8 +16,8 @@ _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 _NEXT = re.compile(r"(?<=\.) (\w+(?:, \w+)*): ")
 
 
-def with_sections(text: str, names: Collection[str]) -> str:
-    """The docstring with its lines about these parameters below a head `Args:`, which takes the place of the first."""
+def with_sections(text: str, names: Collection[str], head: str = "Args") -> str:
+    """The docstring with its lines about these parameters below `head`, which takes the place of the first of them."""
     kept: list[str] = []
     entries: list[str] = []
     place = None
@@ -40,7 +40,7 @@ def with_sections(text: str, names: Collection[str]) -> str:
                 entries.append(f"    {name}: {what if number == 0 else f'see `{several[0]}`.'}")
     if place is None:
         return text
-    return "\n".join([*kept[:place], "", "Args:", *entries, "", *kept[place:]])
+    return "\n".join([*kept[:place], "", f"{head}:", *entries, "", *kept[place:]])
 
 
 def _split(first: str, text: str, names: Collection[str]) -> Iterator[tuple[list[str], str]]:
@@ -61,9 +61,10 @@ class ParametersExtension(griffe.Extension):
         if obj.docstring is None or not isinstance(obj, griffe.Class | griffe.Function):
             return
         try:
+            head = "Args"
             names = {parameter.name.lstrip("*") for parameter in obj.parameters} - {"self", "cls"}
         except (AttributeError, KeyError):
             names = set()
-        if isinstance(obj, griffe.Class):  # of a NamedTuple or dataclass
-            names |= set(obj.attributes)
-        obj.docstring.value = with_sections(obj.docstring.value, names)
+        if not names and isinstance(obj, griffe.Class):  # a NamedTuple, whose signature griffe does not know
+            names, head = set(obj.attributes), "Attributes"
+        obj.docstring.value = with_sections(obj.docstring.value, names, head)

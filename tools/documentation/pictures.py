@@ -57,7 +57,7 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "crop-random": augment(flip=0),
     "crop-center": augment(crop="center"),
     "crop-none": augment(crop="none"),
-    "crop-pad_or_crop": gpuload.Augment((210, 210), crop="pad_or_crop", dtype="uint8", fill=128),
+    "crop-pad_or_crop": gpuload.Augment((210, 210), crop=gpuload.PadOrCrop(128), dtype="uint8"),
     "crop-cover": augment(crop="cover"),
     "RandomCrop": gpuload.Augment(
         (180, 240), crop=gpuload.RandomCrop(40, padding_mode="reflect"), flip=0, dtype="uint8"

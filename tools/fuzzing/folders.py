@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -14,10 +15,11 @@ import gpuload
 from fuzzing.mutate import VALUES, mutate_bytes, mutate_json
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
+from gpuload.disk.index import index_digests
+from gpuload.loader.tuning import VERSION, load_tuning
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.position import Position, RunIdentity
 from gpuload.read.reader import Reader
-from gpuload.tuning import VERSION, load_tuning
 
 _SAMPLES = 5
 
@@ -61,7 +63,12 @@ class FolderTarget(Target):
         path = self.folder / self.file
         path.unlink()  # what is still mapped stays as it is
         path.write_bytes(data)
+        self.adapt()
         self.read()
+
+    def adapt(self) -> None:
+        """Makes what tells of the file agree with it, as someone does who means it: checksums protect from accidents
+        alone."""
 
     def read(self) -> None:
         dataset = gpuload.Dataset(self.folder)
@@ -114,6 +121,13 @@ def _with_fingerprint(data: bytes) -> bytes:
         return data
 
 
+def tell_index(folder: Path) -> None:
+    """Puts the SHA-256s of the index that lies in a folder into its manifest."""
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(found | index_digests(folder / "index.arrow")._asdict()), encoding="utf-8")
+
+
 class IndexTarget(FolderTarget):
     """`index.arrow`: its bytes, and values of any kind in any column, which may have another type."""
 
@@ -122,6 +136,9 @@ class IndexTarget(FolderTarget):
 
     def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
         return mutate_bytes(rng, data, seeds) if rng.random() < 0.6 else _other_value(rng, data)
+
+    def adapt(self) -> None:
+        tell_index(self.folder)
 
 
 _TYPES = (pa.int8(), pa.uint64(), pa.float64(), pa.string(), pa.binary(), pa.list_(pa.int64()), pa.null(), pa.bool_())

@@ -11,12 +11,11 @@ from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import JPEG_TOKENS, PNG_TOKENS, SIDE, encoded, picture, small_jpegs, small_pngs
 from fuzzing.target import Target
 from gpuload.decode.interface import Stored
-from gpuload.decode.masks import decode_mask
 from gpuload.decode.native.images import ImageDecoder
-from gpuload.decode.pillow import UndecodableError
+from gpuload.decode.pillow import UndecodableError, decode_mask
 from gpuload.errors import DecodeError
 from gpuload.headers import encodings, exif, jpeg, png
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.headers.sized import MAX_PIXELS
 from gpuload.packing.image.check import NotWantedError, prepare_image
 from gpuload.packing.options import Encoding
 
@@ -132,7 +131,7 @@ class LoadedImageTarget(PackedImageTarget):
         spans = np.array([[file.ctypes.data, len(file)]], np.int64)
         batch = EncodedBatch(one, [file], spans, np.zeros(1, bool), widths, heights, {}, {})  # type: ignore[arg-type]
         plan = DecodePlan(batch, np.array([[0, 0, height, width]], np.int64), np.ones(1, np.int64))
-        owners, broken = self._decoders[len(data) % 2].decode(plan, slice(0, 1))
+        owners, broken = self._decoders[len(data) % 2].decode(plan, 0)
         if broken:
             raise UndecodableError
         address, rows, columns, stride, *_ = plan.pictures[0].tolist()

@@ -28,7 +28,8 @@ class JpegTarget(Target):
     tokens = JPEG_TOKENS
 
     def __init__(self) -> None:
-        self._file, self._pixels = Guarded(1 << 20), Guarded(8 << 20)
+        self._file, self._pixels, self._points = Guarded(1 << 20), Guarded(8 << 20), Guarded(1 << 20)
+        self._known = bytes(16)  # points of a file before
         sizes = [array.nbytes for array in Scratch()._arrays]
         self._tables = [Guarded(size) for size in sizes]
         self._scratch = Scratch()
@@ -44,6 +45,12 @@ class JpegTarget(Target):
             begin = data.index(b"\xff\xda") + 8
             return data[:begin] + mutate_bytes(rng, data[begin:], seeds, JPEG_TOKENS)
         return mutate_bytes(rng, data, seeds, JPEG_TOKENS)
+
+    def _seek_points(self, rng: Random, data: bytes, height: int, width: int) -> bytes:
+        """None, those of the file or of another one, or spoilt ones."""
+        self._known = known = jpeg.find_points(data, height, width, most_share=100) or self._known
+        made = (b"", known, mutate_bytes(rng, known, [known], JPEG_TOKENS))[rng.randrange(3)]
+        return made[: self._points.size]
 
     def run(self, data: bytes) -> None:
         rng = Random(len(data) * 1009 + sum(data[-9:]))
@@ -63,7 +70,9 @@ class JpegTarget(Target):
         pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
         memory = self._pixels.place(room, at_end)
         upright = rng.random() < 0.5
-        jpeg.decode(spans, windows, factors, upright, memory, rooms, self._scratch, pictures)
+        found_points = self._seek_points(rng, data, height, width)
+        points = np.array([[self._points.put(found_points, at_end), len(found_points)]], np.int64)
+        jpeg.decode(spans, points, windows, factors, upright, rooms, memory, self._scratch, pictures)(0, 1)
         begin, rows, columns, stride, top, left, _ = pictures[0].tolist()
         if begin == 0:
             raise JpegRefusedError

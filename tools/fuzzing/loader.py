@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import gpuload
-from fuzzing.folders import FolderTarget, random_value
+from fuzzing.folders import FolderTarget, random_value, tell_index
 from gpuload import Augment, Boxes, MultiHot, Target, Tokens
 
 _FIELDS = (
@@ -106,7 +106,7 @@ class RawLoaderTarget(LoaderTarget):
 
 
 def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) -> None:
-    """index.arrow with one value in place of another; `row` counts over all shards."""
+    """An index with one value in place of another, of which the manifest tells; `row` counts over all shards."""
     reader = pa.ipc.open_file(pristine)
     (folder / "index.arrow").unlink()
     with pa.ipc.new_file(str(folder / "index.arrow"), reader.schema) as writer:
@@ -121,6 +121,7 @@ def write_value(folder: Path, pristine: bytes, name: str, row: int, value: Any) 
                 )
             row -= batch.num_rows
             writer.write_batch(batch)
+    tell_index(folder)
 
 
 def _rows_of(field: Any) -> list[Any]:

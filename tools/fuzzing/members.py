@@ -15,7 +15,7 @@ import gpuload
 from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
-from gpuload.disk.tar import group_members, read_members
+from gpuload.disk.tar import Damage, group_members, read_members
 from gpuload.fields.arrays import ArrayKind, array_fault
 from gpuload.fields.field import Field
 from gpuload.packing.foreign.index import index_shards
@@ -118,6 +118,48 @@ class TarTarget(Target):
             gpuload.Dataset(out)
         finally:
             shutil.rmtree(out, ignore_errors=True)
+
+
+class TarHeaderTarget(Target):
+    """Tars damaged at any header: an error or all members; and no others where what is damaged is left out."""
+
+    name = "tar-headers"
+
+    def __init__(self) -> None:
+        self._path = scratch_folder() / "shard.tar"
+        self._whole = []
+        for data in small_tars():
+            self._path.write_bytes(data)
+            self._whole.append([(m.name, data[m.offset : m.offset + m.size]) for m in read_members(self._path)])
+
+    def seeds(self) -> list[bytes]:
+        return list(small_tars())
+
+    def mutate(self, rng: Random, data: bytes, seeds: Sequence[bytes]) -> bytes:
+        heads = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+        for at in rng.sample(heads, rng.choice((1, 1, 2))):
+            block = bytearray(data[at : at + 512])
+            how = rng.choice(("flip", "flip", "zero", "garbage", "cut", "join"))
+            if how == "flip":
+                block[rng.randrange(512)] ^= 1 << rng.randrange(8)
+            elif how == "cut":
+                return data[: at + rng.choice((0, rng.randrange(512)))]
+            elif how == "join":
+                return data + rng.choice(seeds)
+            else:
+                block = bytearray(512 if how == "zero" else rng.randbytes(512))
+            data = data[:at] + bytes(block) + data[at + 512 :]
+        return data
+
+    def run(self, data: bytes) -> None:
+        self._path.write_bytes(data)
+        damage: list[Damage] = []
+        found = [(m.name, data[m.offset : m.offset + m.size]) for m in read_members(self._path, damage=damage)]
+        assert set(found) <= {member for members in self._whole for member in members}
+        if not damage:
+            assert found in self._whole
+        list(read_members(self._path))
+        assert not damage
 
 
 def small_npys() -> list[bytes]:

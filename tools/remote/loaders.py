@@ -48,13 +48,12 @@ def open_gpuload(task: Task, state: Any = None) -> Iterator[Batches]:
 
     os.environ.update(_ENVIRONMENT, AWS_ENDPOINT_URL=task.server)
     with gpuload.DaliIterator(
-        f"s3://{BUCKET}/gpuload/train",
+        gpuload.Dataset(f"s3://{BUCKET}/gpuload/train", cache=task.cache),
         task.batch_size,
         augment=gpuload.Augment(task.size),
         device="cpu",
         num_threads=task.threads,
-        window=task.window,
-        cache=task.cache,
+        shuffle=gpuload.Shuffle(window=task.window),
     ) as loader:
         if state is not None:
             loader.load_state_dict(state)

@@ -104,12 +104,9 @@ class Child:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def start(kind: str, **options: Any) -> Child:
-    """A measurement of `tools.remote.child`."""
-    return Child([sys.executable, "-m", "tools.remote.child", kind, json.dumps(options)])
-
-
-def finish(child: Child) -> dict[str, Any]:
+def measure(kind: str, **options: Any) -> dict[str, Any]:
+    """A measurement of `tools.remote.child`, in a process of its own."""
+    child = Child([sys.executable, "-m", "tools.remote.child", kind, json.dumps(options)])
     try:
         found: dict[str, Any] = child.answer()
     except ChildError as error:
@@ -117,10 +114,6 @@ def finish(child: Child) -> dict[str, Any]:
     finally:
         child.end()
     return found
-
-
-def measure(kind: str, **options: Any) -> dict[str, Any]:
-    return finish(start(kind, **options))
 
 
 def now() -> float:

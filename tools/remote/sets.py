@@ -1,4 +1,4 @@
-"""What `tools/bench_remote.py` serves: files of random bytes, and sets of synthetic images."""
+"""What `tools/bench_remote.py` serves: sets of synthetic images."""
 
 import hashlib
 import io
@@ -13,21 +13,9 @@ from PIL import Image
 
 from tools.remote.processes import ROOT
 
-SHARD_BYTES, SHARDS = 128 << 20, 4
 WIDTH, HEIGHT = 500, 375
 _MILLION_SHARDS, _MILLION_EACH = 1000, 1000
 _SEEDS = 50  # different images; more would take minutes to make
-
-
-def make_shards(folder: Path) -> Path:
-    """Files of random bytes."""
-    out = folder / "shards"
-    if not out.exists():
-        out.mkdir(parents=True)
-        rng = np.random.default_rng(0)
-        for number in range(SHARDS):
-            (out / f"{number}.tar").write_bytes(rng.bytes(SHARD_BYTES))
-    return out
 
 
 def make_images(out: Path, images: int, per_shard: int) -> Path:
@@ -46,7 +34,7 @@ def make_images(out: Path, images: int, per_shard: int) -> Path:
 
 def make_million(folder: Path) -> Path:
     """An index of one million samples in 1,000 shards, of which only those of the first window exist: 10 MB each."""
-    from gpuload.disk import IndexWriter, Manifest, ShardInfo
+    from gpuload.disk import Manifest, ShardInfo, write_index
     from gpuload.disk.tar import member_span, ustar_header
     from gpuload.fields.field import IMAGE, LABEL
     from gpuload.fields.registry import index_schema
@@ -61,7 +49,8 @@ def make_million(folder: Path) -> Path:
     sizes = np.full(_MILLION_SHARDS, _MILLION_EACH)
     needed = set(EpochOrder(sizes, seed=0, epoch=0, window=8).window_shards(0).tolist())
     infos, offsets = [], np.arange(_MILLION_EACH, dtype=np.int64) * span + 512
-    with IndexWriter(out / "index.arrow", (IMAGE, LABEL)) as index:
+    schema = index_schema((IMAGE, LABEL))
+    with write_index(out / "index.arrow", (IMAGE, LABEL)) as write:
         for shard in range(_MILLION_SHARDS):
             numbers = np.arange(_MILLION_EACH) + shard * _MILLION_EACH
             columns = {
@@ -75,7 +64,7 @@ def make_million(folder: Path) -> Path:
                 "label_bytes": np.full(_MILLION_EACH, 1),
                 "label": numbers % 10,
             }
-            index.append(pa.record_batch([columns[n] for n in index_schema((IMAGE, LABEL)).names], index.schema))
+            write(pa.record_batch([columns[name] for name in schema.names], schema))
             name, size, digest = f"shard-{shard:06d}.tar", _MILLION_EACH * span + 1024, f"{shard:064x}"
             if shard in needed:
                 data = io.BytesIO()

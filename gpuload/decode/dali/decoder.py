@@ -1,29 +1,38 @@
-"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and finds the images that do not decode.
+"""DALI as a decoder: runs the graph of `gpuload.decode.dali.graph`, and explains its failures.
 
-`find_faults` is to be asked before a batch is given to `decode`: see `gpuload.decode.dali.screen`."""
+    batches ─► Feed: DALI's inputs ─► DaliDecoder: up to `prefetch` batches in DALI ─► dense tensors
 
+DALI asks for its inputs on the thread that schedules a batch; making them beforehand saves 1.1 ms a batch there (256
+samples, 2 cores, 2026-11). Callers run `find_faults` before a batch is fed: see `gpuload.decode.dali.screen`.
+"""
+
+import atexit
 import math
-import time
-import warnings
+import os
+import re
+import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuload.augment import Form
-from gpuload.decode.dali.faults import find_device_fault
-from gpuload.decode.dali.feed import Feed
-from gpuload.decode.dali.forked import survive_fork
-from gpuload.decode.dali.graph import Operators, backend, build_graph, input_names, pipeline_def, tensors
+from gpuload.counted import counted
+from gpuload.decode.dali.graph import backend, build_graph, input_names, open_pipeline, tensors
 from gpuload.decode.dali.screen import Screen
 from gpuload.decode.dali.transcode import Transcoder
-from gpuload.decode.dali.windows import covering
-from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored
-from gpuload.draws import EACH_GRAPH_VIEW, GRAPH_DRAWS
-from gpuload.errors import ArgumentError, DeviceError
+from gpuload.decode.interface import BatchDecodeError, Decoded, Stored, capture_fault
+from gpuload.decode.padding import covering
+from gpuload.decode.runner import Job, Stage
+from gpuload.errors import DecodeError, DeviceError
 from gpuload.read.batch import Batch
 from gpuload.types import Array
+
+if TYPE_CHECKING:  # not needed where nothing is computed by torch
+    from gpuload.decode.device import Device
 
 
 def count_gpus() -> int:
@@ -34,178 +43,219 @@ def count_gpus() -> int:
         return 0
 
 
-class DaliDecoder:
-    """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
+class DaliDecoder(Stage):
+    """Decodes batches whose inputs `feed`, the previous stage, has made.
 
-    device_id: number of a GPU, or None for the CPU.
+    device_id: number of a GPU, or None for the CPU. device: the same for torch, whose stream waits for a batch. None:
+        the thread of this stage waits.
     num_threads: CPU threads that decode (CPU), or that parse and Huffman-decode (GPU).
     hw_decoder_load: share of the images for the GPU's JPEG engines, the rest is for its CUDA cores; None: DALI decides.
-    graph: the user's operators, see `Operators`.
 
     Raises:
-        ArgumentError: more views than `graph` has random numbers for.
         DeviceError: there is no such GPU.
     """
+
+    name = "dali"
 
     def __init__(
         self,
         forms: Sequence[Form],
         stored: Stored,
+        device: "Device | None" = None,
         *,
-        batch_size: int,
-        device_id: int | None,
-        num_threads: int,
-        prefetch: int,
         hw_decoder_load: float | None = None,
-        graph: Operators | None = None,
+        **settings: Any,
     ) -> None:
+        device_id = settings["device_id"]
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
                 f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
-        most = GRAPH_DRAWS.count // EACH_GRAPH_VIEW
-        if graph is not None and len(forms) > most:
-            raise ArgumentError(f"graph: augment makes {len(forms)} views, expected at most {most}. Use fewer views")
-        self._forms, self._stored, self._graph = tuple(forms), stored, graph
-        self._decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
-        self._settings = {
-            "batch_size": batch_size,
-            "device_id": device_id,
-            "num_threads": num_threads,
-            "prefetch_queue_depth": prefetch,
-            # Its outputs are safe to keep, and DLPack hands them over without a copy.
-            "exec_dynamic": True,
-        }
-        self._transcoder = Transcoder(stored, num_threads) if stored.others and not stored.raw else None
-        self._screen = Screen(stored, self._transcoder)
-        self._feed = Feed(self._inputs)
-        self._in_flight: deque[tuple[Batch, float]] = deque()  # and when its decoding started
-        self._fed_s = 0.0  # waited so far in `_take`, which DALI calls in the thread that asks for a batch
+        self._forms, self._stored, self._device = tuple(forms), stored, device
+        self.decoder = {} if hw_decoder_load is None else {"hw_decoder_load": hw_decoder_load}
+        # The dynamic executor's outputs are safe to keep, and DLPack hands them over without a copy.
+        self.settings = {**settings, "exec_dynamic": True}
+        self.feed = Feed(forms, stored, settings["num_threads"])
+        self._screen = Screen(stored, self.feed.transcoder)
+        self.find_faults = self._screen.find_faults
+        self._scheduled: deque[Batch] = deque()
         self._pipeline: Any = None
-        # Gives the number of the CUDA stream that a batch is taken on. Then no thread waits for a batch, only that
-        # stream does. None: the thread waits. tools/probe_streams.py compares the two.
-        self.stream: Callable[[], int] | None = None
+        self._at_work = threading.Lock()
+        _decoders.add(self)
 
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `gpuload.decode.interface.Decoder`: DALI's dense tensors, on the device."""
-        self._rewind()
-        if self._pipeline is None:
-            built = pipeline_def(build_graph)(
-                self._forms, self._stored, self._take, self._graph, self._decoder, **self._settings
-            )
-            # The user's operators need not use their random numbers. Not within `catch_warnings`, which in a thread
-            # changes, and sets back, the filters of all others.
-            warnings.filterwarnings("ignore", "The external source node", Warning)
-            built.build()
-            survive_fork(built)
-            self._pipeline = built
-        self._feed.restart(batches)
-        pipeline = self._pipeline  # `close` may be called by another thread
-        while True:
-            fed_s = self._fed_s
-            try:
-                outputs = [output.as_tensor() for output in self._run(pipeline)]
-            except StopIteration:
-                pipeline.reset()
-                return
-            except RuntimeError as error:
-                # The pipeline cannot be used again ("Current pipeline object is no longer valid").
-                in_flight = [batch for batch, _ in self._in_flight]
-                self._discard()
-                if (fault := find_device_fault(error, self._settings["device_id"])) is not None:
-                    raise fault from error
-                if (found := self._screen.find_after_failure(in_flight)) is None:
-                    raise
-                raise BatchDecodeError(*found) from error
-            except BaseException:  # raised by `batches` itself: those in flight are lost with the pipeline
-                self._discard()
-                raise
-            views, masks = len(self._forms), len(self._stored.mask_fills)
-            batch, started = self._in_flight.popleft()
-            yield (
-                batch,
-                Decoded(
-                    tuple(outputs[:views]),
-                    tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
-                    time.perf_counter() - started,
-                    work_s=math.nan,
-                    read_wait_s=self._fed_s - fed_s,
-                    queue_depth=math.nan,
-                ),
-            )
+    def restart(self) -> None:
+        """Drains the batches in DALI, so that the pipeline can be reused."""
+        pipeline = self._pipeline
+        try:
+            while self._scheduled and pipeline is not None:
+                self._scheduled.popleft()
+                pipeline.outputs()
+        except RuntimeError:  # an image of a cancelled batch
+            pipeline = None
+        except BaseException:  # Ctrl-C
+            self._discard()
+            raise
+        self._scheduled.clear()
+        if pipeline is None:
+            pipeline = open_pipeline(build_graph, self._forms, self._stored, self._take, self.decoder, **self.settings)
+        self._pipeline = pipeline
 
-    def find_faults(self, batch: Batch) -> dict[int, Fault]:
-        """The samples of a batch that must not be given to `decode`, by their rows."""
-        return self._screen.find_faults(batch)
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`: DALI's dense tensors, on the device."""
+        with self._at_work:
+            outputs = self._next_outputs(job)
+        views, masks = len(self._forms), len(self._stored.mask_fills)
+        job.decoded = Decoded(
+            tuple(outputs[:views]),
+            tuple(tuple(outputs[views + view * masks :][:masks]) for view in range(views)),
+            0.0,
+            work_s=math.nan,
+            queue_depth=math.nan,
+        )
 
     def close(self) -> None:
-        """Stops the threads and frees the memory; batches handed out stay valid."""
-        self._discard()
-        self._feed.close()
-        if self._transcoder is not None:
-            self._transcoder.close()
+        """Frees the pipeline; batches handed out stay valid."""
+        with self._at_work:
+            self._discard()
 
-    def _run(self, pipeline: Any) -> Any:
-        return pipeline.run() if self.stream is None else pipeline.run(self.stream())
+    def _next_outputs(self, job: Job) -> list[Any]:
+        if (pipeline := self._pipeline) is None:  # an earlier batch failed, or the interpreter exits
+            raise CancelledError
+        try:
+            self._schedule(pipeline)
+            taken = pipeline.outputs(None if self._device is None else self._device.stream_number)
+            outputs = [output.as_tensor() for output in taken]
+            if self._device is not None:  # before DALI begins another batch, for which the stream would wait, too
+                job.held.append(taken)
+                outputs = [self._device.upload(output) for output in outputs]
+            self._scheduled.popleft()
+            self._schedule(pipeline)
+        except RuntimeError as error:
+            in_dali = list(self._scheduled)
+            self._discard()  # the pipeline cannot be used again ("Current pipeline object is no longer valid")
+            raise self._explain(error, in_dali) from error
+        return outputs
+
+    def _discard(self) -> None:
+        self._pipeline = None
+        self._scheduled.clear()
+
+    def _schedule(self, pipeline: Any) -> None:
+        """Schedules up to `prefetch` of the batches fed: DALI calls `_take` until it stops."""
+        pipeline.reset()
+        pipeline.schedule_run()
 
     def _take(self) -> tuple[Any, ...]:
-        begun = time.perf_counter()
-        batch, inputs = self._feed.take()
-        now = time.perf_counter()
-        self._fed_s += now - begun
-        self._in_flight.append((batch, now))
+        if len(self._scheduled) >= self.settings["prefetch_queue_depth"] or not self.feed.fed:
+            raise StopIteration
+        batch, inputs = self.feed.fed.popleft()
+        self._scheduled.append(batch)
         return inputs
 
+    def _explain(self, error: RuntimeError, in_dali: Sequence[Batch]) -> Exception:
+        if (fault := find_device_fault(error, self.settings["device_id"])) is not None:
+            return fault
+        if (found := self._screen.find_after_failure(in_dali)) is not None:
+            return BatchDecodeError(*found)
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return DecodeError(
+            f"DALI failed ({said}), while each image of the {counted(len(in_dali), 'batch', 'batches')} that it was at "
+            "work on decodes alone. Use decoder='native', or another version of DALI"
+        )
+
+
+class Feed(Stage):
+    """Makes DALI's inputs for each batch.
+
+    fed: batches that DALI has not begun, with their inputs. transcoder: None if no image needs it.
+    """
+
+    name = "feed"
+
+    def __init__(self, forms: Sequence[Form], stored: Stored, num_threads: int) -> None:
+        self._forms, self._stored = tuple(forms), stored
+        self.transcoder = Transcoder(stored, num_threads) if stored.others and not stored.raw else None
+        self.fed: deque[tuple[Batch, tuple[Any, ...]]] = deque()
+
+    def restart(self) -> None:
+        """As `Stage.restart`."""
+        self.fed.clear()
+
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        self.fed.append((job.batch, self._inputs(job.batch)))
+
+    def close(self) -> None:
+        """Stops the threads."""
+        self.fed.clear()
+        if self.transcoder is not None:
+            self.transcoder.close()
+
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """DALI's own kinds of lists, which it takes as they are; arrays would cost it some µs for each image."""
+        """DALI's own list types, which it takes as they are; arrays would cost some µs per image."""
         images: Iterable[Array] = batch.encoded.images
         if self._stored.raw:
             sizes = zip(batch.encoded.heights.tolist(), batch.encoded.widths.tolist(), strict=True)
             dtype, channels = np.dtype(self._stored.source.stored), self._stored.source.channels
             pairs = zip(images, sizes, strict=True)
             images = (data.view(dtype).reshape(*size, channels) for data, size in pairs)
-        elif self._transcoder is not None:
-            images = self._transcoder.take(batch)
-        encoded = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
-        fed = []
-        for number, (form, view) in enumerate(zip(self._forms, batch.views, strict=True)):
+        elif self.transcoder is not None:
+            images = self.transcoder.take(batch)
+        fed = [_as_list(images, "HWC" if self._stored.raw else None), *map(_as_list, batch.masks)]
+        for form, view in zip(self._forms, batch.views, strict=True):
             crops, size = (view.crops, view.size) if form.padding_mode == "constant" else covering(view, form, batch)
             inputs = crops._asdict()
+            inputs["cubic"] = None if view.cubic is None else view.cubic.astype(np.int32)
             inputs["size"] = np.full((len(batch), 2), size, np.float32)
-            if self._graph is not None:
-                own = GRAPH_DRAWS.part(f"graph, view {number}", EACH_GRAPH_VIEW * number, EACH_GRAPH_VIEW).of(
-                    batch.draws
-                )
-                drawn = np.stack([own(draw) for draw in range(EACH_GRAPH_VIEW)], axis=1)
-                inputs["draws"] = drawn.astype(np.float32)
-            fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form, self._graph)]
-        return (*encoded, *fed)
-
-    def _rewind(self) -> None:
-        """Ends a call that was not iterated to its end, so that the pipeline can be used again."""
-        self._feed.restart(iter(()))
-        pipeline = self._pipeline
-        if self._in_flight and pipeline is not None:
-            try:
-                while True:
-                    pipeline.run()
-            except StopIteration:
-                pipeline.reset()
-            except RuntimeError:  # an image of a batch that nobody waits for any more
-                self._discard()
-            except BaseException:  # Ctrl-C
-                self._discard()
-                raise
-        elif pipeline is not None:
-            pipeline.reset()  # every batch was taken, but the caller counted them and did not ask for one more
-        self._in_flight.clear()
-
-    def _discard(self) -> None:
-        self._pipeline = None
-        self._in_flight.clear()
+            fed += [tensors.TensorListCPU(inputs[name]) for name in input_names(form)]
+        return tuple(fed)
 
 
 def _as_list(arrays: Iterable[Array], layout: str | None = None) -> Any:
-    """DALI's list of these arrays, not copied. An operator that is given a layout would wrap each of them again."""
+    """DALI's list of these arrays, not copied. An operator with a layout argument would wrap each of them again."""
     return tensors.TensorListCPU([tensors.TensorCPU(data) for data in arrays], layout=layout, contiguous=False)
+
+
+# Of CUDA's runtime and driver ("CUDA runtime API error cudaErrorMemoryAllocation (2): out of memory"), of nvJPEG's and
+# nvImageCodec's allocators, and of the host's.
+_MEMORY = re.compile("out of memory|MemoryAllocation|OUT_OF_MEMORY|ALLOCATOR_FAILURE|bad_alloc|[Ff]ailed to allocate")
+_DEVICE = re.compile("CUDA (runtime|driver) API error|CUDA error|cudaError|CUDA_ERROR")
+_CAPTURE = re.compile("StreamCapture|STREAM_CAPTURE|stream is capturing")
+
+
+def find_device_fault(error: RuntimeError, device_id: int | None) -> DeviceError | None:
+    """The user's error if memory or the device failed; None if an image may be the cause.
+
+    Without it the first image that the CPU decodes differently would be blamed.
+    """
+    said = str(error)
+    device = "the CPU" if device_id is None else f"cuda:{device_id}"
+    (line,) = [found for found in said.splitlines() if _MEMORY.search(found) or _DEVICE.search(found)][:1] or [""]
+    if _MEMORY.search(said):
+        return DeviceError(
+            f"{device}: DALI ran out of memory ({line.strip()}). Use a smaller batch_size or prefetch, or free memory "
+            "that other processes hold"
+        )
+    if device_id is not None and _CAPTURE.search(said):
+        return capture_fault(device)
+    if device_id is not None and _DEVICE.search(said):
+        return DeviceError(
+            f"{device}: CUDA failed while DALI was decoding ({line.strip()}). An earlier kernel of this process may "
+            "have failed; CUDA_LAUNCH_BLOCKING=1 shows which"
+        )
+    return None
+
+
+_decoders: "weakref.WeakSet[DaliDecoder]" = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """Frees all pipelines before DALI, which was imported first, shuts down at the interpreter's exit."""
+    for decoder in list(_decoders):
+        decoder.close()
+
+
+atexit.register(_end_all)
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_decoders.clear)

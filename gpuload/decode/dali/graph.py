@@ -1,15 +1,18 @@
-"""The DALI graph, for CPU and GPU alike. This is the only file that imports DALI.
+"""The DALI graph, the same for CPU and GPU. Only this file imports DALI.
 
-    external_source ─► decode ─► crop ─► resize ─► the user's operators ─► flip, normalise, transpose ─► batch
+    external_source ─► decode ─► crop ─► resize ─► flip, normalise, transpose ─► batch
                             └► the same for each further view, and for masks
 
 The CPU decodes only the crop (`decoders.image_slice`), unless several views share the image. The GPU decodes whole
 images, as its hardware engines do, and slices: cropped GPU decode crashes in nvImageCodec 0.9 (github
-NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the two differ by their
-JPEG decoder alone. A view that needs more than crop, flips and constants leaves the graph as uint8, for
-`gpuload.decode.postprocess`. Sizes are inputs, so that another output size needs no other graph.
+NVIDIA/nvImageCodec#55), which DALI 2.4 requires. From there on the operators are the same, so the devices differ only
+in their JPEG decoder. A view that needs more than crop, flips and constants leaves the graph as uint8, for
+`gpuload.decode.finish`. Sizes are inputs, so one graph serves all output sizes.
 """
 
+import ctypes
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +24,7 @@ from gpuload.decode.dali.memory import preallocation
 from gpuload.decode.interface import Stored
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 
-__all__ = ["Operators", "backend", "build_graph", "fn", "input_names", "pipeline_def", "tensors"]
+__all__ = ["backend", "build_graph", "fn", "input_names", "open_pipeline", "tensors"]
 
 # DALI has no bfloat16: float32 leaves the graph, and is cast when the batch is handed over.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
@@ -29,7 +32,7 @@ _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.F
 _VALUES = {"uint8": types.UINT8, "uint16": types.UINT16, "float32": types.FLOAT}
 _IN_PIXELS = {"axes": [0, 1], "normalized_anchor": False, "normalized_shape": False}
 
-# What may be fed for each image: type and number of dimensions.
+# Inputs for each image: type and number of dimensions.
 _INPUTS = {
     "start": (types.INT32, 1),
     "shape": (types.INT32, 1),
@@ -38,28 +41,22 @@ _INPUTS = {
     "mirror": (types.INT32, 0),
     "mirror_y": (types.INT32, 0),
     "size": (types.FLOAT, 1),
-    "draws": (types.FLOAT, 1),
+    "cubic": (types.INT32, 0),
 }
-
-# The user's part of the graph: a function of uint8 images (height, width, 3), cropped and resized but not flipped yet,
-# and of EACH_GRAPH_VIEW random numbers in [0, 1) for each, float32, that are a pure function of seed, epoch and sample.
-# It returns such images, made by DALI's operators on the same device.
-Operators = Callable[[Any, Any], Any]
 
 
 def build_graph(
     forms: Sequence[Form],
     stored: Stored,
     feed: Callable[[], tuple[Any, ...]],
-    graph: Operators | None = None,
     decoder: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, ...]:
-    """The graph, for the device of the pipeline that is being defined. Its outputs: the images of each view, then the
-    masks of each view.
+    """Defines the graph for the current pipeline's device. Its outputs: the images of each view, then the masks of each
+    view.
 
-    feed: gives the encoded images of a batch and its masks, then for each view what `input_names` lists.
+    feed: returns the encoded images of a batch and its masks, then for each view what `input_names` lists.
     """
-    names = [input_names(form, graph) for form in forms]
+    names = [input_names(form) for form in forms]
     kinds = [(_VALUES[stored.source.dtype], 3) if stored.raw else (types.UINT8, 1)]
     kinds += [(types.UINT8, 1)] * len(stored.mask_fills)
     kinds += [_INPUTS[name] for view in names for name in view]
@@ -80,24 +77,22 @@ def build_graph(
     pairs = list(zip(forms, views, strict=True))
     if stored.source != stored.pixels:
         window_of = _gray(window_of)
-    results = [
-        _view(window_of(view["start"], view["shape"], form), form, view, stored.pixels, graph) for form, view in pairs
-    ]
+    results = [_view(window_of(view["start"], view["shape"], form), form, view, stored.pixels) for form, view in pairs]
     for form, view in pairs:
         results += [_mask(mask, fill, form, view) for mask, fill in zip(masks, stored.mask_fills, strict=True)]
     return tuple(results)
 
 
-def input_names(form: Form, graph: Operators | None) -> list[str]:
-    """The inputs of a view besides images: parts of its `Crops`, its size, and random numbers."""
+def input_names(form: Form) -> list[str]:
+    """The inputs of a view besides images: fields of its `Crops`, and its size."""
     names = ["start", "shape", "roi_start", "roi_end", "mirror", "size"]
-    return names + ["mirror_y"] * form.flips_vertically + ["draws"] * (graph is not None)
+    return names + ["mirror_y"] * form.flips_vertically + ["cubic"] * (form.interpolation == "random")
 
 
 def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: bool) -> Callable[[Any, Any, Form], Any]:
-    """A function that gives the window of decoded pixels for (start, shape, form).
+    """A function that returns the window of decoded pixels for (start, shape, form).
 
-    whole: the image is decoded as a whole, since several windows are cut from it, or since they reach outside of it.
+    whole: decode the whole image, since several windows are cut from it, or since they reach outside of it.
     """
     on_gpu = Pipeline.current().device_id is not None
     mode = _mode(stored.source)
@@ -125,12 +120,12 @@ def _windows(images: Any, stored: Stored, decoder: Mapping[str, Any], whole: boo
 
 
 def _gray(window_of: Callable[[Any, Any, Form], Any]) -> Callable[[Any, Any, Form], Any]:
-    """The same windows, of which RGB is made gray."""
+    """The same windows, converted from RGB to gray."""
     return lambda *window: fn.color_space_conversion(window_of(*window), image_type=types.RGB, output_type=types.GRAY)
 
 
 def _mode(pixels: Pixels) -> dict[str, Any]:
-    """What a decoder is told so that it gives these pixels; RGB is its default."""
+    """A decoder's arguments for these pixels; RGB is its default."""
     if pixels in (RGB, GRAY):
         return {} if pixels == RGB else {"output_type": types.GRAY}
     return {"output_type": types.ANY_DATA, "dtype": _VALUES[pixels.dtype]}
@@ -145,17 +140,15 @@ def _padding(form: Form, fill: list[Any]) -> dict[str, Any]:
     return {"out_of_bounds_policy": "pad", "fill_values": fill} if form.pads else {}
 
 
-def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels, graph: Operators | None) -> Any:
+def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels) -> Any:
     image = fn.resize(
         window,
         size=view["size"],
         roi_start=view["roi_start"],
         roi_end=view["roi_end"],
-        interp_type=types.INTERP_LINEAR if form.interpolation == "bilinear" else types.INTERP_CUBIC,
+        interp_type=_filter(form, view),
         antialias=True,
     )
-    if graph is not None:
-        image = graph(image, view["draws"])
     if form.flips_vertically:
         image = fn.flip(image, horizontal=0, vertical=view["mirror_y"])
     plain = form.is_plain
@@ -168,6 +161,13 @@ def _view(window: Any, form: Form, view: Mapping[str, Any], pixels: Pixels, grap
         dtype=_DTYPES[form.dtype] if plain else types.UINT8 if pixels.dtype == "uint8" else types.FLOAT,
         output_layout="CHW" if form.layout == "NCHW" or not plain else "HWC",
     )
+
+
+def _filter(form: Form, view: Mapping[str, Any]) -> Any:
+    linear, cubic = types.INTERP_LINEAR, types.INTERP_CUBIC
+    if form.interpolation == "random":
+        return fn.cast(linear.value + view["cubic"] * (cubic.value - linear.value), dtype=types.INTERP_TYPE)
+    return linear if form.interpolation == "bilinear" else cubic
 
 
 def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
@@ -189,3 +189,29 @@ def _mask(mask: Any, fill: int, form: Form, view: Mapping[str, Any]) -> Any:
     flipped = fn.flip(resized, horizontal=view["mirror"], vertical=view.get("mirror_y", 0))
     classes = fn.squeeze(flipped, axes=[2])
     return classes.gpu() if Pipeline.current().device_id is not None else classes
+
+
+def open_pipeline(define: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    """Builds a pipeline of the graph that `define` returns for these arguments. A child forked later forgets it."""
+    pipeline = pipeline_def(define)(*args, **settings)
+    pipeline.build()
+    _pipelines.add(pipeline)
+    return pipeline
+
+
+_pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _keep_pipelines() -> None:
+    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever, in the
+    garbage collector or at exit.
+
+    A pipeline forgets its C++ object, whose reference count is raised for good.
+    """
+    for pipeline in _pipelines:
+        inner, pipeline._pipe = getattr(pipeline, "_pipe", None), None
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inner))
+
+
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_keep_pipelines)

@@ -1,7 +1,14 @@
-"""GPU memory that DALI's JPEG decoder takes when it is built."""
+"""DALI's GPU memory: for its JPEG decoder at construction, and for whole images while it decodes."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import NamedTuple
 
 from gpuload.decode.interface import Stored
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import DeviceError
+from gpuload.headers.sized import MAX_PIXELS
 
 # What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
@@ -14,16 +21,16 @@ _CHANNELS = 3
 
 
 def preallocated_bytes(width: int, height: int, batch_size: int, hw_decoder_load: float | None) -> int:
-    """What DALI allocates for its JPEG engines where it is told the largest width and height, in pixels."""
+    """What DALI allocates for its JPEG engines, given the largest width and height in pixels."""
     images = max(1, round((DALIS_LOAD if hw_decoder_load is None else hw_decoder_load) * batch_size))
     return images * width * height * _CHANNELS
 
 
 def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None) -> dict[str, int]:
-    """The decoder's arguments that make it allocate memory for the largest images in advance.
+    """The decoder's arguments that preallocate memory for the largest images.
 
-    None where that would be more than MOST_BYTES: then its memory grows with the images that it meets. Nor where the
-    manifest tells of images that the loader may refuse.
+    Empty if that would exceed MOST_BYTES, so that memory grows with the images met, or if the manifest lists images
+    that the loader may refuse.
     """
     if stored.width * stored.height > MAX_PIXELS:
         return {}
@@ -31,3 +38,76 @@ def preallocation(stored: Stored, batch_size: int, hw_decoder_load: float | None
     if not 0 < taken <= MOST_BYTES:
         return {}
     return {"preallocate_width_hint": stored.width, "preallocate_height_hint": stored.height}
+
+
+# The share of a GPU's memory that whole images in flight may take. The rest is for the model and the batches.
+MOST_SHARE = 0.5
+
+
+def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: int) -> int:
+    """Bytes on a GPU of the decoded images in flight, since DALI decodes whole images before it crops them.
+
+    The mean size is that of the first and the last shard in the index; with several data sets, the largest mean
+    counts. prefetch: batches decoded at the same time.
+    """
+    largest = 0.0
+    for dataset in datasets:
+        rows = [dataset.rows(shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
+        pixels = sum(float((batch["width"].to_numpy() * 1.0) @ batch["height"].to_numpy()) for batch in rows)
+        largest = max(largest, pixels / max(1, sum(batch.num_rows for batch in rows)))
+    return round(largest * _CHANNELS * batch_size * prefetch)
+
+
+class Needed(NamedTuple):
+    """GPU memory that a loader takes, in bytes, by decoder."""
+
+    dali: int
+    native: int
+
+    def __str__(self) -> str:
+        return f"about {self.dali / 1e9:,.1f} GB with decoder='dali', {self.native / 1e9:,.1f} GB with 'native'"
+
+
+USUAL_SIDE, USUAL_PREFETCH, _FLOAT16 = 224, 2, 2
+
+
+def needed(datasets: Sequence[Dataset], batch_size: int) -> Needed:
+    """Of the usual loader: crops of 224 pixels a side in float16, `prefetch=2`.
+
+    It counts the uint8 pixels that are cut from (DALI: whole images; native: crops) of the batches in flight, and the
+    values of one batch more, of which DALI has its own copy. What a process takes once for CUDA and its kernels, some
+    0.5 GB, and what pools keep beyond their peak are not in it.
+    """
+    crops = _CHANNELS * USUAL_SIDE**2 * batch_size
+    values = _FLOAT16 * crops * (USUAL_PREFETCH + 1)
+    manifest = datasets[0].manifest
+    ahead = preallocated_bytes(manifest.width, manifest.height, batch_size, None)
+    whole = max(whole_images_bytes(datasets, batch_size, USUAL_PREFETCH), ahead if ahead <= MOST_BYTES else 0)
+    return Needed(whole + 2 * values, crops * USUAL_PREFETCH + values)
+
+
+def gpu_bytes(device_id: int) -> int | None:
+    """Total memory of a GPU, from torch or CuPy; None if neither is usable."""
+    with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
+        return int(import_module("torch").cuda.get_device_properties(device_id).total_memory)
+    with suppress(ImportError, RuntimeError, OSError):
+        return int(import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["totalGlobalMem"])
+    return None
+
+
+def fits(datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int) -> bool:
+    """Whether whole images take at most half of the GPU's memory; True if that is unknown."""
+    memory = gpu_bytes(device_id)
+    return memory is None or whole_images_bytes(datasets, batch_size, prefetch) <= MOST_SHARE * memory
+
+
+def check_whole_images(datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int) -> None:
+    """Raises DeviceError if whole images take more than half of the GPU's memory."""
+    if not fits(datasets, batch_size, prefetch, device_id):
+        taken, memory = whole_images_bytes(datasets, batch_size, prefetch), gpu_bytes(device_id) or 0
+        raise DeviceError(
+            f"decoder='dali': whole images of batch_size={batch_size}, with prefetch={prefetch}, take "
+            f"{taken / 1e9:,.1f} GB of the GPU's {memory / 1e9:,.1f}, by the sizes in the index; the limit is half. "
+            "Use a smaller batch_size or prefetch, decoder='native', which uploads crops alone, or pack smaller images "
+            "(--size)"
+        )

@@ -1,22 +1,24 @@
-"""Finds what DALI would not decode before it sees it: DALI 2.4 may end the process there, instead of raising.
+"""Finds images that DALI would not decode before DALI sees them: DALI 2.4 may crash the process instead of raising.
 
-Each image is looked at by a strict reader of headers (`gpuload.headers.sound_jpeg`, `sound_png`). What passes does not
-make DALI raise; whatever does not is tried alone (`Trial`), so that no image is refused that DALI decodes. The readers
-take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of the time that DALI takes to decode it on a
-CPU (2 cores, 2026-11).
+A strict reader checks each image's headers (`gpuload.headers.sound_jpeg`, `png`). An image that passes does not
+make DALI raise; one that fails is tried alone (`Trial`), so that no image that DALI decodes is refused. The readers
+take 3 µs for a JPEG of 76 kB, compiled by numba; without numba 65 µs, 3 % of DALI's decoding time on a CPU (2 cores,
+2026-11).
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from gpuload.decode.dali.graph import fn, open_pipeline
 from gpuload.decode.dali.transcode import Transcoder
-from gpuload.decode.dali.trial import Trial
 from gpuload.decode.interface import Fault, Stored
-from gpuload.decode.masks import OTHER_SIZE
-from gpuload.headers import png, sound_jpeg, sound_png
-from gpuload.installed import fault_of
+from gpuload.decode.pillow import OTHER_SIZE
+from gpuload.headers import png, sound_jpeg
+from gpuload.machine.installed import fault_of
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.types import I8, I32, I64, U8, HeightWidth
 
@@ -29,11 +31,11 @@ _REASONS = {
     sound_jpeg.NO_END: "it is truncated",
     sound_jpeg.OTHER_SIZE: OTHER_SIZE_THAN_INDEX,
 }
-_MOST_REMEMBERED = 65_536  # samples that were tried alone: a trial takes 0.5 ms or more, and each epoch would repeat it
+_MOST_REMEMBERED = 65_536  # tried samples: a trial takes 0.5 ms or more, and each epoch would repeat it
 
 
 class Screen:
-    """Finds the images and masks of batches that DALI does not decode, or not to the size that the index says."""
+    """Finds images and masks that DALI does not decode, or not to the size in the index."""
 
     def __init__(self, stored: Stored, transcoder: Transcoder | None = None) -> None:
         self._raw, self._check, self._transcoder = stored.raw, _Check(), transcoder
@@ -41,7 +43,7 @@ class Screen:
         self._tried: dict[tuple[int, int, int | None], Fault | None] = {}
 
     def find_faults(self, batch: Batch) -> dict[int, Fault]:
-        """By their rows in the batch."""
+        """Faults by row of the batch."""
         faults: dict[int, Fault] = {}
         if not self._raw:
             found = self._check(batch.encoded)
@@ -60,8 +62,8 @@ class Screen:
         return faults
 
     def find_after_failure(self, batches: Sequence[Batch]) -> tuple[Batch, dict[int, Fault]] | None:
-        """The first of these batches that holds something that DALI does not decode, after it raised: whatever passed
-        the check is tried alone, too."""
+        """The first of these batches with an image or mask that DALI does not decode, and its faults; called after DALI
+        raised, so that everything is tried alone, even if it passed the check."""
         for batch in batches:
             faults: dict[int, Fault] = {}
             fields: list[tuple[int | None, Sequence[U8]]] = [*enumerate(batch.masks)]
@@ -78,7 +80,7 @@ class Screen:
         """mask: number of the mask field, or None of the image. found: by the check for JPEGs."""
         size, reason = _size_of(batch, row), _REASONS[found]
         if data[: len(png.START)].tobytes() == png.START:
-            if (fault := sound_png.find_fault(data.data, size)) is None:
+            if (fault := png.find_fault(data.data, size)) is None:
                 return None
             reason = fault
         sample = int(batch.sources[row]), int(batch.encoded.samples[row]), mask
@@ -107,14 +109,14 @@ _plain_check = sound_jpeg.make_check(lambda function: function, sound_jpeg.next_
 
 
 class _Check:
-    """What `sound_jpeg` finds of each image of a batch, int8 (N,): compiled where numba can be used, and once it is."""
+    """Checks each image of a batch by `sound_jpeg`, int8 (N,): compiled if numba is usable, once that is done."""
 
     def __init__(self) -> None:
         self._compiled: Callable[[I64, I32, I32], I8] | None = None
         if (fault := fault_of("gpuload.decode.native.sound")) is not None:
             _LOG.info("headers are checked in Python, before DALI gets an image: %s", fault.reason)
             return
-        from gpuload.decode.native.background import BackgroundCompilation
+        from gpuload.decode.native.compiled import BackgroundCompilation
 
         self._compilation = BackgroundCompilation(self._load)
         self._compilation.start()
@@ -135,3 +137,44 @@ class _Check:
         files = zip(encoded.images, encoded.heights.tolist(), encoded.widths.tolist(), strict=True)
         found = [_plain_check(data.tobytes(), 0, len(data), height, width) for data, height, width in files]
         return np.array(found, np.int8)
+
+
+class Trial:
+    """Decodes one image at a time on the CPU, for any thread, by a pipeline that is rebuilt after a failure."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # threads check images while they read ahead, the loop does so after a failure
+        self._data: list[U8] = []
+        self._pipeline: Any = None
+
+    def decoded_size(self, data: U8) -> HeightWidth | None:
+        """(height, width) to which DALI's CPU decoder decodes this image; None if it does not."""
+        if not len(data):
+            return None
+        with self._lock:
+            return self._decode(data)
+
+    def _decode(self, data: U8) -> HeightWidth | None:
+        self._data[:] = [data]
+        if self._pipeline is None:
+            self._pipeline = open_pipeline(
+                _decode_one,
+                lambda: list(self._data),
+                batch_size=1,
+                num_threads=1,
+                device_id=None,
+                prefetch_queue_depth=1,
+            )
+        try:
+            (images,) = self._pipeline.run()
+        except RuntimeError:
+            self._pipeline = None
+            return None
+        finally:
+            self._data.clear()
+        height, width, _ = images.at(0).shape
+        return height, width
+
+
+def _decode_one(source: Any) -> Any:
+    return fn.decoders.image(fn.external_source(source=source, batch=True), device="cpu")

@@ -8,128 +8,135 @@ to end, so that its pixels stay in the cache. What a function makes of boxes and
 (`Decoded.changed`). Samples that do not decode are not given to it.
 """
 
+import os
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.augment.planned import PlannedFunction
-from gpuload.decode.flights import Flight, Flights
-from gpuload.decode.function.stop import Stop
+from gpuload.augment.views import PlannedFunction
+from gpuload.decode.buffers import Buffers
+from gpuload.decode.device import as_tensor
+from gpuload.decode.finish import level_dtype
 from gpuload.decode.function.views import AfterCrop, BeforeCrop, FunctionView, Setting, unflipped
-from gpuload.decode.interface import NUMPY_DTYPES, BatchDecodeError, Decoded, Decoder, Fault
-from gpuload.decode.native.buffers import Allocate, Buffers
-from gpuload.decode.postprocess import as_tensor, level_dtype
+from gpuload.decode.interface import NUMPY_DTYPES, Changed, Fault
+from gpuload.decode.runner import Job, Stage, Work
 from gpuload.errors import FunctionError
 from gpuload.functions.callers import Caller
 from gpuload.functions.interface import CallFailedError, Sample, WrongResultError, name_of
 from gpuload.read.batch import Batch
 from gpuload.types import Array
 
-_SPARE = 3  # batches beside those ahead whose memory is kept
 
+class Inner(Stage):
+    """Gives the decoder what it makes for the functions, as the one part of each batch: the views whose function does
+    not come before the crop, of those with a function only the crop.
 
-class FunctionDecoder:
-    """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
-
-    decoder: makes the views whose function does not come before the crop, in their order: of those with a function
-        levels (N, height, width, channels).
-    settings: of the views with a function, by their numbers. views: how many views there are.
-    whole: decodes whole images, `WholeImages`; None where no function needs them.
-    functions: those that may be asked for, of which `caller` knows the numbers. name_of_sample: its shard and key, for
-        messages. allocate: makes the memory of batches.
+    numbers: of these views. settings: of the views with a function, by their numbers.
     """
+
+    name = "read"
+
+    def __init__(self, numbers: Sequence[int], settings: Mapping[int, Setting]) -> None:
+        self._numbers, self._settings = numbers, settings
+
+    def begin(self, job: Job) -> None:
+        """As `Stage.begin`."""
+        views = [unflipped(view) if n in self._settings else view for n, view in enumerate(job.batch.views)]
+        job.parts = (Job(replace(job.batch, views=tuple(views[n] for n in self._numbers))),)
+
+
+class CallFunctions(Stage):
+    """Calls functions for each batch, whose decoded views are those of its one part: NumPy arrays; for views without a
+    function, what the decoder made.
+
+    inner, settings: as of `Inner`; of the decoded views those with a function are levels (N, height, width, channels).
+    whole: decodes whole images, `WholeImages`; None where no function needs them.
+    functions: those that may be asked for. name_of_sample: its shard and key, for messages. caller: calls them, by
+        their numbers. make_buffers: gives the memory for batches of a dtype.
+    """
+
+    name = "function"
 
     def __init__(
         self,
-        decoder: Decoder,
+        inner: Sequence[int],
         settings: Mapping[int, Setting],
-        views: int,
         whole: Any,
         functions: Sequence[Any],
-        caller: Caller,
         name_of_sample: Callable[[Batch, int], str],
-        *,
-        batch_size: int,
-        prefetch: int,
-        allocate: Allocate = np.empty,
+        caller: Caller,
+        make_buffers: Callable[[str], Buffers],
     ) -> None:
-        self._decoder, self._settings, self._views, self._whole = decoder, settings, views, whole
-        self._inner = [n for n in range(views) if n not in settings or settings[n].form.function != "before_crop"]
+        self.threads = caller.threads
+        self._inner, self._settings, self._whole, self._caller = inner, settings, whole, caller
         self._numbers = {id(function): number for number, function in enumerate(functions)}
-        self._functions, self._caller, self._name_of_sample = functions, caller, name_of_sample
-        kept = prefetch + _SPARE
-        self._buffers = {
-            number: Buffers(batch_size, _dtype_of(one), kept, allocate) for number, one in settings.items()
-        }
-        self._given: deque[tuple[Batch, Batch]] = deque()  # as asked for, and as the decoder got them
-        self._flights: Flights[_Flight] = Flights(prefetch, caller.threads, "function")
+        self._functions, self._name_of_sample = functions, name_of_sample  # functions: which their ids are of
+        self._buffers = {number: make_buffers(_dtype_of(one)) for number, one in settings.items()}
         self._stop = Stop(self, caller.close)  # made last, so that it comes first where the interpreter ends
 
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `gpuload.decode.interface.Decoder`: NumPy arrays; for views without a function, what `decoder` makes."""
-        self._abandon()
-        decoding = self._decoder.decode(self._give(batches))
-        while (taken := self._flights.next(partial(self._start, decoding))) is not None:
-            flight, read_wait_s, ready = taken
-            if flight.failed:
-                raise self._explain(flight)
-            while self._caller.notices:
-                warnings.warn(self._caller.notices.popleft(), stacklevel=2)
-            decoded = flight.finish(min(read_wait_s, flight.decoded.read_wait_s), ready)
-            batch = flight.batch
-            del flight, taken  # whoever waits must not keep a batch alive
-            yield batch, decoded
-            del batch, decoded
+    def begin(self, job: Job) -> Work:
+        """As `Stage.begin`."""
+        batch, decoded = job.batch, job.parts[0].decoded
+        calls = _Calls(self._numbers, self._caller, dict(decoded.broken))
+        for number, images, masks in zip(self._inner, decoded.images, decoded.masks, strict=True):
+            if (setting := self._settings.get(number)) is None:
+                calls.plain[number] = self._plain(images), tuple(map(self._plain, masks))
+                continue
+            cropped = [as_tensor(mask).numpy() for mask in masks]
+            levels = as_tensor(images).numpy()
+            calls.views[number] = AfterCrop(setting, batch, self._room(number, batch), levels, cropped)
+        for number, setting in self._settings.items():
+            if number not in calls.views:
+                calls.views[number] = BeforeCrop(setting, batch, self._room(number, batch))
+        plan = None if self._whole is None else self._whole.plan(batch)
+        job.state = calls
+        rows = count()  # its `next` is atomic
+
+        def work() -> None:
+            """One thread's share: the next row that no other thread has taken, until none is left."""
+            for row in rows:
+                is_over = row >= len(batch) or row > min(calls.failed, default=row)
+                if is_over or job.is_abandoned or self._stop.is_set:
+                    return
+                if row not in calls.broken and row not in batch.placeholders:
+                    self._make(calls, batch, row, plan)
+
+        return work
+
+    def end(self, job: Job) -> None:
+        """As `Stage.end`.
+
+        Raises:
+            FunctionError: one of the functions raised, or returned what cannot be used.
+        """
+        calls, job.state, inner = job.state, None, job.parts[0].decoded
+        if calls.failed:
+            raise self._explain(calls, job.batch)
+        while self._caller.notices:
+            warnings.warn(self._caller.notices.popleft(), stacklevel=2)
+        made = [calls.of_view(number) for number in range(len(job.batch.views))]
+        images, masks, changed = zip(*made, strict=True)
+        seconds = sum(calls.seconds)
+        job.decoded = inner._replace(
+            images=images,
+            masks=masks,
+            work_s=inner.work_s - seconds,
+            broken=calls.broken,
+            changed=changed,
+            function_s=seconds,
+        )
 
     def close(self) -> None:
-        """Stops the threads and processes; batches handed out stay valid."""
+        """Stops the processes, and the threads take no more."""
         self._stop.is_set = True
         self._caller.close()
-        self._abandon()
-        self._decoder.close()
-        self._flights.close()
-
-    def _give(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """What the decoder gets: the views that it makes, of those with a function only the crop."""
-        for batch in batches:
-            views = [unflipped(view) if n in self._settings else view for n, view in enumerate(batch.views)]
-            given = replace(batch, views=tuple(views[n] for n in self._inner))
-            self._given.append((batch, given))
-            yield given
-
-    def _start(self, decoding: Iterator[tuple[Batch, Decoded]]) -> "_Flight | None":
-        """Hands the next batch to the threads; None where there are no more."""
-        try:
-            found = next(decoding, None)
-        except BatchDecodeError as error:
-            batch = next(asked for asked, given in self._given if given is error.batch)
-            raise BatchDecodeError(batch, error.faults) from error
-        if found is None:
-            return None
-        batch, _ = self._given.popleft()
-        flight = _Flight(batch, found[1], started=time.perf_counter())
-        for place, number in enumerate(self._inner):
-            images, masks = found[1].images[place], found[1].masks[place]
-            if (setting := self._settings.get(number)) is None:
-                flight.plain[number] = self._plain(images), tuple(map(self._plain, masks))
-                continue
-            levels = as_tensor(images).numpy()
-            cropped = [as_tensor(mask).numpy() for mask in masks]
-            flight.views[number] = AfterCrop(setting, batch, self._room(number, batch), levels, cropped)
-        for number, setting in self._settings.items():
-            if number not in flight.views:
-                flight.views[number] = BeforeCrop(setting, batch, self._room(number, batch))
-        flight.plan = None if self._whole is None else self._whole.plan(batch)
-        flight.broken = dict(found[1].broken)
-        return self._flights.share(flight, self._work)
 
     def _plain(self, array: Any) -> Any:
         """What the decoder made, in a form of which rows can be replaced; for a copy to a GPU NumPy's."""
@@ -144,52 +151,30 @@ class FunctionDecoder:
         shape = (channels, height, width) if is_plain else (height, width, channels)
         return self._buffers[number].take(len(batch), shape)
 
-    def _work(self, flight: "_Flight") -> None:
-        """One thread's share of a batch: the next row that no other thread has taken, until none is left."""
-        begun = time.perf_counter()
-        called = _Called(self._numbers, self._caller)
-        for row in flight.rows:
-            if (
-                row >= len(flight.batch)
-                or flight.abandoned
-                or self._stop.is_set
-                or row > min(flight.failed, default=row)
-            ):
-                break
-            if row in flight.broken or row in flight.batch.placeholders:
-                continue
-            try:
-                self._make(flight, row, called)
-            except _FailedError as failed:
-                flight.failed[row] = failed
-        flight.ended = time.perf_counter()
-        flight.function_s.append(called.seconds)
-        flight.work_s.append(flight.ended - begun - called.seconds)
-
-    def _make(self, flight: "_Flight", row: int, called: "_Called") -> None:
+    def _make(self, calls: "_Calls", batch: Batch, row: int, plan: Any) -> None:
         whole: Any = None
-        if flight.plan is not None:
-            whole, fault = self._whole.decode(flight.plan, flight.batch, row)
+        if plan is not None:
+            whole, fault = self._whole.decode(plan, batch, row)
             if fault is not None:
-                flight.broken[row] = fault
+                calls.broken[row] = fault
                 return
-        for view in flight.views.values():
-            if isinstance(view, BeforeCrop):
-                view.make(row, called, whole, self._whole.cut)
-            elif isinstance(view, AfterCrop):
-                view.make(row, called)
+        try:
+            for view in calls.views.values():
+                if isinstance(view, BeforeCrop):
+                    view.make(row, calls.call, whole, self._whole.cut)
+                elif isinstance(view, AfterCrop):
+                    view.make(row, calls.call)
+        except _FailedError as failed:
+            calls.failed[row] = failed
 
-    def _abandon(self) -> None:
-        self._flights.abandon()
-        self._given.clear()
-
-    def _explain(self, flight: "_Flight") -> FunctionError:
+    def _explain(self, calls: "_Calls", batch: Batch) -> FunctionError:
         """The user's error for what a function raised, or returned, for the first sample of the batch."""
-        row = min(flight.failed)
-        error, function = flight.failed[row].error, flight.failed[row].function
+        row = min(calls.failed)
+        error, function = calls.failed[row].error, calls.failed[row].function
         is_ours = isinstance(error, WrongResultError | CallFailedError)
         what = str(error) if is_ours else f"raised {type(error).__name__}: {error}"
-        found = FunctionError(f"{self._name_of_sample(flight.batch, row)}: the function {name_of(function)} {what}")
+        name = self._name_of_sample(batch, row)
+        found = FunctionError(f"{name}: the function {name_of(function)} {what}")
         found.__cause__ = None if is_ours else error
         return found
 
@@ -199,68 +184,40 @@ def _dtype_of(setting: Setting) -> str:
     return level_dtype(setting.pixels) if setting.values is None else NUMPY_DTYPES[setting.form.dtype]
 
 
-@dataclass
-class _Flight(Flight):
-    """A batch that the threads work on.
+class _Calls:
+    """The calls for one batch.
 
-    plain: images and masks of the views without a function. views: those with one. rows: their `next` is atomic.
-    broken: by row, what does not decode. failed: by row, why a function did.
+    plain: images and masks of the views without a function. views: those with one. broken: by row, what does not
+    decode. failed: by row, why a function did. seconds: how long each call took.
     """
 
-    batch: Batch
-    decoded: Decoded
-    views: dict[int, FunctionView] = field(default_factory=dict)
-    plain: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    plan: Any = None
-    rows: Iterator[int] = field(default_factory=count)
-    broken: dict[int, Fault] = field(default_factory=dict)
-    failed: "dict[int, _FailedError]" = field(default_factory=dict)
-    function_s: list[float] = field(default_factory=list)
-
-    def finish(self, read_wait_s: float, ready: int) -> Decoded:
-        """The whole batch."""
-        images, masks, changed = [], [], []
-        for number in range(len(self.batch.views)):
-            view = self.views.get(number)
-            pixels, classes = self.plain[number] if view is None else (view.images, tuple(view.masks))
-            images.append(pixels)
-            masks.append(tuple(classes))
-            changed.append(None if view is None else view.changed())
-        return Decoded(
-            tuple(images),
-            tuple(masks),
-            self.decoded.seconds + self.ended - self.started,
-            self.decoded.work_s + sum(self.work_s),
-            read_wait_s,
-            ready,
-            self.broken,
-            tuple(changed),
-            sum(self.function_s),
-        )
-
-
-class _Called:
-    """Calls functions for one thread's share of a batch.
-
-    seconds: how long they took.
-    """
-
-    def __init__(self, numbers: Mapping[int, int], caller: Caller) -> None:
+    def __init__(self, numbers: Mapping[int, int], caller: Caller, broken: dict[int, Fault]) -> None:
         self._numbers, self._caller = numbers, caller
-        self.seconds = 0.0
+        self.plain: dict[int, tuple[Any, Any]] = {}
+        self.views: dict[int, FunctionView] = {}
+        self.broken = broken
+        self.failed: dict[int, _FailedError] = {}
+        self.seconds: list[float] = []
 
-    def __call__(self, planned: PlannedFunction, row: int, sample: Sample) -> Mapping[str, Array]:
+    def call(self, planned: PlannedFunction, row: int, sample: Sample) -> Mapping[str, Array]:
+        """The image and all entries after the function."""
         begun = time.perf_counter()
-        augment = planned.augment
-        first, second = planned.keys[row].tolist()
+        own, (first, second) = planned.function, planned.keys[row].tolist()
         try:
             return self._caller.call(
-                self._numbers[id(augment.function)], (first, second), sample, augment.function_at == "after_crop"
+                self._numbers[id(own.function)], (first, second), sample, keeps_size=not own.before_crop
             )
         except Exception as error:
-            raise _FailedError(error, augment.function) from error
+            raise _FailedError(error, own.function) from error
         finally:
-            self.seconds += time.perf_counter() - begun
+            self.seconds.append(time.perf_counter() - begun)
+
+    def of_view(self, number: int) -> tuple[Any, tuple[Any, ...], Changed | None]:
+        """Images and masks of a view, and what a function made of its samples."""
+        if number in self.plain:
+            return *self.plain[number], None
+        view = self.views[number]
+        return view.images, tuple(view.masks), view.changed()
 
 
 class _FailedError(Exception):
@@ -269,3 +226,22 @@ class _FailedError(Exception):
     def __init__(self, error: Exception, function: Any) -> None:
         super().__init__(str(error))
         self.error, self.function = error, function
+
+
+class Stop:
+    """Set once its owner is garbage collected, or the interpreter ends: then threads take no further samples.
+
+    end: called at that moment, such as to end processes; not in a forked child, which has none of them.
+    """
+
+    def __init__(self, owner: object, end: Callable[[], None]) -> None:
+        self.is_set = False
+        weakref.finalize(owner, _stop, weakref.ref(self), end, os.getpid())
+
+
+def _stop(stop: "weakref.ref[Stop]", end: Callable[[], None], process: int) -> None:
+    if os.getpid() != process:
+        return
+    if (found := stop()) is not None:
+        found.is_set = True
+    end()

@@ -10,15 +10,16 @@ import torch
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
-from gpuload.augment.planned import PlannedFunction
+from gpuload.augment.views import PlannedFunction
+from gpuload.decode.finish import Postprocess
 from gpuload.decode.interface import Changed
-from gpuload.decode.masks import crop_and_resize_mask
-from gpuload.decode.postprocess import Postprocess
-from gpuload.fields.moving import MovingField
+from gpuload.decode.pillow import crop_and_resize_mask
+from gpuload.decode.steps import warp_masks
+from gpuload.fields.motion import MovingField
 from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.tree import take
 from gpuload.functions.interface import Sample
 from gpuload.read.batch import Batch
-from gpuload.transforms.apply import warp_masks
 from gpuload.types import U8, Array
 
 # (function, sample, rows of the generator's key) to the image and all entries, checked.
@@ -104,12 +105,12 @@ class FunctionView(ABC):
             out = self.images[rows] if form.layout == "NCHW" else self.images[rows].transpose(0, 3, 1, 2)
             with torch.no_grad():
                 whole = np.ascontiguousarray(levels, self.setting.values.level_dtype)[None]
-                self.setting.values(torch.from_numpy(whole), torch.from_numpy(out), self.view.select(rows))
+                self.setting.values(torch.from_numpy(whole), torch.from_numpy(out), take(self.view, rows))
         for number, mask in enumerate(masks):
             self.masks[number][row] = mask
             if self.setting.values is not None and self.view.steps is not None:
                 moved = torch.from_numpy(self.masks[number][rows])
-                moved.copy_(warp_masks(moved, self.view.steps.select(rows), self.setting.fills[number]))
+                moved.copy_(warp_masks(moved, take(self.view.steps, rows), self.setting.fills[number]))
 
 
 class AfterCrop(FunctionView):
@@ -152,7 +153,7 @@ class BeforeCrop(FunctionView):
         encoded = self.batch.encoded
         masks = [mask.copy() for mask in whole.masks]
         image, masks = self._call(call, row, whole.image.copy(), masks)
-        view = self.view.select(slice(row, row + 1))
+        view = take(self.view, slice(row, row + 1))
         if image.shape[:2] != (int(encoded.heights[row]), int(encoded.widths[row])):
             planned = self.view.function
             if planned is not None:
@@ -172,4 +173,4 @@ class BeforeCrop(FunctionView):
 def unflipped(view: View) -> View:
     """The view without flips and whatever follows the crop."""
     none = np.zeros_like(view.crops.mirror)
-    return View(view.size, view.crops._replace(mirror=none, mirror_y=none), None, None)
+    return View(view.size, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)

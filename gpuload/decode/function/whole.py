@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuload.augment import Form, View
+from gpuload.decode.finish import level_dtype
 from gpuload.decode.interface import Fault, Stored
-from gpuload.decode.masks import decode_mask, reason_of
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
-from gpuload.decode.postprocess import level_dtype
+from gpuload.decode.native.values import Target
+from gpuload.decode.pillow import decode_mask, reason_of
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array
 
@@ -49,7 +50,7 @@ class WholeImages:
 
     def decode(self, plan: DecodePlan, batch: Batch, row: int) -> tuple[WholeImage | None, Fault | None]:
         """The image and masks of a row, or why they do not decode."""
-        owners, broken = self._images.decode(plan, slice(row, row + 1))
+        owners, broken = self._images.decode(plan, row)
         if row in broken:
             return None, broken[row]
         address, height, width, stride = plan.pictures[row, :4].tolist()
@@ -75,7 +76,7 @@ class WholeImages:
         pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
         cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
         out = np.empty((1, self._pixels.channels, *view.size), self._dtype)
-        cuts.crop_and_resize(pictures, slice(0, 1), out, *self._constants, self._own)
+        cuts.make(pictures, slice(0, 1), Target(out, *self._constants), self._own)
         levels: Array = out[0]
         return levels
 
@@ -85,6 +86,7 @@ class WholeImages:
 
         out = np.empty((1, height, width, self._pixels.channels), self._dtype)
         rows, columns = np.arange(height)[None], np.arange(width)[None]
-        crop_or_pad_bands(pictures, rows, columns, 0.0, self._decoded, *self._constants, out.transpose(0, 3, 1, 2))
+        target = Target(out.transpose(0, 3, 1, 2), *self._constants)
+        crop_or_pad_bands(pictures, rows, columns, 0.0, self._decoded, target)(0, 1)
         pixels: Array = out[0].astype(self._pixels.dtype, copy=False)
         return pixels

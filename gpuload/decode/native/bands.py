@@ -5,13 +5,14 @@ numbers are rounded after each pass, as in Pillow; floats never, as in torch. It
 loads RGB does not wait until it is compiled.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gpuload.decode.native.compiled import cached, inlined
-from gpuload.decode.native.filters import fill_taps
-from gpuload.decode.native.pointers import bytes_at, floats_at, halves_at
+from gpuload.decode.native.compiled import inlined
+from gpuload.decode.native.pointers import array_at, bytes_at, doubles_at, floats_at, halves_at, longs_at
+from gpuload.decode.native.steps import Step, step
+from gpuload.decode.native.values import Output, Target, fill_taps, output_at, output_of
 from gpuload.types import F32, F64, I64, Bools
 
 if TYPE_CHECKING:
@@ -30,50 +31,40 @@ class Bands(NamedTuple):
     kind: int
     channels: int
     step: int
-    peak: float
+    peak: int
     luma: bool
-
-
-class Target(NamedTuple):
-    """Where views go: (N, channels, height, width), or with channels last. bytes: of a value, 1 or 4 (float32)."""
-
-    address: int
-    height: int
-    width: int
-    planar: bool
-    bytes: int
 
 
 def bands_of(pixels: "Pixels", step: int | None = None, luma: bool = False) -> Bands:
     """step: values from one pixel to the next, where these are not the channels alone. luma: gray is made of RGB."""
     kind = np.dtype(pixels.dtype).itemsize
-    return Bands(kind, pixels.channels, step or pixels.channels, float(pixels.peak), luma)
-
-
-def _target(out: Any) -> Target:
-    _, _, height, width = out.shape
-    return Target(out.ctypes.data, height, width, out.strides[3] == out.itemsize, out.itemsize)
+    return Bands(kind, pixels.channels, step or pixels.channels, int(pixels.peak), luma)
 
 
 @inlined
-def _weigh(
-    begin: float,
-    step: float,
-    low: int,
-    high: int,
-    cubic: bool,
-    flipped: bool,
-    values: F64,
-    first: I64,
-    taps: I64,
-    weights: F32,
-) -> int:
-    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps.
+def _bands_at(arguments: int) -> Bands:
+    """Those whose fields are the int64 at this address."""
+    of = longs_at(arguments)
+    return Bands(of[0], of[1], of[2], of[3], of[4] != 0)
 
-    values: float64 (most taps,), scratch memory. Filled are first: int64 (outputs,), the first input of each output;
-    taps: int64 (outputs,); weights: float32 (most taps, outputs), 0 beyond the taps of an output.
+
+class Taps(NamedTuple):
+    """The filter's weights along one axis.
+
+    values: float64 (most taps,), scratch memory. first: int64 (outputs,), the first input of each output. number: int64
+    (outputs,), how many inputs have a weight. weights: float32 (most taps, outputs), 0 beyond the taps of an output.
     """
-    most = 1
+
+    values: F64
+    first: I64
+    number: I64
+    weights: F32
+
+
+@inlined
+def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, taps: Taps) -> int:
+    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps."""
+    most, values, first, weights = 1, taps.values, taps.first, taps.weights
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
         start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, values)
@@ -81,7 +72,7 @@ def _weigh(
             weights[tap, output] = np.float32(values[tap]) / total
         for tap in range(number, len(weights)):
             weights[tap, output] = 0.0
-        first[output], taps[output] = start, number
+        first[output], taps.number[output] = start, number
         most = max(most, number)
     return most
 
@@ -116,14 +107,15 @@ def _round(values: F32, peak: np.float32) -> None:
 
 
 @inlined
-def _store(values: F32, mean: np.float32, factor: np.float32, channels: int, to: Target, at: int, channel: int) -> None:
+def _store(values: F32, channels: int, to: Output, at: int, channel: int) -> None:
     """A row of one channel. at: number of the row over all images."""
+    mean, factor = floats_at(to.mean)[channel], floats_at(to.factor)[channel]
     row = at % to.height
     if to.planar:
         begin, step = ((at // to.height * channels + channel) * to.height + row) * to.width, 1
     else:
         begin, step = at * to.width * channels + channel, channels
-    if to.bytes == 1:
+    if not to.floats:
         levels = bytes_at(to.address)
         for x in range(len(values)):
             levels[begin + x * step] = np.uint8(values[x])
@@ -134,32 +126,25 @@ def _store(values: F32, mean: np.float32, factor: np.float32, channels: int, to:
 
 
 def resample_bands(
-    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, bands: Bands, mean: F32, factor: F32, out: Any
-) -> None:
+    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, bands: Bands, target: Target
+) -> Step:
     """As `gpuload.decode.native.resample.resample`, of other pixels.
 
-    pictures: of `bands`; the pixels need not be close together. mean, factor: float32 (C,). out: float32 (N, C, height,
-    width), or of uint8 pixels uint8, which has the levels themselves; in this order or with channels last.
+    pictures: of `bands`; the pixels need not be close together. target: uint8 for uint8 pixels alone.
     """
-    _resample_bands(pictures, windows, regions, flips, cubic, bands, mean, factor, _target(out))
+    settings = (*bands, *output_of(target))
+    return Step(resample_rows, pictures, windows, regions, flips, cubic, *settings, held=target)
 
 
-@cached
-def _resample_bands(
-    pictures: I64,
-    windows: I64,
-    regions: F64,
-    flips: Bools,
-    cubic: bool,
-    bands: Bands,
-    mean: F32,
-    factor: F32,
-    to: Target,
-) -> None:
+@step
+def resample_rows(arguments: int, begin: int, end: int) -> int:
+    of, bands, to = longs_at(arguments), _bands_at(arguments + 5 * 8), output_at(arguments + 10 * 8)
+    pictures, windows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, 4))
+    regions, flips, cubic = array_at(doubles_at(of[2]), (end, 4)), array_at(bytes_at(of[3]), (end, 2)), of[4] != 0
     height, width, channels = to.height, to.width, bands.channels
     peak, whole = np.float32(bands.peak), bands.kind != _FLOATS
     most_columns, most_taps = 1, 1
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
         step = max(tall / height, wide / width) / pictures[image, 6]
         most_columns = max(most_columns, pictures[image, 2])
@@ -173,7 +158,7 @@ def _resample_bands(
     values = np.empty(most_taps)
     line, sums = np.zeros(most_columns + most_taps, np.float32), np.empty(width, np.float32)
     ring = np.empty((slots * channels, width), np.float32)
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         stored, rows, columns, stride, y, x, reduced = pictures[image]
         if stored == 0:
             continue
@@ -185,9 +170,10 @@ def _resample_bands(
         begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
         step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
         step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
-        _weigh(begin_y, step_y, top, bottom, cubic, False, values, first_rows, row_taps, row_weights)
-        flipped = flips[image, 1]
-        taps = _weigh(begin_x, step_x, left, right, cubic, flipped, values, first_columns, column_taps, column_weights)
+        _weigh(begin_y, step_y, top, bottom, cubic, False, Taps(values, first_rows, row_taps, row_weights))
+        flipped = flips[image, 1] != 0
+        across = Taps(values, first_columns, column_taps, column_weights)
+        taps = _weigh(begin_x, step_x, left, right, cubic, flipped, across)
         known = top  # the rows before this one are, or have been, in the ring
         for row in range(height):
             first = first_rows[row]
@@ -205,7 +191,7 @@ def _resample_bands(
                     if whole:
                         _round(filled, peak)
                 known += 1
-            shown = height - 1 - row if flips[image, 0] else row
+            shown = height - 1 - row if flips[image, 0] != 0 else row
             for channel in range(channels):
                 sums[:] = 0.0
                 for tap in range(row_taps[row]):
@@ -215,29 +201,30 @@ def _resample_bands(
                         sums[column] += weight * filled[column]
                 if whole:
                     _round(sums, peak)
-                _store(sums, mean[channel], factor[channel], channels, to, image * height + shown, channel)
+                _store(sums, channels, to, image * height + shown, channel)
+    return 1
 
 
-def crop_or_pad_bands(
-    pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, mean: F32, factor: F32, out: Any
-) -> None:
+def crop_or_pad_bands(pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, target: Target) -> Step:
     """As `resample_bands`, without scaling.
 
     rows: int64 (N, height), which row of its picture each row of the output shows. columns: int64 (N, width), the same
     of the columns. Both are -1 where `fill` is shown.
     """
-    _crop_or_pad_bands(pictures, rows, columns, fill, bands, mean, factor, _target(out))
+    settings = (*bands, *output_of(target))
+    return Step(crop_or_pad_rows, pictures, rows, columns, np.array([fill]), *settings, held=target)
 
 
-@cached
-def _crop_or_pad_bands(
-    pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, mean: F32, factor: F32, to: Target
-) -> None:
+@step
+def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
+    of, bands, to = longs_at(arguments), _bands_at(arguments + 4 * 8), output_at(arguments + 9 * 8)
+    pictures, rows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, to.height))
+    columns, fill = array_at(longs_at(of[2]), (end, to.width)), doubles_at(of[3])[0]
     most_columns = 1
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         most_columns = max(most_columns, pictures[image, 2])
     values, line = np.empty(to.width, np.float32), np.empty(most_columns, np.float32)
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         stored, stride = pictures[image, 0], pictures[image, 3]
         if stored == 0:
             continue
@@ -253,4 +240,5 @@ def _crop_or_pad_bands(
                 for column in range(to.width):
                     at = columns[image, column]
                     values[column] = line[at - low] if shown >= 0 and at >= 0 else fill
-                _store(values, mean[channel], factor[channel], bands.channels, to, image * to.height + row, channel)
+                _store(values, bands.channels, to, image * to.height + row, channel)
+    return 1

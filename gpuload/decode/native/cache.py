@@ -28,7 +28,7 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
 )
 
-from gpuload.store.locks import fcntl
+from gpuload.store.files import fcntl
 
 _LOG = logging.getLogger(__name__)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"

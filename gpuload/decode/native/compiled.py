@@ -1,6 +1,9 @@
 """Functions compiled by numba, which run without Python's lock."""
 
 import hashlib
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +30,12 @@ def inlined(function: F) -> F:
     return made
 
 
+def exact(function: F) -> F:
+    """As `inlined`, with each operation on floats rounded by itself."""
+    made: F = _without_literals(njit(forceinline=True, **_FOR_COMPILED, **{**_OPTIONS, "fastmath": False})(function))
+    return made
+
+
 def compiled(function: F) -> F:
     """Compiled, and called: for what is too large to be inlined. Python must not call it, either."""
     made: F = _without_literals(njit(**_FOR_COMPILED, **_OPTIONS)(function))
@@ -41,19 +50,31 @@ def _without_literals(made: Any) -> Any:
     return made
 
 
-def cached(function: F) -> F:
+def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
     """Compiled once for all processes, where a cache can be written: compiling takes 2 to 5 s, loading 0.2 s.
 
     It is compiled for each dtype and layout of its arrays, and with it all that it inlines: what differs from call to
     call is better passed as an address and flags.
 
+    by_address: compiled code calls it by its address, too. is_exact: each operation on floats is rounded by itself.
+
     For the functions that Python calls. What they call must be in a file of `sources_of` theirs, or a change of it
     would go unnoticed.
     """
-    made: F = njit(no_cfunc_wrapper=True, **_OPTIONS)(function)
+    options = {**_OPTIONS, "fastmath": False} if is_exact else _OPTIONS
+    made: F = njit(no_cfunc_wrapper=not by_address, **options)(function)
     made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
     _cached.append(made)
     return made
+
+
+def address_of(function: Any) -> int:
+    """Where compiled code calls a function cached `by_address`, of three int64, which is loaded or compiled where that
+    has not happened."""
+    if not function.overloads:
+        function.compile((types.int64,) * 3)
+    (made,) = function.overloads.values()
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
 
 
 def cache_folders() -> list[Path]:
@@ -71,10 +92,61 @@ def sources_of(path: Path) -> list[Path]:
     """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
     folder, and those that are shared, with what is compiled of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
-    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "vectors", "values", "filters")]
+    shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "steps", "vectors", "values")]
     headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
-    return [*shared, *headers, *own]
+    codes = [_HERE.parents[1] / "transforms" / "ops.py"] if path.parent.name == "transforms" else []
+    return [*shared, *headers, *codes, *own]
 
 
 def _stamp(path: Path) -> str:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).hexdigest()
+
+
+# Loading from the cache takes 0.2 s; waiting a little longer for it costs less than decoding without it.
+_WAIT_S = 0.5
+
+
+class BackgroundCompilation:
+    """Calls a function that loads or compiles others, in a thread of its own.
+
+    The interpreter waits for the thread at its end, and a fork waits for it too: a child that inherited numba's lock,
+    without the thread that holds it, could never compile anything.
+    """
+
+    def __init__(self, load: Callable[[], None]) -> None:
+        self._done = threading.Event()
+        self._load = load
+        self._thread = threading.Thread(target=self._run, name="gpuload-compile")
+
+    def start(self, wait: bool = True) -> None:
+        """wait: return when it is done, or after half a second; else at once."""
+        _running.add(self)
+        self._thread.start()
+        if wait:
+            self._done.wait(_WAIT_S)
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._load()
+        self._done.set()
+
+
+_running: "weakref.WeakSet[BackgroundCompilation]" = weakref.WeakSet()
+
+
+def wait_for_all() -> None:
+    """Waits until everything that was begun is compiled."""
+    for compilation in list(_running):
+        if not compilation.is_done and compilation._thread.is_alive():
+            compilation.wait()
+
+
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(before=wait_for_all)

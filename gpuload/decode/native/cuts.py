@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpuload.augment import Form, View
 from gpuload.augment.padding import PADDING_MODES, source_of, source_range
-from gpuload.decode.native.resample import FACTOR, HEIGHT, TOP, crop_or_pad, resample
+from gpuload.decode.native import resample, steps
+from gpuload.decode.native.compiled import address_of
+from gpuload.decode.native.resample import HEIGHT, TOP
+from gpuload.decode.native.steps import Step
+from gpuload.decode.native.values import Target
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
@@ -21,23 +24,12 @@ REDUCING_GAP = 3.0
 
 def load_compiled(form: Form, pixels: Pixels = RGB) -> None:
     """Loads, or compiles, what makes views of this form; else the first batch would."""
-    pictures, sides, flips = np.zeros((1, 7), np.int64), np.zeros((1, 4), np.int64), np.zeros((1, 2), np.bool_)
-    pictures[:, FACTOR] = 1  # and an address of 0: nothing is done
-    constants, out = np.zeros(pixels.channels, np.float32), np.empty((1, pixels.channels, 2, 2), np.uint8)
+    made: Any = resample
     if not pixels.is_rgb:
-        from gpuload.decode.native import bands  # compiled for those alone who need it
+        from gpuload.decode.native import bands as made  # compiled for those alone who need it
 
-        kind = bands.bands_of(pixels)
-        if form.pads:
-            none = np.zeros((1, 2), np.int64)
-            bands.crop_or_pad_bands(pictures, none, none, 0.0, kind, constants, constants, out)
-        else:
-            regions = sides.astype(np.float64)
-            bands.resample_bands(pictures, sides, regions, flips, False, kind, constants, constants, out)
-    elif form.pads:
-        crop_or_pad(pictures, sides, flips, sides[:, :2], np.zeros(3, np.uint8), 0, constants, constants, out)
-    else:
-        resample(pictures, sides, sides.astype(np.float64), flips, False, constants, constants, out)
+    steps.load_compiled()
+    address_of(made.crop_or_pad_rows if form.pads else made.resample_rows)
 
 
 class Cuts:
@@ -52,6 +44,7 @@ class Cuts:
         # more than 500 numbers NumPy gives up Python's lock, which other threads then have: of a batch of 256, that is
         # two columns.
         self._form, crops, number = form, view.crops, len(heights)
+        self._cubic = view.cubic
         self._unclipped, self._regions = np.empty((number, 4), np.int64), np.empty((number, 4), np.float64)
         for axis in (0, 1):
             start = self._unclipped[:, axis] = crops.start[:, axis]
@@ -73,42 +66,39 @@ class Cuts:
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
 
-    def crop_and_resize(
-        self,
-        pictures: I64,
-        rows: slice,
-        out: npt.NDArray[Any],
-        mean: npt.NDArray[Any],
-        factor: npt.NDArray[Any],
-        bands: Any = None,
-    ) -> None:
-        """The views of the images at these rows, (level - mean) * factor, into uint8 or float32 (n, C, height, width).
+    def make(self, pictures: I64, rows: slice, target: Target, bands: Any = None) -> None:
+        """Makes the views of the images at these rows, each with its own filter; the arguments are those of `step`."""
+        if self._cubic is None or self._form.pads:
+            self.step(pictures, rows, target, bands)(0, len(pictures))
+            return
+        for cubic in (False, True):
+            chosen = pictures.copy()
+            chosen[self._cubic[rows] != cubic, 0] = 0  # of those with an address of 0, nothing is made
+            self.step(chosen, rows, target, bands, cubic)(0, len(pictures))
+
+    def step(self, pictures: I64, rows: slice, target: Target, bands: Any = None, cubic: bool | None = None) -> Step:
+        """What makes the views of the images at these rows.
 
         pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them. bands: what the pixels are,
-            where they are not RGB.
+            where they are not RGB. cubic: the filter, where it is not the form's.
         """
-        flips = self._flips[rows]
+        flips, cubic = self._flips[rows], self._form.interpolation == "bicubic" if cubic is None else cubic
         if bands is not None:
-            self._crop_and_resize_bands(pictures, rows, out, mean, factor, bands)
-        elif self._form.pads:
+            return self._step_for_bands(pictures, rows, target, bands, cubic)
+        if self._form.pads:
             sizes, fills = self._sizes[rows], np.array(self._form.fills(3), np.uint8)
-            crop_or_pad(pictures, self._unclipped[rows], flips, sizes, fills, self._mode, mean, factor, out)
-        else:
-            cubic = self._form.interpolation == "bicubic"
-            resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, mean, factor, out)
+            return resample.crop_or_pad(pictures, self._unclipped[rows], flips, sizes, fills, self._mode, target)
+        return resample.resample(pictures, self.windows[rows], self._regions[rows], flips, cubic, target)
 
-    def _crop_and_resize_bands(
-        self, pictures: I64, rows: slice, out: Any, mean: npt.NDArray[Any], factor: npt.NDArray[Any], bands: Any
-    ) -> None:
+    def _step_for_bands(self, pictures: I64, rows: slice, target: Target, bands: Any, cubic: bool) -> Step:
         from gpuload.decode.native.bands import crop_or_pad_bands, resample_bands
 
         if self._form.pads:
             fill = self._form.fills(1)[0] / 255 * bands.peak
-            lines, columns = (self._places(pictures, rows, axis, out.shape[2 + axis]) for axis in (0, 1))
-            crop_or_pad_bands(pictures, lines, columns, fill, bands, mean, factor, out)
-        else:
-            flips, cubic = self._flips[rows], self._form.interpolation == "bicubic"
-            resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, mean, factor, out)
+            lines, columns = (self._places(pictures, rows, axis, target.out.shape[2 + axis]) for axis in (0, 1))
+            return crop_or_pad_bands(pictures, lines, columns, fill, bands, target)
+        flips = self._flips[rows]
+        return resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, target)
 
     def _places(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
         """int64 (n, length): which line of its picture each line of a padded crop shows, -1 where that is the fill.

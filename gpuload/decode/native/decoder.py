@@ -5,47 +5,44 @@ On a CPU it replaces DALI's operators, whose resize takes longer than its decode
 2026-11). The threads hold Python's lock only between calls.
 """
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
-from typing import Any
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from gpuload.augment import Form, View
-from gpuload.collector import paused_collector
-from gpuload.decode.flights import Flight, Flights
+from gpuload.decode.buffers import Allocate, Buffers
+from gpuload.decode.finish import Postprocess
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
-from gpuload.decode.masks import crop_and_resize_mask, decode_mask, reason_of
-from gpuload.decode.native.buffers import Allocate, Buffers
 from gpuload.decode.native.cuts import Cuts, load_compiled
-from gpuload.decode.native.first_warps import FirstWarps, first_warps
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
-from gpuload.decode.postprocess import Postprocess
-from gpuload.fields.pixels import RGB, Pixels
-from gpuload.monitor.ranges import annotate, is_listening
+from gpuload.decode.native.steps import Step, remaining_blocks
+from gpuload.decode.native.transforms.run import transform
+from gpuload.decode.native.values import Target, as_levels
+from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
+from gpuload.decode.runner import Job, Stage, Work
+from gpuload.decode.steps import has_own, warp_masks
+from gpuload.fields.tree import take
+from gpuload.machine.installed import paused_collector
 from gpuload.read.batch import Batch
-from gpuload.transforms.apply import warp_masks
-from gpuload.types import I64
+from gpuload.types import I64, U8
 
-# Decoded pixels that a thread takes at a time: they stay in its cache until they are resized, and for small images the
-# cost of calling compiled code, and of waiting for Python's lock, is shared by several. With half of it 8 % fewer
+# Decoded pixels that a thread takes at a time: they stay in its cache until they are resized. With half of it 8 % fewer
 # images of 64×64 a second and 7 % fewer of 500×375; with twice as much, the same (2 cores, 2026-11).
 _BLOCK_BYTES = 800_000
 
-_ZEROS, _ONES = np.zeros(3, np.float32), np.ones(3, np.float32)  # constants that leave levels as they are
 
+class NativeDecoder(Stage):
+    """Decodes batches into NumPy arrays.
 
-class NativeDecoder:
-    """Decodes batches in order, up to `prefetch` of them ahead of the one asked for.
-
-    forms: of those without transforms, the transforms of a batch are left to others. num_threads: threads that decode.
-    spare: batches beside those ahead whose memory is kept. allocate: makes that memory.
+    forms: of those without transforms, the transforms of a batch are left to others. threads: how many decode.
+    kept: batches whose memory is kept. allocate: makes that memory.
     """
+
+    name = "decode"
 
     def __init__(
         self,
@@ -53,13 +50,12 @@ class NativeDecoder:
         stored: Stored,
         *,
         batch_size: int,
-        num_threads: int,
-        prefetch: int,
-        spare: int = 3,
+        threads: int,
+        kept: int,
         allocate: Allocate = np.empty,
     ) -> None:
+        self.threads = threads
         self._forms, self._fills = tuple(forms), stored.mask_fills
-        self._num_threads = num_threads
         self._pixels, self._source = stored.pixels, stored.source
         self._postprocess = [Postprocess(form, "cpu", stored.pixels) for form in forms]
         with paused_collector():
@@ -68,166 +64,114 @@ class NativeDecoder:
         self._bands = picture_kind(stored)
         # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
-        kept = prefetch + spare
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
-        self._flights: Flights[_BatchInFlight] = Flights(prefetch, num_threads, "decode")
+        self._mask_buffers = Buffers(batch_size, "uint8", kept * len(forms) * len(self._fills), allocate)
 
-    def decode(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Decoded]]:
-        """As `gpuload.decode.interface.Decoder`: NumPy arrays."""
-        self._flights.abandon()
-        while (taken := self._flights.next(partial(self._start, batches))) is not None:
-            flight, read_wait_s, ready = taken
-            del taken
-            seconds = flight.ended - flight.started
-            images, masks, work_s = tuple(flight.images), tuple(flight.masks), sum(flight.work_s)
-            yield flight.batch, Decoded(images, masks, seconds, work_s, read_wait_s, ready, flight.broken)
+    def begin(self, job: Job) -> Work:
+        """As `Stage.begin`: the pixels are there once all threads have done their share."""
+        batch, channels = job.batch, self._pixels.channels
+        views, images, masks = [], [], []
+        for form, view, buffers in zip(self._forms, batch.views, self._buffers, strict=True):
+            view = view if form.transforms else view.without_transforms()
+            shape = (channels, *view.size) if form.layout == "NCHW" else (*view.size, channels)
+            images.append(buffers.take(len(batch), shape))
+            masks.append(tuple(self._mask_buffers.take(len(batch), view.size) for _ in self._fills))
+            cuts = Cuts(form, view, batch.encoded.heights, batch.encoded.widths)
+            views.append(_View(form, view, cuts))
+        windows, factors = _needed(views)
+        plan = DecodePlan(batch.encoded, windows, factors, self._source)
+        broken: dict[int, Fault] = {}
+        job.decoded = Decoded(tuple(images), tuple(masks), 0.0, broken=broken)
+        block = max(1, min(_BLOCK_BYTES // plan.largest_bytes, -(-len(batch) // self.threads)))
+        whole = slice(0, len(batch))
+        fills = [
+            one.step(plan.pictures, self._bands, whole, postprocess, out)
+            for one, postprocess, out in zip(views, self._postprocess, images, strict=True)
+        ]
+        in_python = bool(self._fills) or None in fills
 
-    def close(self) -> None:
-        """Stops the threads; batches handed out stay valid."""
-        self._flights.close()
+        def work() -> None:
+            """One thread's share: blocks that no other thread has taken, until none is left."""
+            decode, compiled = self._images.step(plan, block), [fill for fill in fills if fill is not None]
+            with torch.inference_mode() if in_python else nullcontext():
+                for begin in remaining_blocks(job.taken, block, plan.pictures, decode, compiled, in_python):
+                    rows = slice(begin, min(begin + block, len(batch)))
+                    _owners, found = self._images.decode_others(plan, range(rows.start, rows.stop))
+                    broken.update(found)
+                    for fill, one, postprocess, out in zip(fills, views, self._postprocess, images, strict=True):
+                        if fill is None:
+                            one.fill(plan.pictures[rows], self._bands, rows, postprocess, out)
+                        else:
+                            fill(rows.start, rows.stop)
+                    for row in range(rows.start, rows.stop) if self._fills else ():
+                        self._decode_masks(batch, row, views, masks, broken)
 
-    def _start(self, batches: Iterator[Batch]) -> "_BatchInFlight | None":
-        """Hands the next batch to the threads; None where there are no more."""
-        with annotate("read"):
-            batch = next(batches, None)
-        if batch is None:
-            return None
-        images, masks, cuts, warps = [], [], [], []
-        number = len(batch)
-        pairs = zip(self._forms, batch.views, strict=True)
-        views = [view if form.transforms else view.without_transforms() for form, view in pairs]
-        for form, view, buffers in zip(self._forms, views, self._buffers, strict=True):
-            height, width = view.size
-            channels = self._pixels.channels
-            shape = (channels, height, width) if form.layout == "NCHW" else (height, width, channels)
-            images.append(buffers.take(number, shape))
-            masks.append(tuple(np.empty((number, height, width), np.uint8) for _ in self._fills))
-            cuts.append(Cuts(form, view, batch.encoded.heights, batch.encoded.widths))
-            warps.append(first_warps(view) if self._bands is None else None)
-        flight = _BatchInFlight(batch, views, images, masks, cuts, warps, self._source)
-        flight.block = max(1, min(_BLOCK_BYTES // flight.plan.largest_bytes, -(-number // self._num_threads)))
-        flight.blocks = count(0, flight.block)
-        work = self._decode_in_range if is_listening() else self._decode_blocks
-        return self._flights.share(flight, work)
+        return work
 
-    def _decode_in_range(self, flight: "_BatchInFlight") -> None:
-        with annotate("decode"):
-            self._decode_blocks(flight)
-
-    @torch.inference_mode()
-    def _decode_blocks(self, flight: "_BatchInFlight") -> None:
-        """One thread's share of a batch: the next block that no other thread has taken, until none is left."""
-        number, begun = len(flight.batch), time.perf_counter()
-        for begin in flight.blocks:
-            if begin >= number or flight.abandoned:
-                flight.ended = time.perf_counter()
-                flight.work_s.append(flight.ended - begun)
-                return
-            flight.started = min(flight.started, time.perf_counter())
-            rows = slice(begin, min(begin + flight.block, number))
-            _owners, broken = self._images.decode(flight.plan, rows)
-            flight.broken.update(broken)
-            views = zip(
-                self._forms, flight.views, flight.cuts, flight.warps, self._postprocess, flight.images, strict=True
-            )
-            for view in views:
-                _crop_and_resize(flight.plan.pictures[rows], self._bands, rows, *view)
-            if self._fills:
-                for row in range(rows.start, rows.stop):
-                    self._decode_masks(flight, row)
-
-    def _decode_masks(self, flight: "_BatchInFlight", row: int) -> None:
-        batch, size = flight.batch, (int(flight.batch.encoded.heights[row]), int(flight.batch.encoded.widths[row]))
+    def _decode_masks(
+        self, batch: Batch, row: int, views: "list[_View]", masks: list[tuple[U8, ...]], broken: dict[int, Fault]
+    ) -> None:
+        size = int(batch.encoded.heights[row]), int(batch.encoded.widths[row])
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row], size)
             except Exception as error:  # Pillow's decoders raise many kinds
-                flight.broken.setdefault(row, Fault(reason_of(error), number))
+                broken.setdefault(row, Fault(reason_of(error), number))
                 continue
-            for form, view, masks in zip(self._forms, flight.views, flight.masks, strict=True):
-                masks[number][row] = crop_and_resize_mask(mask, view, row, fill, form.padding_mode)
-                if view.steps is not None:
-                    moved = torch.from_numpy(masks[number][row : row + 1])
-                    moved.copy_(warp_masks(moved, view.steps.select(slice(row, row + 1)), fill))
+            for one, of_view in zip(views, masks, strict=True):
+                of_view[number][row] = crop_and_resize_mask(mask, one.view, row, fill, one.form.padding_mode)
+                if one.view.steps is not None:
+                    moved = torch.from_numpy(of_view[number][row : row + 1])
+                    moved.copy_(warp_masks(moved, take(one.view.steps, slice(row, row + 1)), fill))
 
 
-@dataclass
-class _BatchInFlight(Flight):
-    """A batch that the threads are decoding.
-
-    views: what is done here. images, masks: for each view, what they fill. cuts, warps: of each view.
-    block: images that a thread takes at a time. blocks: where each of them begins; its `next` is atomic.
-    broken: by row, what of a sample does not decode, and why.
-    """
-
-    batch: Batch
-    views: list[View]
-    images: list[npt.NDArray[Any]]
-    masks: list[tuple[npt.NDArray[np.uint8], ...]]
-    cuts: list[Cuts]
-    warps: list[FirstWarps | None]
-    source: Pixels = RGB
-    block: int = 1
-    blocks: Iterator[int] = field(default_factory=count)
-    broken: dict[int, Fault] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        windows, factors = self.cuts[0].windows, self.cuts[0].factors
-        for cuts in self.cuts[1:]:  # what all views need
-            low, high = np.minimum(windows, cuts.windows)[:, :2], np.maximum(windows, cuts.windows)[:, 2:]
-            windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, cuts.factors)
-        self.plan = DecodePlan(self.batch.encoded, windows, factors, self.source)
+def _needed(views: "Sequence[_View]") -> tuple[I64, I64]:
+    """What all views need of each image: as `Cuts.windows` and `Cuts.factors`."""
+    windows, factors = views[0].cuts.windows, views[0].cuts.factors
+    for one in views[1:]:
+        low = np.minimum(windows, one.cuts.windows)[:, :2]
+        high = np.maximum(windows, one.cuts.windows)[:, 2:]
+        windows, factors = np.concatenate([low, high], axis=1), np.minimum(factors, one.cuts.factors)
+    return windows, factors
 
 
-def _crop_and_resize(
-    pictures: I64,
-    bands: Any,
-    rows: slice,
-    form: Form,
-    view: View,
-    cuts: Cuts,
-    warps: FirstWarps | None,
-    postprocess: Postprocess,
-    images: npt.NDArray[Any],
-) -> None:
-    """Makes a view of these pictures, into these rows of its batch. bands: what they are, where they are not RGB."""
-    out = _as_nchw(form, images)[rows]
-    if warps is not None:
-        view = warps.rest
-    if postprocess.is_linear(view):
-        _cut_and_warp(pictures, bands, rows, cuts, warps, out, postprocess.mean, postprocess.factor)
-        if view.erased is not None:
-            postprocess.erase(torch.from_numpy(out), view.select(rows))
-        return
-    block, channels = np.empty(out.shape, postprocess.level_dtype), out.shape[1]
-    _cut_and_warp(
-        pictures, bands, rows, cuts, warps, block, np.zeros(channels, np.float32), np.ones(channels, np.float32)
-    )
-    postprocess(torch.from_numpy(block), torch.from_numpy(out), view.select(rows))
+class _View(NamedTuple):
+    """A view of a batch, and how it is made."""
 
+    form: Form
+    view: View
+    cuts: Cuts
 
-def _cut_and_warp(
-    pictures: I64,
-    bands: Any,
-    rows: slice,
-    cuts: Cuts,
-    warps: FirstWarps | None,
-    out: npt.NDArray[Any],
-    mean: npt.NDArray[Any],
-    factor: npt.NDArray[Any],
-) -> None:
-    """Crops and resizes the pictures, then moves those that are to be moved; only RGB is moved here."""
-    if warps is None:
-        cuts.crop_and_resize(pictures, rows, out, mean, factor, bands)
-        return
-    moved, (number, channels, height, width) = warps.moved[rows], out.shape
-    kept, others = pictures.copy(), pictures.copy()
-    kept[moved, 0], others[~moved, 0] = 0, 0  # of those with an address of 0, nothing is made
-    cuts.crop_and_resize(kept, rows, out, mean, factor)
-    levels = np.empty((number, height, width, channels), np.uint8)
-    cuts.crop_and_resize(others, rows, levels.transpose(0, 3, 1, 2), _ZEROS, _ONES)
-    warps.warp(levels, rows, out, mean, factor)
+    def step(
+        self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]
+    ) -> Step | None:
+        """What makes the view of these pictures; None where that is not compiled as a whole.
 
+        bands: what they are, where not RGB. rows: of the batch. images: of all of it.
+        """
+        view, after_decoding = self.view, bands is not None and self.form.pads
+        if after_decoding or view.erased is not None or view.cubic is not None or not postprocess.linear:
+            return None
+        target = Target(self._planes(images), postprocess.mean, postprocess.factor)
+        if view.steps is None:
+            return self.cuts.step(pictures, rows, target, bands)
+        if postprocess.level_dtype != "uint8" or has_own(view.steps):
+            return None
+        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code says where
+        return transform(view.steps, target, self.cuts.step(pictures, rows, as_levels(nowhere), bands))
 
-def _as_nchw(form: Form, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return images if form.layout == "NCHW" else images.transpose(0, 3, 1, 2)
+    def fill(self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]) -> None:
+        """Makes the view of these pictures, into these rows of its batch."""
+        out = self._planes(images)[rows]
+        if postprocess.is_linear(self.view):
+            target = Target(out, postprocess.mean, postprocess.factor)
+            self.cuts.make(pictures, rows, target, bands)
+            if self.view.erased is not None:
+                postprocess.erase(torch.from_numpy(out), take(self.view, rows))
+            return
+        block = np.empty(out.shape, postprocess.level_dtype)
+        self.cuts.make(pictures, rows, as_levels(block), bands)
+        postprocess(torch.from_numpy(block), torch.from_numpy(out), take(self.view, rows))
+
+    def _planes(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return images if self.form.layout == "NCHW" else images.transpose(0, 3, 1, 2)

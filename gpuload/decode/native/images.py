@@ -10,9 +10,10 @@ from PIL import ExifTags, Image
 
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native import jpeg
-from gpuload.decode.native.background import BackgroundCompilation
-from gpuload.decode.native.compiled import count_compiled
+from gpuload.decode.native.compiled import BackgroundCompilation, count_compiled
+from gpuload.decode.native.steps import Step
 from gpuload.decode.pillow import UndecodableError, decode_pixels, refuse_larger
+from gpuload.fields.images import POINTS
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.headers.jpeg import read_header
 from gpuload.read.batch import EncodedBatch
@@ -49,6 +50,8 @@ class DecodePlan:
 
     def __init__(self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB) -> None:
         self.images, self.spans, self.windows, self.factors = batch.images, batch.spans, windows, factors
+        points: I64 | None = batch.columns.get(POINTS)
+        self.points = np.zeros_like(batch.spans) if points is None else points
         self.pictures: I64 = np.zeros((len(windows), 7), np.int64)
         self.pictures[:, 0] = batch.spans[:, 0] * batch.raw
         self.pictures[:, 1], self.pictures[:, 2] = batch.heights, batch.widths
@@ -79,28 +82,38 @@ class ImageDecoder:
             # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
-    def decode(self, plan: DecodePlan, rows: slice) -> tuple[list[Any], dict[int, Fault]]:
-        """Completes the pictures of the images at these rows.
+    def step(self, plan: DecodePlan, most: int) -> Step | None:
+        """What completes pictures in this thread, up to `most` of a plan at a time; None where nothing is compiled."""
+        if not (plan.encoded and self._has_jpegs and self._compilation.is_done):
+            return None
+        thread, rooms = self._thread, plan.rooms
+        memory = thread.reserve(most * plan.largest_bytes + plan.spare_bytes)
+        files = plan.spans, plan.points, plan.windows, plan.factors
+        return jpeg.decode(*files, self._plain, rooms, memory, thread.scratch, plan.pictures)
 
-        Returns the owners of memory that is not the thread's, and by their rows the images that do not decode.
+    def decode_others(self, plan: DecodePlan, rows: range) -> tuple[list[Any], dict[int, Fault]]:
+        """Completes the pictures at these rows that `step` did not.
+
+        Returns the owners of their memory, and by their rows the images that do not decode.
         """
         owners: list[Any] = []
         broken: dict[int, Fault] = {}
-        if not plan.encoded:
-            return owners, broken
-        pictures, rooms, thread = plan.pictures[rows], plan.rooms[rows], self._thread
-        memory = thread.reserve(int(rooms.sum()) + plan.spare_bytes)
-        spans, windows, factors = plan.spans[rows], plan.windows[rows], plan.factors[rows]
-        if self._has_jpegs and self._compilation.is_done:
-            jpeg.decode(spans, windows, factors, self._plain, memory, rooms, thread.scratch, pictures)
-        for row in np.flatnonzero(pictures[:, 0] == 0).tolist():
+        for row in rows:
+            if plan.pictures[row, 0] != 0:
+                continue
             try:
-                pictures[row], owner = self._decode_one(plan, rows.start + row)
+                plan.pictures[row], owner = self._decode_one(plan, row)
             except UndecodableError as error:
-                broken[rows.start + row] = Fault(str(error))
+                broken[row] = Fault(str(error))
             else:
                 owners.append(owner)
         return owners, broken
+
+    def decode(self, plan: DecodePlan, row: int) -> tuple[list[Any], dict[int, Fault]]:
+        """Completes the picture of one image, and returns what `decode_others` does."""
+        if (step := self.step(plan, 1)) is not None:
+            step(row, row + 1)
+        return self.decode_others(plan, range(row, row + 1))
 
     def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Picture, Any]:
         """The picture, and the owner of its memory."""

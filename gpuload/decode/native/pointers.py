@@ -6,7 +6,7 @@ Indices into what a pointer points to are not checked, nor counted from the end 
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
 
@@ -20,9 +20,19 @@ def _pointer_to(kind: types.Type) -> Any:
     return intrinsic(make)
 
 
-bytes_at, halves_at, entries_at, numbers_at, longs_at, words_at, floats_at = (
+bytes_at, signed_at, halves_at, entries_at, numbers_at, longs_at, words_at, floats_at, doubles_at = (
     _pointer_to(kind)
-    for kind in (types.uint8, types.uint16, types.uint32, types.int32, types.int64, types.uint64, types.float32)
+    for kind in (
+        types.uint8,
+        types.int8,
+        types.uint16,
+        types.uint32,
+        types.int32,
+        types.int64,
+        types.uint64,
+        types.float32,
+        types.float64,
+    )
 )
 
 
@@ -69,10 +79,28 @@ def _markers(_: Any, address: Any) -> Any:
     return types.uint64(address), generate
 
 
+def _add(_: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], args[1].type.as_pointer()), args[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _call(_: Any, function: Any, arguments: Any, begin: Any, end: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        long = ir.IntType(64)
+        return builder.call(builder.inttoptr(args[0], ir.FunctionType(long, [long] * 3).as_pointer()), args[1:])
+
+    return types.int64(*[types.int64] * 4), generate
+
+
 MARKER_BYTES = 64
 # uint64: a bit for each of MARKER_BYTES bytes at an address, whether a JPEG's marker begins there that is neither a
 # stuffed byte nor a restart marker; the byte after them is read, too.
 find_markers: Any = intrinsic(_markers)
+array_at: Any = carray  # the array of this shape that a pointer points to
+add: Any = intrinsic(_add)  # adds to the int64 at an address, whatever other threads do, and returns what it was before
+call: Any = intrinsic(_call)  # calls the function at an address with three int64, see `gpuload.decode.native.steps`
 swapped: Any = intrinsic(_swap)  # a word with its bytes in reverse order
 load_word: Any = intrinsic(_load_word)  # uint64: the 8 bytes at an address, big-endian
 store_word: Any = intrinsic(_store_word)  # stores a word at an address, in the machine's byte order

@@ -9,14 +9,13 @@ The filters are those of Pillow and torch (`filters.py`). As there, a pass along
 each round to whole levels.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray
 
-from gpuload.decode.native.compiled import cached, inlined
-from gpuload.decode.native.filters import fill_taps
-from gpuload.decode.native.pointers import bytes_at
+from gpuload.decode.native.compiled import inlined
+from gpuload.decode.native.pointers import array_at, bytes_at, doubles_at, longs_at
+from gpuload.decode.native.steps import Step, step
 from gpuload.decode.native.values import (
     CUBIC_BIAS,
     CUBIC_BITS,
@@ -25,13 +24,16 @@ from gpuload.decode.native.values import (
     LINEAR_BITS,
     PIXELS,
     SPARE_BYTES,
-    Output,
+    Target,
+    constants_of,
+    fill_taps,
+    output_at,
     output_of,
     row_of,
     store_row,
     word_at,
 )
-from gpuload.types import F32, F64, I64, U8, U64, Bools
+from gpuload.types import F64, I64, U8, U64, Bools
 
 # Columns of `pictures`.
 ADDRESS, HEIGHT, WIDTH, STRIDE, TOP, LEFT, FACTOR = range(7)
@@ -40,12 +42,24 @@ _ONES = (1 << 2 * LANE) | (1 << LANE) | 1
 _LEVELS = 255 * _ONES
 
 
+class Taps(NamedTuple):
+    """The filter's weights along one axis.
+
+    values: float64 (most taps,), scratch memory. first: uint64 (outputs,), the first input of each output. number:
+    int64 (outputs,), how many inputs have a weight. weights: uint64 (most taps, outputs), negative ones as two's
+    complement.
+    """
+
+    values: F64
+    first: U64
+    number: I64
+    weights: U64
+
+
 @inlined
-def _weigh_two(
-    begin: float, step: float, low: int, high: int, flipped: bool, first: U64, taps: I64, weights: U64
-) -> None:
+def _weigh_two(begin: float, step: float, low: int, high: int, flipped: bool, taps: Taps) -> None:
     """`_weigh` where the region is not reduced, so that at most two inputs have a weight; five times as fast."""
-    one = float(1 << LINEAR_BITS)
+    one, first, weights = float(1 << LINEAR_BITS), taps.first, taps.weights
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
         at = begin + step * (index + 0.5) - 0.5
@@ -53,40 +67,25 @@ def _weigh_two(
         near = np.floor((start + 1.0 - at) * one + 0.5)
         if start < low or start >= high - 1:
             start, near = min(max(start, float(low)), float(high - 1)), one
-        first[output], taps[output] = np.uint64(start), 1 if near == one else 2
+        first[output], taps.number[output] = np.uint64(start), 1 if near == one else 2
         weights[0, output], weights[1, output] = np.uint64(near), np.uint64(one - near)
 
 
 @inlined
-def _weigh(
-    begin: float,
-    step: float,
-    low: int,
-    high: int,
-    cubic: bool,
-    flipped: bool,
-    values: F64,
-    first: U64,
-    taps: I64,
-    weights: U64,
-) -> int:
-    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps.
-
-    values: float64 (most taps,), scratch memory. Filled are first: uint64 (outputs,), the first input of each output;
-    taps: int64 (outputs,), how many inputs have a weight; weights: uint64 (most taps, outputs), negative ones as two's
-    complement.
-    """
+def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, taps: Taps) -> int:
+    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps."""
+    first, weights = taps.first, taps.weights
     if not cubic and step <= 1.0:
-        _weigh_two(begin, step, low, high, flipped, first, taps, weights)
+        _weigh_two(begin, step, low, high, flipped, taps)
         return 2
     most, one = 1, float(1 << (CUBIC_BITS if cubic else LINEAR_BITS))
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
-        start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, values)
+        start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, taps.values)
         # The rounding error of the weights so far goes into the next one, so that they still sum to 1.
         scale, exact, done, used = one / total, 0.0, 0, 1
         for tap in range(number):
-            exact += values[tap] * scale
+            exact += taps.values[tap] * scale
             weight = int(np.floor(exact + 0.5)) - done
             done += weight
             weights[tap, output] = np.uint64(weight)
@@ -94,7 +93,7 @@ def _weigh(
                 used = tap + 1
         for tap in range(number, len(weights)):
             weights[tap, output] = np.uint64(0)
-        first[output], taps[output] = start, used
+        first[output], taps.number[output] = start, used
         most = max(most, used)
     return most
 
@@ -160,10 +159,8 @@ def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
         words[row, x] = r | g << np.uint64(LANE) | b << np.uint64(2 * LANE)
 
 
-def resample(
-    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, mean: F32, factor: F32, out: Any
-) -> None:
-    """Resizes a region of each of N images to the size of the output, as (level - mean) * factor.
+def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
+    """What resizes a region of each of N images to the size of the output.
 
     pictures: int64 (N, 7), the decoded pixels of each image: address of uint8 (height, width, 3), height, width, bytes
         from row to row, position of the first pixel in the stored image (top, left), and how many pixels of the stored
@@ -171,21 +168,21 @@ def resample(
     windows: int64 (N, 4), top, left, bottom, right in the stored image: what the filter may use.
     regions: float64 (N, 4), top, left, bottom, right in the stored image: what becomes the output.
     flips: bool (N, 2), top to bottom and left to right.
-    cubic: whether the filter is bicubic, else bilinear. mean, factor: float32 (3,).
-    out: float32 (N, 3, height, width), or uint8, which has the levels themselves; in this order or with channels last.
+    cubic: whether the filter is bicubic, else bilinear. target: of three channels.
     """
-    _resample(pictures, windows, regions, flips, cubic, mean, factor, output_of(out))
+    return Step(resample_rows, pictures, windows, regions, flips, cubic, *output_of(target), held=target)
 
 
-@cached
-def _resample(
-    pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, mean: F32, factor: F32, output: Output
-) -> None:
+@step
+def resample_rows(arguments: int, begin: int, end: int) -> int:
+    of, output = longs_at(arguments), output_at(arguments + 5 * 8)
+    pictures, windows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, 4))
+    regions, flips, cubic = array_at(doubles_at(of[2]), (end, 4)), array_at(bytes_at(of[3]), (end, 2)), of[4] != 0
     height, width = output.height, output.width
     bits, bias = (CUBIC_BITS, CUBIC_BIAS) if cubic else (LINEAR_BITS, LINEAR_BIAS)
     start = np.uint64(bias + (1 << (bits - 1))) * np.uint64(_ONES)
     most_columns, most_taps = 1, 1
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         tall, wide = regions[image, 2] - regions[image, 0], regions[image, 3] - regions[image, 1]
         step = max(tall / height, wide / width) / pictures[image, FACTOR]
         most_columns = max(most_columns, pictures[image, WIDTH])
@@ -203,13 +200,13 @@ def _resample(
     all_sums, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
     sums = all_sums[:width]
     ring, all_row_sums = np.empty((slots, max(width, most_columns)), np.uint64), np.empty(most_columns, np.uint64)
-    means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
+    means, factors = constants_of(output)
     sums_at, spare_at = np.int64(all_sums.ctypes.data), np.int64(spare.ctypes.data)
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         stored, rows, columns, stride, y, x, reduced = pictures[image]
         if stored == 0:
             continue
-        pixels = carray(bytes_at(stored), (rows * stride,))
+        pixels = array_at(bytes_at(stored), (rows * stride,))
         # At least one pixel, and none outside, whatever the index says of the image.
         top = min(max((windows[image, 0] - y) // reduced, 0), rows - 1)
         left = min(max((windows[image, 1] - x) // reduced, 0), columns - 1)
@@ -218,9 +215,10 @@ def _resample(
         begin_y, begin_x = (regions[image, 0] - y) / reduced, (regions[image, 1] - x) / reduced
         step_y = (regions[image, 2] - regions[image, 0]) / reduced / height
         step_x = (regions[image, 3] - regions[image, 1]) / reduced / width
-        _weigh(begin_y, step_y, top, bottom, cubic, False, values, first_rows, row_taps, row_weights)
-        flipped = flips[image, 1]
-        taps = _weigh(begin_x, step_x, left, right, cubic, flipped, values, first_columns, column_taps, column_weights)
+        _weigh(begin_y, step_y, top, bottom, cubic, False, Taps(values, first_rows, row_taps, row_weights))
+        flipped = flips[image, 1] != 0
+        across = Taps(values, first_columns, column_taps, column_weights)
+        taps = _weigh(begin_x, step_x, left, right, cubic, flipped, across)
         first_columns -= np.uint64(left)
         row_sums = all_row_sums[: right - left]
         # The pass along the columns goes first where many pixels become few: it leaves fewer rows to the pass along the
@@ -245,8 +243,9 @@ def _resample(
                 _sum_columns(words, first_columns, column_weights, taps, start, sums)
             else:
                 _sum_rows(ring, first, row_weights, row, row_taps[row], start, sums)
-            shown = height - 1 - row if flips[image, 0] else row
+            shown = height - 1 - row if flips[image, 0] != 0 else row
             store_row(sums_at, cubic, means, factors, output, row_of(output, image, shown), spare_at)
+    return 1
 
 
 @inlined
@@ -275,46 +274,37 @@ def crop_or_pad(
     sizes: I64,
     fills: U8,
     mode: int,
-    mean: F32,
-    factor: F32,
-    out: Any,
-) -> None:
+    target: Target,
+) -> Step:
     """As `resample`, without scaling: a window of each image, as large as the output.
 
     sizes: int64 (N, 2), height and width of the stored images. fills: uint8 (3,), the level of each channel outside of
     them. mode: index in PADDING_MODES of what is there. A picture must hold what is shown of its image, as
     `gpuload.augment.padding.source_range` says.
     """
-    _crop_or_pad(pictures, windows, flips, sizes, fills, mode, mean, factor, output_of(out))
+    return Step(crop_or_pad_rows, pictures, windows, flips, sizes, fills, mode, *output_of(target), held=target)
 
 
-@cached
-def _crop_or_pad(
-    pictures: I64,
-    windows: I64,
-    flips: Bools,
-    sizes: I64,
-    fills: U8,
-    mode: int,
-    mean: F32,
-    factor: F32,
-    output: Output,
-) -> None:
+@step
+def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
+    of, output = longs_at(arguments), output_at(arguments + 6 * 8)
+    pictures, windows = array_at(longs_at(of[0]), (end, 7)), array_at(longs_at(of[1]), (end, 4))
+    flips, sizes, mode = array_at(bytes_at(of[2]), (end, 2)), array_at(longs_at(of[3]), (end, 2)), of[5]
     height, width = output.height, output.width
     words, spare = np.empty(max(width, PIXELS), np.uint64), np.empty(SPARE_BYTES, np.uint8)
     words_at, spare_at = np.int64(words.ctypes.data), np.int64(spare.ctypes.data)
-    means, factors = (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
-    outside = word_at(fills, 0) << np.uint64(LINEAR_BITS)
+    means, factors = constants_of(output)
+    outside = word_at(bytes_at(of[4]), 0) << np.uint64(LINEAR_BITS)
     places = np.empty(width, np.int64)
-    for image in range(len(pictures)):
+    for image in range(begin, end):
         address, rows, columns, stride, y, x, _ = pictures[image]
         if address == 0:
             continue
         for column in range(width):
-            at_x = windows[image, 1] + (width - 1 - column if flips[image, 1] else column)
+            at_x = windows[image, 1] + (width - 1 - column if flips[image, 1] != 0 else column)
             places[column] = _place(at_x, x, columns, sizes[image, 1], mode)
         for row in range(height):
-            at_y = windows[image, 0] + (height - 1 - row if flips[image, 0] else row)
+            at_y = windows[image, 0] + (height - 1 - row if flips[image, 0] != 0 else row)
             line = _place(at_y, y, rows, sizes[image, 0], mode)
             pixels = bytes_at(address + max(line, 0) * stride)
             for column in range(width):
@@ -323,3 +313,4 @@ def _crop_or_pad(
                 else:
                     words[column] = outside
             store_row(words_at, False, means, factors, output, row_of(output, image, row), spare_at)
+    return 1

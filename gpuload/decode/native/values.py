@@ -15,8 +15,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from gpuload.decode.native.compiled import inlined
-from gpuload.decode.native.pointers import bytes_at
+from gpuload.decode.native.pointers import bytes_at, floats_at, longs_at
 from gpuload.decode.native.vectors import INT8, INT32, INT64, Lanes
+from gpuload.types import F32, F64
 
 # A word holds B, G and R from its top, 21 bits each: a level (8 bits) times weights that sum to 1 << 13. Those of a
 # cubic filter sum to 1 << 12, and a bias keeps its overshoot above 0.
@@ -27,11 +28,23 @@ CUBIC_BITS, CUBIC_BIAS = 12, 1 << 19
 PIXELS = 16  # at a time
 
 
+class Target(NamedTuple):
+    """Where the views of images go, as (level - mean) * factor.
+
+    out: float32 (N, C, height, width), or uint8, which has the levels themselves; contiguous, in this order or with
+    channels last. mean, factor: float32 (C,).
+    """
+
+    out: npt.NDArray[Any]
+    mean: F32
+    factor: F32
+
+
 class Output(NamedTuple):
-    """Where the views of images go: (N, 3, height, width), or with channels last.
+    """The same for compiled functions.
 
     address: of the first value. planar: whether each channel is in one piece, else each pixel. floats: whether the
-    values are float32, else uint8.
+    values are float32, else uint8. mean, factor: addresses.
     """
 
     address: int
@@ -39,12 +52,40 @@ class Output(NamedTuple):
     width: int
     planar: bool
     floats: bool
+    mean: int
+    factor: int
 
 
-def output_of(out: npt.NDArray[Any]) -> Output:
-    """out: float32 or uint8 (N, 3, height, width), contiguous, in this order or with channels last."""
+OUTPUT_FIELDS = len(Output._fields)
+
+
+def as_levels(out: npt.NDArray[Any]) -> Target:
+    """The levels themselves."""
+    channels = out.shape[1]
+    return Target(out, np.zeros(channels, np.float32), np.ones(channels, np.float32))
+
+
+def output_of(target: Target) -> Output:
+    """A target as compiled functions take it."""
+    out = target.out
     _, _, height, width = out.shape
-    return Output(out.ctypes.data, height, width, out.strides[3] == out.itemsize, out.itemsize == 4)
+    is_planar = out.strides[3] == out.itemsize
+    constants = target.mean.ctypes.data, target.factor.ctypes.data
+    return Output(out.ctypes.data, height, width, is_planar, out.itemsize == 4, *constants)
+
+
+@inlined
+def output_at(arguments: int) -> Output:
+    """The output whose fields are the int64 at this address."""
+    of = longs_at(arguments)
+    return Output(of[0], of[1], of[2], of[3] != 0, of[4] != 0, of[5], of[6])
+
+
+@inlined
+def constants_of(output: Output) -> Any:
+    """mean and factor of three channels, as tuples."""
+    mean, factor = floats_at(output.mean), floats_at(output.factor)
+    return (mean[0], mean[1], mean[2]), (factor[0], factor[1], factor[2])
 
 
 @inlined
@@ -184,3 +225,34 @@ def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, r
             source, target = bytes_at(spare + channel * near + x * step), bytes_at(row + channel * apart + x * step)
             for byte in range(value_bytes(output)):
                 target[byte] = source[byte]
+
+
+@inlined
+def fill_taps(center: float, step: float, low: int, high: int, cubic: bool, values: F64) -> tuple[int, int, float]:
+    """The filter around a center, at the inputs low..high-1 alone.
+
+    step: inputs from one output to the next. values: float64 (most taps,), filled with what each input weighs, not
+    normalised.
+
+    Returns the first input, how many there are, and the sum of the values.
+    """
+    stretch = max(step, 1.0)
+    support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch
+    start = min(max(int(np.floor(center - support + 0.5)), low), high - 1)
+    number = max(min(int(np.floor(center + support + 0.5)), high), start + 1) - start
+    total = 0.0
+    for tap in range(number):
+        x = abs(start + tap + 0.5 - center) * shrink
+        if not cubic:
+            value = max(1.0 - x, 0.0)
+        elif x < 1.0:
+            value = (1.5 * x - 2.5) * x * x + 1.0
+        elif x < 2.0:
+            value = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+        else:
+            value = 0.0
+        values[tap] = value
+        total += value
+    if total == 0.0:  # the region is outside of its window
+        values[0] = total = 1.0
+    return start, number, total

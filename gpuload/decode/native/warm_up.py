@@ -3,15 +3,14 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from gpuload.augment import Augment
-from gpuload.augment.views import Crop
-from gpuload.collector import paused_collector
+from gpuload.augment.geometries import CROPS
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.compiled import cache_folders, count_compiled
 from gpuload.decode.native.cuts import load_compiled
-from gpuload.decode.native.first_warps import load_warp
+from gpuload.decode.native.transforms.run import load_all
+from gpuload.machine.installed import paused_collector
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ def warm_up() -> WarmUp:
     """
     started = time.perf_counter()
     with paused_collector():
-        for crop in get_args(Crop):
+        for crop in CROPS.values():
             load_compiled(Augment(1, crop=crop).form)
-        load_warp()
+        load_all()
         jpeg.load_compiled()
     return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

@@ -1,7 +1,7 @@
 """WebDataset shards at URLs: found, and scanned one by one in a temporary folder.
 
 Each shard is read whole, once. Its SHA-256, by which a loader's cache knows and checks it, needs all of its bytes; and
-to read headers alone, by a range for each member, is slower unless the members are large (see DESIGN.md).
+to read headers alone, by a range for each member, is slower unless the members are large (docs/lab/packing.md).
 """
 
 import os
@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from gpuload.disk.fetch import fetch_file
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.packing.foreign.scan import ScannedShard, scan_shard
 from gpuload.sources.files import COMPRESSED_TARS
 from gpuload.store.background import background
+from gpuload.store.bucket import expand_url
 from gpuload.store.hub import is_pinned, pinned, place_of
-from gpuload.store.listing import expand_url
 from gpuload.store.objects import Objects
+from gpuload.store.transfer import fetch_file
 from gpuload.store.url import URL, as_location, root_of
 
 _AHEAD = 2  # shards that are downloaded while one is scanned
@@ -70,7 +70,7 @@ def common_root(shards: Sequence[URL]) -> URL:
     return root
 
 
-def scan_shards(shards: Sequence[URL]) -> Iterator[ScannedShard]:
+def scan_shards(shards: Sequence[URL], skip_damaged: bool = False) -> Iterator[ScannedShard]:
     """What the shards hold, in their order.
 
     Raises:
@@ -88,7 +88,7 @@ def scan_shards(shards: Sequence[URL]) -> Iterator[ScannedShard]:
                     objects = Objects(URL(url.text.rpartition("/")[0]))
                     coming.append((url, path, background().start(fetch_file(objects, url.name, path))))
                 url, path, future = coming.popleft()
-                yield _scan(url, path, future)
+                yield _scan(url, path, future, skip_damaged)
                 os.unlink(path)
         except OSError as error:
             raise OutputError(
@@ -100,9 +100,9 @@ def scan_shards(shards: Sequence[URL]) -> Iterator[ScannedShard]:
                 future.cancel()
 
 
-def _scan(url: URL, path: Path, future: "Future[None]") -> ScannedShard:
+def _scan(url: URL, path: Path, future: "Future[None]", skip_damaged: bool) -> ScannedShard:
     future.result()
     try:
-        return replace(scan_shard(path), path=url)
+        return replace(scan_shard(path, skip_damaged), path=url)
     except ShardError as error:
         raise ShardError(str(error).replace(str(path), str(url))) from None

@@ -3,105 +3,125 @@
 import hashlib
 import io
 import mmap
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from PIL import Image
 
-from gpuload.disk.tar import Member, group_members, read_members, split_name
+from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
-from gpuload.fields.field import LABEL, Field
+from gpuload.fields.field import IMAGE, LABEL, Field
 from gpuload.headers.exif import ORIENTATION
 from gpuload.sources.files import is_text
+from gpuload.sources.listing import Rejection
+from gpuload.sources.tars import by_extension
 from gpuload.store.url import URL
 
 # The first of a sample's members in this order is its image.
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp", "avif", "tif", "tiff")
-VALUE_FIELDS = (LABEL, Field("caption", "caption", "txt"), Field("json", "json", "json"))
+CAPTION = Field("caption", "caption", "txt")
+VALUE_FIELDS = (LABEL, CAPTION, Field("json", "json", "json"))
 
 _CHUNK_BYTES = 1 << 24
+
+
+class IndexedSample(NamedTuple):
+    """A sample of a shard.
+
+    members: in stored order. image: the extension of its image. row: of the index; None in the columns of VALUE_FIELDS
+    where it has no such member. damaged: whether it lies beside a damaged part of the shard.
+    """
+
+    members: list[Member]
+    image: str
+    row: dict[str, Any]
+    damaged: bool
+
+    def lacks(self, field: Field) -> bool:
+        return self.row[field.name] is None
 
 
 @dataclass(frozen=True)
 class ScannedShard:
     """What a shard holds. path: where it lies.
 
-    samples: members of each sample. columns: a value a sample for each column of the index that was found.
-    lacking: for each extension of VALUE_FIELDS, the first sample that has no such member, and what it has instead.
+    rejected: damaged parts, and samples beside one that have lost their image.
     passed_over: how many members are of no use here, by extension.
     """
 
     path: Path | URL
-    samples: list[list[Member]]
-    columns: dict[str, list[int | str]]
-    image_extensions: set[str]
-    lacking: dict[str, str]
+    samples: list[IndexedSample]
+    rejected: list[Rejection]
     sha256: str
     bytes: int
     passed_over: Counter[str]
 
 
-def scan_shard(path: Path) -> ScannedShard:
+def scan_shard(path: Path, skip_damaged: bool = False) -> ScannedShard:
     """Reads a shard: its checksum, its samples, the size of each image, classes and texts.
+
+    skip_damaged: whether damaged parts are left out; else the first is an error.
 
     Raises:
         ShardError: it is damaged, or holds a sample that cannot be indexed; names the sample.
     """
-    links: list[str] = []
-    stored = list(read_members(path, links))
-    samples = list(_samples(path, stored))
-    if not samples:
-        raise ShardError(f"{path}: holds no sample. Leave it out")
-    used: set[Member] = set()
-    columns: dict[str, list[int | str]] = {}
-    extensions: set[str] = set()
-    lacking: dict[str, str] = {}
-
-    def add(name: str, value: int | str) -> None:
-        columns.setdefault(name, []).append(value)
-
+    others: list[tuple[str, str]] = []
+    damage: list[Damage] = []
+    stored = list(read_members(path, others, damage if skip_damaged else None))
+    beside, used = _beside(stored, damage), set[Member]()
+    rejected = [
+        Rejection(f"{path.name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}") for part in damage
+    ]
+    samples = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        digest = hashlib.sha256()
-        for start in range(0, len(data), _CHUNK_BYTES):
+        digest, size = hashlib.sha256(), len(data)
+        for start in range(0, size, _CHUNK_BYTES):
             digest.update(data[start : start + _CHUNK_BYTES])
-        for key, members in samples:
-            by_extension = {split_name(member.name)[1].lower(): member for member in members}
-            image = next((by_extension[name] for name in IMAGE_MEMBERS if name in by_extension), None)
-            found = ", ".join("." + split_name(member.name)[1] for member in members)
-            if image is None:
+        for key, members in _samples(path, stored):
+            damaged = not beside.isdisjoint(members)
+            by_end = by_extension(path, key, members, fold=True)
+            image = next((by_end[name] for name in IMAGE_MEMBERS if name in by_end), None)
+            if image is not None:
+                used |= {image, *(by_end[field.member] for field in VALUE_FIELDS if field.member in by_end)}
+                row = _row(path, key, image, by_end, data)
+                samples.append(IndexedSample(members, split_name(image.name)[1], row, damaged))
+            elif damaged:
+                rejected.append(Rejection(f"{path.name}/{key}", "lies beside a damaged part, and has no image"))
+            else:
+                ends = ", ".join("." + split_name(member.name)[1] for member in members)
                 raise ShardError(
-                    f"{path}: sample {key!r} has no image (found: {found}; "
-                    f"wanted one of {', '.join(IMAGE_MEMBERS)}). "
+                    f"{path}: sample {key!r} has no image (found: {ends}; wanted one of {', '.join(IMAGE_MEMBERS)}). "
                     "Pack its images with `python -m gpuload pack`"
                 )
-            used.add(image)
-            extensions.add(split_name(image.name)[1])
-            width, height = _image_size(path, image, data)
-            record: dict[str, int | str] = {
-                "key": key,
-                "source": f"{path.name}/{image.name}",
-                "width": width,
-                "height": height,
-            }
-            for name, value in record.items():
-                add(name, value)
-            add("image_offset", image.offset)
-            add("image_bytes", image.size)
-            for field in VALUE_FIELDS:
-                if (member := by_extension.get(field.member)) is None:
-                    lacking.setdefault(field.member, f"{key!r} (found: {found})")
-                    continue
-                used.add(member)
-                add(field.offset_column, member.offset)
-                add(field.bytes_column, member.size)
-                add(field.name, _value(path, member, field, data))
-        size = len(data)
+    if not samples and not rejected:
+        raise ShardError(f"{path}: holds no sample. Leave it out")
     passed_over = Counter(_extension(member) for member in stored if member not in used)
-    passed_over.update({"link": len(links)} if links else {})
-    grouped = [members for _, members in samples]
-    return ScannedShard(path, grouped, columns, extensions, lacking, digest.hexdigest(), size, passed_over)
+    passed_over.update(kind for _, kind in others)
+    return ScannedShard(path, samples, rejected, digest.hexdigest(), size, passed_over)
+
+
+def _row(path: Path, key: str, image: Member, by_end: Mapping[str, Member], data: mmap.mmap) -> dict[str, Any]:
+    width, height = _image_size(path, image, data)
+    row: dict[str, Any] = {"key": key, "source": f"{path.name}/{image.name}", "width": width, "height": height}
+    row |= {IMAGE.offset_column: image.offset, IMAGE.bytes_column: image.size}
+    for field in VALUE_FIELDS:
+        member = by_end.get(field.member)
+        # A text that is missing is an empty one, which lies where the image begins.
+        row[field.offset_column] = (member or image).offset
+        row[field.bytes_column] = member.size if member else 0
+        row[field.name] = _value(path, member, field, data) if member else None
+    return row
+
+
+def _beside(members: Sequence[Member], damage: Sequence[Damage]) -> set[Member]:
+    """The members before and behind each damaged part, whose samples may have lost some."""
+    begins = [member.offset for member in members]
+    places = [bisect_left(begins, part.start) for part in damage]
+    return {member for place in places for member in members[max(0, place - 1) : place + 1]}
 
 
 def _extension(member: Member) -> str:

@@ -1,18 +1,25 @@
-"""Images and arrays in the mode that a set is packed in: what they are by themselves, and converted."""
+"""Images and arrays in the mode that a set is packed in: what they are, kept as they are, or converted."""
 
 import io
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from gpuload.errors import DecodeError
 from gpuload.fields.pixels import DTYPES, GRAY, MOST_CHANNELS, RGB, Pixels
-from gpuload.headers import npy, png
-from gpuload.packing.image.pixels import SIXTEEN_BIT_MODES, to_upright_rgb_or_gray
-from gpuload.packing.image.placement import Placement
+from gpuload.fields.placement import Placement
+from gpuload.headers import encodings, jpeg, npy, png
+from gpuload.headers.exif import ORIENTATION
 from gpuload.types import Array
 
+Member = Literal["jpg", "png", "webp", "avif", "tif"]
+
+# Bit depth and colour type of PNGs by the mode, and Pillow's modes of other files.
+_PNG = {"RGB": ((8, 0), (8, 2)), "L": ((8, 0),), "RGBA": ((8, 6),), "I;16": ((16, 0),)}
+_OTHERS = {"RGB": ("RGB", "L"), "L": ("L",), "RGBA": ("RGBA",), "I;16": ("I;16", "I;16B")}
+SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 _SIXTEEN, _FLOAT, _ALPHA = Pixels(1, "uint16"), Pixels(1, "float32"), Pixels(4)
 _OWN = {"1": GRAY, "L": GRAY, "F": _FLOAT, "LA": _ALPHA, "La": _ALPHA, "PA": _ALPHA, "RGBA": _ALPHA, "RGBa": _ALPHA}
 # What can be converted without a loss, besides itself.
@@ -46,7 +53,7 @@ def of_image(data: bytes, image: Image.Image) -> Pixels:
     Raises:
         DecodeError: Pillow would not show all of its bits, or its pixels are of no mode.
     """
-    if image.mode in SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM")):
+    if _has_sixteen_bits(image):
         return _SIXTEEN
     if image.mode == "I":
         raise DecodeError("its pixels are 32-bit integers; convert them to 16 bits or floats")
@@ -57,6 +64,10 @@ def of_image(data: bytes, image: Image.Image) -> Pixels:
             "8 bits"
         )
     return _OWN.get(image.mode) or (_ALPHA if image.has_transparency_data else RGB)
+
+
+def _has_sixteen_bits(image: Image.Image) -> bool:
+    return image.mode in SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
 def _bits(image: Image.Image) -> tuple[int, ...]:
@@ -118,7 +129,7 @@ def image_in(data: bytes, image: Image.Image, pixels: Pixels, strict: bool) -> I
     if pixels in (RGB, GRAY):
         upright = to_upright_rgb_or_gray(image)
         return upright if upright.mode in ("L", pixels.mode) else upright.convert(pixels.mode)
-    sixteen_bits = image.mode in SIXTEEN_BIT_MODES or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    sixteen_bits = _has_sixteen_bits(image)
     image.load()
     upright = ImageOps.exif_transpose(image)
     if pixels == _SIXTEEN and sixteen_bits:
@@ -139,3 +150,83 @@ def resample_array(array: Array, placement: Placement) -> Array:
         for channel in np.moveaxis(array.astype(array.dtype.newbyteorder("=")), 2, 0)
     ]
     return np.ascontiguousarray(np.stack(channels, axis=2), array.dtype)
+
+
+def kept_member(data: bytes, image: Image.Image, pixels: Pixels, keep: Collection[str]) -> Member | None:
+    """The extension under which an opened image is stored as it is; None where it is to be encoded anew.
+
+    keep: of other encodings than JPEG and PNG.
+    """
+    if data.startswith(jpeg.START) and pixels in (RGB, GRAY):
+        header = jpeg.read_header(data)
+        plain = not header.oddity and header.orientation == 1 and not header.xmp_orientation
+        same = image.size == (header.width, header.height) and (header.gray or pixels == RGB)
+        return "jpg" if plain and same else None
+    if data.startswith(png.START):
+        found = png.read_header(data)
+        return "png" if found.alike and (found.depth, found.color) in _PNG.get(pixels.mode, ()) else None
+    if (other := encodings.read_header(memoryview(data))) is None:
+        return None
+    extension, header_ = other
+    # What is damaged, Pillow alone decides.
+    if {"tif": "tiff"}.get(extension, extension) not in keep or header_.fault:
+        return None
+    upright = header_.upright and image.getexif().get(ORIENTATION, 1) == 1
+    same = image.size == (header_.width, header_.height) and image.mode in _OTHERS.get(pixels.mode, ())
+    if not (upright and same and header_.single and getattr(image, "n_frames", 1) == 1):
+        return None
+    return None if "transparency" in image.info else extension  # type: ignore[return-value]
+
+
+def to_upright_rgb_or_gray(image: Image.Image) -> Image.Image:
+    """The first frame, upright, in mode "RGB" or "L": transparency over white, 16 bits scaled to 8.
+
+    Raises:
+        DecodeError: its pixels are numbers of unknown range (32 bits or floating point).
+    """
+    sixteen_bits = _has_sixteen_bits(image)
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGB", "L"):
+        if "transparency" not in image.info:
+            return image
+    elif sixteen_bits:
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) * 255 + 32_767) // 65_535).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        kind = "32-bit integers" if image.mode == "I" else "floating-point numbers"
+        raise DecodeError(f"its pixels are {kind} of unknown range; convert it to 8 or 16 bits")
+    elif image.mode == "1":
+        return image.convert("L")
+    elif image.mode == "LAB":
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        return ImageCms.profileToProfile(image, lab, srgb, outputMode="RGB") or image
+    if image.has_transparency_data:
+        gray = image.mode in ("LA", "La", "L")
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+        return image.convert("L" if gray else "RGB")
+    return image.convert("RGB")
+
+
+def from_array(pixels: Array) -> Image.Image:
+    """An image from uint8 (H, W), (H, W, 1) or (H, W, 3) RGB.
+
+    Raises:
+        DecodeError: the array has another dtype or shape.
+    """
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or not pixels.size:
+        raise DecodeError(
+            f"an image array must be uint8 (height, width) or (height, width, 3); found {pixels.dtype} {pixels.shape}"
+        )
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def is_gray(image: Image.Image) -> bool:
+    """Whether an image has no colour: reduced to about 64x64 pixels, its channels differ by at most 8 of 255."""
+    if image.mode == "L":
+        return True
+    small = image.reduce((max(1, image.width // 64), max(1, image.height // 64))).convert("RGB")
+    return int(np.ptp(np.asarray(small), axis=2).max()) <= 8

@@ -81,17 +81,10 @@ class Duplicates:
         """Reads and hashes all images that can have duplicates, if the options require it."""
         if options.dedup == "no" and len(options.shares) == 1:
             return cls(None, np.array([], np.int64))
-        hashes: list[tuple[int, bytes]] = []
         jobs = write_candidates(output.scratch, listing.samples, source)
-        if jobs:
-            count = min(options.worker_count, len(jobs))
-            with Workers[HashJob, list[tuple[int, bytes]]](count, hash_images) as workers:
-                workers.run(
-                    jobs,
-                    lambda _, found: hashes.extend(found),
-                    lambda job, _: replace(job, skipped=True),
-                    lambda _: None,
-                )
+        with Workers[HashJob, list[tuple[int, bytes]]](min(options.worker_count, len(jobs)), hash_images) as workers:
+            results = workers.run(jobs, died=lambda job, _: replace(job, skipped=True))
+            hashes = [hashed for _, batch in results for hashed in batch]
         firsts = find_firsts(len(listing), hashes)
         return cls(firsts, np.flatnonzero(firsts != np.arange(len(listing))))
 

@@ -1,17 +1,17 @@
 """The packer's output folder: locked for one run, and never left half-filled."""
 
 import ctypes
-import fcntl
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import OutputError
 from gpuload.packing.run.shard import ShardJob
+from gpuload.store.files import Handle
 from gpuload.store.url import URL
 
 SCRATCH_NAME = ".packing"
@@ -35,51 +35,45 @@ class Output:
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False, append: bool = False, overwrite: bool = False):
-        self.final = Path(path)
+        self.final = self.path = Path(path)
         self.where: Path | URL = self.final
-        self.append = append
+        self.append, self.keep, self.finished = append, False, False
         self._created = [folder for folder in (self.final, *self.final.parents) if not folder.exists()]
-        self._lock = self._lock_folder(self.final)
-        self.path = self.final
-        self.keep = False
-        self.finished = False
-        try:
-            shutil.rmtree(self.final / _DONE_NAME, ignore_errors=True)
-            if overwrite and self._holds_set():
-                self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
-                self.path.mkdir(exist_ok=True)
-            self.scratch = self.path / SCRATCH_NAME
-            self.resumed = resume and self.scratch.exists()
-            if not self.resumed:
-                self.finished = resume and not append and not overwrite and self._holds_set()
-                if not self.finished:
-                    self._check_usable()
-                    self.scratch.mkdir()
-        except OSError as error:
-            os.close(self._lock)
-            raise OutputError(
-                f"{self.final}: cannot be written ({error.strerror}). Choose another output folder"
-            ) from None
-        except OutputError:
-            os.close(self._lock)
-            raise
+        with ExitStack() as undone:
+            self._lock = self._lock_folder()
+            undone.callback(self._lock.close)
+            try:
+                self._open(resume, overwrite)
+            except OSError as error:
+                raise OutputError(
+                    f"{self.final}: cannot be written ({error.strerror}). Choose another output folder"
+                ) from None
+            undone.pop_all()
 
-    def _lock_folder(self, path: Path) -> int:
-        """Creates the folder if it does not exist, and returns the descriptor that holds its lock."""
+    def _lock_folder(self) -> Handle:
+        """Creates the folder if it does not exist, and holds its lock."""
+        advice = "Choose another output folder"
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.final.mkdir(parents=True, exist_ok=True)
+            lock = Handle(os.open(self.final, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except OSError as error:
-            problem = "is a file, not a folder" if path.is_file() else f"cannot be created ({error.strerror})"
-            raise OutputError(f"{path}: {problem}. Choose another output folder") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise OutputError(
-                f"{path}: is in use by another packer. Wait for it to end, or choose another output folder"
-            ) from None
-        return lock
+            what = "is a file, not a folder" if self.final.is_file() else f"cannot be created ({error.strerror})"
+            raise OutputError(f"{self.final}: {what}. {advice}") from None
+        return locked_by(
+            lock, f"{self.final}: is in use by another packer. Wait for it to end, or choose another output folder"
+        )
+
+    def _open(self, resume: bool, overwrite: bool) -> None:
+        shutil.rmtree(self.final / _DONE_NAME, ignore_errors=True)
+        if overwrite and self._holds_set():
+            self.path = self.final.absolute().with_name(f".{self.final.name}{SCRATCH_NAME}")
+            self.path.mkdir(exist_ok=True)
+        self.scratch = self.path / SCRATCH_NAME
+        self.resumed = resume and self.scratch.exists()
+        self.finished = resume and not self.resumed and not self.append and not overwrite and self._holds_set()
+        if not self.resumed and not self.finished:
+            self._check_usable()
+            self.scratch.mkdir()
 
     def split_folder(self, name: str) -> Path:
         """The folder of a split, created if it does not exist."""
@@ -111,22 +105,15 @@ class Output:
 
     def _check_usable(self) -> None:
         """Raises OutputError if the folder does not hold what a new run needs: a set for append, else nothing."""
-        found = sorted(entry.name for entry in self.path.iterdir())
-        if SCRATCH_NAME in found:
+        names = sorted(entry.name for entry in self.path.iterdir())
+        if SCRATCH_NAME in names:
             raise OutputError(
                 f"{self.final}: holds an interrupted run. Continue it with --resume, or delete the folder and pack "
                 "again"
             )
-        if self.append:
-            if not self._holds_set():
-                raise OutputError(f"{self.final}: holds no packed set for --append. Pack one first, without --append")
-        elif found:
-            packed = "a packed set" if (self.path / found[0] / "manifest.json").exists() else f"{found[0]!r}"
-            more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-            raise OutputError(
-                f"{self.path}: is not empty, it holds {packed}{more}. Choose another folder, or empty this one; "
-                "--append adds to a packed set, --overwrite replaces it"
-            )
+        is_set = bool(names) and (self.path / names[0] / manifest_file.FILE_NAME).exists()
+        advice = "Choose another folder, or empty this one; --append adds to a packed set, --overwrite replaces it"
+        check_holds(self.path, names, is_set, self.append, advice, self._holds_set())
 
     def __enter__(self) -> "Output":
         return self
@@ -140,13 +127,13 @@ class Output:
             elif not self.keep:
                 self._undo()
         finally:
-            os.close(self._lock)
+            self._lock.close()
 
     def _finish(self) -> None:
         with suppress(FileNotFoundError):
             self.scratch.rename(self.path / _DONE_NAME)
         shutil.rmtree(self.path / _DONE_NAME, ignore_errors=True)
-        os.fsync(self._lock)
+        os.fsync(self._lock.number)
         if self.path != self.final:
             exchange(self.path, self.final)
             shutil.rmtree(self.path)
@@ -161,6 +148,27 @@ class Output:
                 self.path.rmdir()
             for folder in self._created:
                 folder.rmdir()
+
+
+def locked_by(lock: Handle, message: str) -> Handle:
+    """Raises OutputError with this message where another process holds the lock."""
+    if not lock.lock():
+        lock.close()
+        raise OutputError(message)
+    return lock
+
+
+def check_holds(where: object, names: Sequence[str], is_set: bool, append: bool, advice: str, may_append: bool) -> None:
+    """Raises OutputError if there is not what a new run needs: a set for append, else nothing.
+
+    names: of what lies there. is_set: whether that, or the first of it, is a packed set. may_append: whether it is one.
+    """
+    if append and not may_append:
+        raise OutputError(f"{where}: holds no packed set for --append. Pack one first, without --append")
+    if names and not append:
+        what = "a packed set" if is_set else repr(names[0])
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        raise OutputError(f"{where}: is not empty, it holds {what}{more}. {advice}")
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -1,29 +1,40 @@
 """Packs a source into shards: lists and plans the samples, has workers pack them, then describes each split."""
 
+import errno
 import json
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import pyarrow as pa
 
 from gpuload.checks import check
 from gpuload.counted import counted
-from gpuload.disk import Manifest
+from gpuload.disk import Index, Manifest
+from gpuload.disk import index as index_file
+from gpuload.disk.class_numbers import class_numbers, notes_on_numbers
 from gpuload.errors import OutputError, RemoteError, SourceError
+from gpuload.machine.fork_server import sigint_deferred
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import KEEP, PackOptions
-from gpuload.packing.run.lost_workers import LostWorkers
+from gpuload.packing.options import PackOptions
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.prepare import check_packages, choose_resizer, plan_run, settings_of
-from gpuload.packing.run.prepare_source import prepare_source
-from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard, read_finished_shard
-from gpuload.packing.run.shard_report import ShardReport
-from gpuload.packing.run.split_files import refuse_other_settings, rejected_in_split, write_split_files
-from gpuload.packing.run.state import REJECTED_NAME, PlannedSplit, RunState, read_lines
-from gpuload.packing.run.worker_position import read_position
-from gpuload.packing.run.workers import Workers
+from gpuload.packing.run.shard import LostWorkers, ShardJob, ShardReport, modules_to_preload, pack_shard
+from gpuload.packing.run.split_files import rejected_in_split, write_split_files
+from gpuload.packing.run.state import (
+    OWN_SPLITS,
+    REJECTED_NAME,
+    PlannedSplit,
+    RunState,
+    read_lines,
+    recorded_settings,
+    refuse_change,
+)
+from gpuload.packing.run.workers import Workers, prepare_source, read_position, start_server
 from gpuload.sources.listing import Rejection, Source, some_of
 from gpuload.store.url import LOCATION, URL
 
@@ -46,7 +57,8 @@ class PackReport:
 
     folder: what was packed into. manifests: by split, with the shards that were there before. kinds: number of images
     by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
-    split (see `rejected_in_split`). notes: sentences for the user. packed: images that this run has packed itself, not
+    split (see `rejected_in_split`). notes: sentences for the user. labels: smallest and largest class number of each
+    field that has some. packed: images that this run has packed itself, not
     those of the set to which they were appended, nor of the run that it resumed. elapsed_s: what that took.
     """
 
@@ -56,6 +68,7 @@ class PackReport:
     kinds: Counter[str]
     rejected: tuple[Rejection, ...]
     notes: tuple[str, ...]
+    labels: dict[str, tuple[int, int]]
     packed: int
     elapsed_s: float
 
@@ -74,24 +87,6 @@ class PackReport:
             f"PackReport({str(self.folder)!r}: {splits}; {len(self.rejected) - asked:,} rejected, {asked:,} left out; "
             f"{self.packed:,} packed in {self.elapsed_s:.1f} s)"
         )
-
-
-class Engine(Protocol):
-    """Runs shard jobs in processes: `Workers`, or its equivalent on a cluster."""
-
-    def start(self) -> None: ...
-
-    def run(
-        self,
-        tasks: Iterable[ShardJob],
-        done: Callable[[ShardJob, ShardReport], None],
-        died: Callable[[ShardJob, int], ShardJob],
-        watch: Callable[[list[ShardJob]], None],
-    ) -> None: ...
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *_: Any) -> None: ...
 
 
 def pack(
@@ -116,35 +111,25 @@ def pack(
     """
     started = time.monotonic()
     check_packages(options)
+    with (
+        sigint_deferred()
+    ):  # to infer its first type, Arrow imports dateutil, and swallows a Ctrl-C that comes meanwhile
+        pa.array([None])
     with _open_output(out, options) as output:
         if output.finished:
             return _report_finished(output, source, options, started)
         source.leave_out(output.final)
         try:
             with _engine(source, options) as engine:
-                engine.start()
-                state = RunState.read(output.scratch) if output.resumed else None
-                source.as_stored = options.encoding.mode != "RGB"
-                before = state.settings.get("--resizer") if state else None
-                options = replace(options, encoding=choose_resizer(options.encoding, before))
-                if state is not None:
-                    options = _with_mode(options, state)
-                settings = settings_of(source, options)
-                if state is None:
-                    output.clear_scratch()
-                    source = prepare_source(source, output.scratch)
-                    state = plan_run(source, options, output, settings)
-                    options = _with_mode(options, state)
-                else:
-                    output.keep = True
-                    state.check_same(settings, output.where)
-                    source = prepare_source(source, output.scratch)
-                run = _PackingRun(source, state, options, output, watch)
+                run = _begin(source, options, output, watch)
                 run.pack_shards(engine)
             run.check_rejected()
-            manifests = {split.name: run.finish(split) for split in state.splits if split.shards}
+            manifests = {split.name: run.finish(split) for split in run.state.splits if split.shards}
             output.publish([*manifests])
         except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if error.filename is not None and not is_full and not _lies_in(error.filename, output.path):
+                raise SourceError(f"{error.filename}: cannot be read ({error.strerror}). Check the source") from None
             raise OutputError(
                 f"{output.path}: cannot be written ({error.strerror or error}). "
                 f"Free some space{_resume_hint(output)}, or choose another folder"
@@ -153,10 +138,38 @@ def pack(
             raise type(error)(f"{error}{_resume_hint(output)}") from None
         manifests = {name: manifests.get(name) or Manifest.read(at) for name, at in output.packed_splits().items()}
         rejected = tuple(run.all_rejected())
-    order = {split.name: number for number, split in enumerate(state.splits)}
-    manifests = dict(sorted(manifests.items(), key=lambda item: order.get(item[0], len(order))))
-    notes, elapsed_s = (*state.notes, *run.notes()), time.monotonic() - started
-    return PackReport(output.where, manifests, run.kinds, rejected, notes, run.packed_now, elapsed_s)
+    manifests = {
+        split.name: manifests.pop(split.name) for split in run.state.splits if split.name in manifests
+    } | manifests
+    labels = {name: (min(numbers), max(numbers)) for name, numbers in run.numbers.items() if numbers}
+    notes = *run.state.notes, *run.notes(), *notes_on_numbers(run.numbers, next(iter(manifests.values())))
+    elapsed_s = time.monotonic() - started
+    return PackReport(output.where, manifests, run.kinds, rejected, notes, labels, run.packed_now, elapsed_s)
+
+
+def _begin(source: Source, options: PackOptions, output: Output, watch: Callable[[Progress], None]) -> "_PackingRun":
+    """The run that was interrupted, or a new one once it is planned."""
+    output.keep = output.resumed  # whatever is wrong with what was interrupted
+    state = RunState.read(output.scratch) if output.resumed else None
+    output.keep = state is not None
+    source.as_stored = options.encoding.mode != "RGB"
+    options = replace(options, encoding=choose_resizer(options.encoding, state.resizer if state else None))
+    if state is None:
+        output.clear_scratch()
+        source = prepare_source(source, output.scratch)
+        state = plan_run(source, options, output)
+    else:
+        now = settings_of(source, options)
+        refuse_change(
+            f"the interrupted run in {output.where}",
+            {**state.settings, "resizer": state.resizer},
+            {**now, "resizer": options.encoding.resizer},
+            sorted({*state.settings, *now, "resizer"}),
+            "Give the same, or delete the folder and pack again",
+        )
+        source = prepare_source(source, output.scratch)
+    options = replace(options, encoding=replace(options.encoding, mode=state.mode))
+    return _PackingRun(source, state, options, output, watch)
 
 
 def _open_output(out: str | Path | URL, options: PackOptions) -> Output:
@@ -168,24 +181,22 @@ def _open_output(out: str | Path | URL, options: PackOptions) -> Output:
     return Output(where, resume=options.resume, append=options.append, overwrite=options.overwrite)
 
 
-def _with_mode(options: PackOptions, state: RunState) -> PackOptions:
-    """The options with the mode "keep" replaced by what the run has decided."""
-    if options.encoding.mode != KEEP:
-        return options
-    return replace(options, encoding=replace(options.encoding, mode=state.settings.get("--mode", KEEP)))
+def _lies_in(name: str | bytes, folder: Path) -> bool:
+    return Path(os.fsdecode(name)).absolute().is_relative_to(folder.absolute())
 
 
 def _resume_hint(output: Output) -> str:
     return "; finished shards are kept: continue with --resume" if output.keep else ""
 
 
-def _engine(source: Source, options: PackOptions) -> Engine:
+def _engine(source: Source, options: PackOptions) -> Any:  # `Workers`, or its equivalent on a cluster
     if options.engine == "ray":
         from gpuload.packing.run.ray_engine import RayWorkers
 
         return RayWorkers(options.workers, options.address)
-    need_main = type(source).__module__ == "__main__"
     preload = modules_to_preload(options.encoding)
+    start_server(preload)  # it imports the workers' modules while this process lists the samples
+    need_main = type(source).__module__ == "__main__"
     return Workers[ShardJob, ShardReport](options.worker_count, pack_shard, need_main, preload)
 
 
@@ -205,23 +216,24 @@ class _PackingRun:
         self.output = output
         self.watch = watch
         self.kinds: Counter[str] = Counter()
+        self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
         self.packed: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
         self.packed_now = 0  # images, but for those of the run that this one resumes
         self._done_images = 0
         self._done_bytes = 0
+        self._told = Progress(0, 0, state.samples, state.bytes)
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
         self.jobs = {
             split.name: [
                 ShardJob(
                     source=source,
                     fields=state.fields,
-                    plan=output.scratch / f"{split.name}.plan",
+                    encoding=options.encoding,
                     number=number,
                     folder=folders[split.name],
                     scratch=output.scratch,
+                    position=output.scratch / f"{split.name}-{number:06d}.position",
                     time_limit_s=options.time_limit_s,
-                    known_bad={},
-                    encoding=options.encoding,
                     first_shard=split.first_shard,
                     first_row=state.first_row,
                 )
@@ -230,35 +242,40 @@ class _PackingRun:
             for split in state.splits
         }
 
-    def pack_shards(self, engine: Engine) -> None:
+    def pack_shards(self, engine: Any) -> None:
         """Packs the shards of all splits that an earlier run did not finish."""
         waiting = []
         for job in (job for jobs in self.jobs.values() for job in jobs):
-            if self.output.resumed and (packed := read_finished_shard(job)) is not None:
-                self._done(job, packed)
+            if self.output.resumed and (report := job.read_report()) is not None:
+                self._done(job, report)
             else:
+                job.position.unlink(missing_ok=True)  # where the worker of an earlier run was
                 waiting.append(job)
         before = self.kinds.total()
         try:
-            engine.run(waiting, self._done, LostWorkers(), self._report_progress)
+            for job, report in engine.run(waiting, LostWorkers(), self._report_progress):
+                self._done(job, report)
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
-            self.output.keep = self.output.keep or any(job.done_path.exists() for job in waiting)
+            self.output.keep = self.output.keep or any(job.note("done").exists() for job in waiting)
         self.packed_now = self.kinds.total() - before
 
     def _done(self, job: ShardJob, packed: ShardReport) -> None:
         self.output.keep = True
         self.output.take(job)
         self.packed[job.folder.name][job.number] = packed
-        self.kinds += packed.kinds
+        self.kinds.update(packed.kinds)
         self._done_images += sum(packed.kinds.values()) + len(packed.rejected)
         self._done_bytes += packed.read_bytes
 
     def _report_progress(self, jobs: list[ShardJob]) -> None:
-        positions = [read_position(job.position_path) for job in jobs]
+        positions = [read_position(job.position) for job in jobs]
         images = self._done_images + sum(max(position, 0) for position, _ in positions)
         read_bytes = self._done_bytes + sum(read for _, read in positions)
-        self.watch(Progress(images, read_bytes, self.state.samples, self.state.bytes))
+        # A shard whose worker died begins anew, which is no progress backwards.
+        told = self._told
+        self._told = replace(told, images=max(images, told.images), bytes=max(read_bytes, told.bytes))
+        self.watch(self._told)
 
     def check_rejected(self) -> None:
         """Raises SourceError if a split is empty, or more than `max_rejected` of all images were rejected."""
@@ -273,7 +290,7 @@ class _PackingRun:
                     "Is this the right folder?"
                 )
         faults = [rejection for rejection in self.all_rejected() if not rejection.asked]
-        listed = self.state.samples + len([entry for _, entry in self.state.rejected if not entry.asked])
+        listed = self.state.samples + sum(not rejection.asked for rejection in self.state.rejected)
         if len(faults) > self.options.max_rejected * listed:
             reasons = Counter(rejection.reason for rejection in faults)
             raise SourceError(
@@ -284,12 +301,17 @@ class _PackingRun:
             )
 
     def finish(self, split: PlannedSplit) -> Manifest:
-        return write_split_files(self.state, split, self.jobs[split.name], self._shards(split), self.options)
+        manifest = write_split_files(self.state, split, self.jobs[split.name], self._shards(split), self.options)
+        index = Index(self.jobs[split.name][0].folder / index_file.FILE_NAME, manifest.fields)
+        rows = map(index.shard, range(len(index)))
+        for name, numbers in class_numbers(manifest.fields, rows).items():
+            self.numbers.setdefault(name, set()).update(numbers)
+        return manifest
 
     def notes(self) -> list[str]:
         """What the packing of fields found that the user should know."""
         shards = [shard for split in self.packed.values() for shard in split.values()]
-        remarks = sum((shard.remarks for shard in shards), Counter[str]())
+        remarks = sum((Counter(shard.remarks) for shard in shards), Counter[str]())
         return [sentence.format(f"{count:,}") for sentence, count in sorted(remarks.items())]
 
     def _shards(self, split: PlannedSplit) -> list[ShardReport]:
@@ -312,14 +334,20 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     output.keep = True
     manifests = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()}
     for manifest in manifests.values():
-        refuse_other_settings(output.where, manifest, options, source.own_splits)
+        recorded = manifest.packing
+        drawn = options.val or options.splits
+        kept = source.own_splits and recorded.get("splits") == OWN_SPLITS and not drawn
+        now = recorded_settings(options, kept, not source.own_splits)
+        advice = "Pack it again with --overwrite, or choose another folder"
+        advice = "Pack to another URL" if isinstance(output.where, URL) else advice
+        refuse_change(f"the complete set in {output.where}", recorded, now, [*now, "options"], advice)
     lines = [line for name in manifests for line in read_lines(output.path / name / REJECTED_NAME)]
     rejected = tuple(Rejection(**json.loads(line)) for line in lines)
     kinds: Counter[str] = Counter()
     for manifest in manifests.values():
         kinds += Counter({KEPT: manifest.packing["kept"], **manifest.packing["stored_anew"]})
     notes, elapsed_s = ("the set was complete already",), time.monotonic() - started
-    return PackReport(output.where, manifests, kinds, rejected, notes, 0, elapsed_s)
+    return PackReport(output.where, manifests, kinds, rejected, notes, {}, 0, elapsed_s)
 
 
 def _most_common(reasons: Counter[str]) -> str:

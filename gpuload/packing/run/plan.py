@@ -184,11 +184,11 @@ def choose_measured(count: int, measure: int, key: int) -> Bools:
     return chosen
 
 
-def write_plan(path: Path, split: Split, samples: pa.Table) -> None:
+def write_plan(scratch: Path, split: Split, samples: pa.Table) -> None:
     """Writes one batch per shard: `row` (number in the listing), `measured`, and the columns of the listing."""
     columns = [pa.field(ROW, pa.int64()), pa.field(MEASURED, pa.bool_()), *samples.schema]
     schema = pa.schema(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with pa.OSFile(str(plan_path(scratch, split.name)), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         start = 0
         for end in split.ends.tolist():
             rows = split.rows[start:end]
@@ -200,9 +200,13 @@ def write_plan(path: Path, split: Split, samples: pa.Table) -> None:
             start = end
 
 
-def read_plan(path: Path, shard: int) -> pa.RecordBatch:
+def plan_path(scratch: Path, split: str) -> Path:
+    return scratch / f"{split}.plan"
+
+
+def read_plan(scratch: Path, split: str, shard: int) -> pa.RecordBatch:
     """The samples of one shard; the columns are views of the memory-mapped file."""
-    return pa.ipc.open_file(pa.memory_map(str(path), "r")).get_batch(shard)
+    return pa.ipc.open_file(pa.memory_map(str(plan_path(scratch, split)), "r")).get_batch(shard)
 
 
 def _member_spans(sizes: I64) -> I64:

@@ -6,21 +6,23 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from gpuload.counted import counted
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, DecodeError, MissingPackageError, SourceError
 from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.images import POINTS
 from gpuload.fields.registry import kind_of
-from gpuload.installed import remedy, require
+from gpuload.machine.installed import remedy, require
 from gpuload.packing.image.modes import pixels_of
 from gpuload.packing.options import KEEP, Encoding, PackOptions, Resizer
-from gpuload.packing.run.append import match_listing
 from gpuload.packing.run.dedup import Duplicates
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.plan import MEASURED, ROW, Split, make_plan, write_plan
-from gpuload.packing.run.state import PlannedSplit, RunState, save_base
+from gpuload.packing.run.state import PlannedSplit, RunState, recorded_settings, save_base
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
+from gpuload.types import ClassNames
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
 
@@ -45,16 +47,28 @@ def check_packages(options: PackOptions) -> None:
     """Raises MissingPackageError where options ask for a package that cannot be used: before anything is written."""
     if options.engine == "ray":
         require("--engine ray", "ray")
+    if options.encoding.jpeg != "keep":
+        require(f"--jpeg {options.encoding.jpeg}", "jpeglib")
     if options.encoding.resizer == "torch":
         choose_resizer(options.encoding)
 
 
 # Names of the columns that every index, listing and plan has, and of the fields that every batch can have.
-_RESERVED = ("key", "source", "width", "height", "index", "dataset", NAME, BYTES, WHERE, ROW, MEASURED)
+_RESERVED = ("key", "source", "width", "height", "index", "dataset", POINTS, NAME, BYTES, WHERE, ROW, MEASURED)
 
 
-def check_names(fields: Sequence[Field]) -> None:
-    """Raises SourceError if two fields, or a field and the index, would have columns of the same name."""
+_MOST_CHARACTERS = 4096  # of a text in a manifest
+
+
+def check_names(fields: Sequence[Field], classes: ClassNames = None) -> None:
+    """Raises SourceError if two fields, or a field and the index, would have columns of the same name; or if the name
+    of a class is longer than a manifest may have it."""
+    for name, names in [("label", classes), *((field.name, field.classes) for field in fields)]:
+        if long := [one for one in names or () if len(one) > _MOST_CHARACTERS]:
+            raise SourceError(
+                f"field {name!r}: the class {long[0][:40]!r}… has a name of {len(long[0]):,} characters, more than "
+                f"{_MOST_CHARACTERS:,}. Shorten it; texts are captions, not classes"
+            )
     owners = dict.fromkeys(_RESERVED, "gpuload reserves for every set")
     for field in (IMAGE, *fields):
         columns = {field.name, field.offset_column, field.bytes_column, *kind_of(field).columns(field)}
@@ -66,25 +80,11 @@ def check_names(fields: Sequence[Field]) -> None:
 
 def settings_of(source: Source, options: PackOptions) -> dict[str, Any]:
     """All settings that affect the bytes of the shards, by the names that messages use."""
-    encoding, usual = options.encoding, Encoding()
-    # Interrupted runs of versions without these options are resumed, too.
-    encoded = {
-        name: value
-        for name, value in vars(encoding).items()
-        if name not in ("mode", "keep") or value != getattr(usual, name)
-    }
     return {
         "the source": source.identity,
-        "--no-splits": not source.own_splits,
-        "splits": [list(pair) for pair in options.shares],
-        "--seed": options.seed,
-        "shuffle": options.shuffle,
-        "--maxcount": options.maxcount,
-        "--maxsize": options.maxsize,
-        "--dedup": options.dedup,
-        "--append": options.append,
+        "append": options.append,
         "measure": options.measure,
-        **{f"--{name.replace('_', '-')}": value for name, value in encoded.items()},
+        **recorded_settings(options, False, not source.own_splits),
     }
 
 
@@ -125,18 +125,16 @@ def check_splits(listing: Listing, options: PackOptions) -> None:
         )
 
 
-def plan_run(source: Source, options: PackOptions, output: Output, settings: dict[str, Any]) -> RunState:
+def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     """Lists the samples, plans their shards, and writes the plan and the state of the run to the scratch folder."""
     listing = source.list_samples()
-    check_names(listing.fields)
+    check_names(listing.fields, listing.classes)
     check_splits(listing, options)
     base = {name: Manifest.read(folder) for name, folder in output.packed_splits().items()} if options.append else {}
     encoding = decide_mode(options.encoding, source, listing, base.values())
-    if encoding != options.encoding:
-        settings = {**settings, "--mode": encoding.mode}
     first_row = 0
     if base:
-        listing = match_listing(listing, base.items(), encoding)
+        listing = _match_listing(listing, base.items(), encoding)
         first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
     duplicates = Duplicates.find(source, options, output, listing)
     splits = make_plan(
@@ -152,11 +150,8 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
     )
     planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
     named = duplicates.with_names(listing, splits)
-    rejected = [(planned[0].name, rejection) for rejection in listing.rejected]
-    if options.dedup == "drop":
-        rejected += [
-            (planned[0].name, Rejection(name, f"has the same bytes as {first!r}", True)) for name, first, _ in named
-        ]
+    dropped = named if options.dedup == "drop" else []
+    copies = [Rejection(name, f"has the same bytes as {first!r}", True) for name, first, _ in dropped]
     notes = [*([listing.splits.summary()] if listing.splits else []), *listing.notes]
     if len(duplicates.rows) and options.dedup != "no":
         outcome = "; skipped" if options.dedup == "drop" else "; --dedup drop skips them"
@@ -164,13 +159,15 @@ def plan_run(source: Source, options: PackOptions, output: Output, settings: dic
             f"{counted(len(duplicates.rows), 'image has', 'images have')} the same bytes as earlier ones{outcome}"
         )
     state = RunState(
-        settings=settings,
+        settings=settings_of(source, options),
+        mode=encoding.mode,
+        resizer=encoding.resizer,
         fields=listing.fields,
         classes=listing.classes,
-        notes=tuple(notes),
-        rejected=tuple(rejected),
-        duplicates=tuple(named),
-        splits=tuple(planned),
+        notes=notes,
+        rejected=[*listing.rejected, *copies],
+        duplicates=named,
+        splits=planned,
         samples=len(listing),
         bytes=int(np.sum(listing.samples.column(BYTES).to_numpy())),
         first_row=first_row,
@@ -203,5 +200,80 @@ def _write_split_plan(
     if base is not None:
         first_shard = 1 + max(int(shard.name.rpartition("-")[2].removesuffix(".tar")) for shard in base.shards)
         save_base(output.scratch, output.path / split.name)
-    write_plan(output.scratch / f"{split.name}.plan", split, listing.samples)
+    write_plan(output.scratch, split, listing.samples)
     return PlannedSplit(split.name, len(split.ends), len(split.rows), first_shard)
+
+
+def _match_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encoding: Encoding) -> Listing:
+    """The listing, with the class numbers of the set to which it is appended.
+
+    base: name and manifest of each split of the set.
+
+    Raises:
+        SourceError: its fields differ from those of the set, or only one of the two names its classes.
+    """
+    samples, fields, classes = listing.samples, listing.fields, listing.classes
+    for split, manifest in base:
+        image, *old = manifest.fields
+        old_fields, new_fields = ([(f.name, f.kind, f.member, f.size, f.dtype) for f in fs] for fs in (old, fields))
+        if manifest.pixels != encoding.pixels:
+            raise SourceError(
+                f"--append: {split} holds images of mode {manifest.pixels.mode}, and --mode is {encoding.pixels.mode}. "
+                f"Give --mode {manifest.pixels.mode}, or pack them into another folder"
+            )
+        if old_fields != new_fields or (image.kind == "raw") != (encoding.encode == "raw"):
+            raise SourceError(
+                f"--append: {split} has the fields {_names((image, *old))}, the new samples have "
+                f"{_names((Field('image', 'raw' if encoding.encode == 'raw' else 'image', ''), *fields))}. "
+                "Append samples with the same fields, or pack them into another folder"
+            )
+        merged = []
+        for field, old_field in zip(fields, old, strict=True):
+            kind = kind_of(field)
+            column = kind.class_column(field)
+            if column is None:
+                _require_same_names(split, field, old_field)
+                merged.append(field)
+            elif kind.names_set_classes:
+                classes, samples = _merge_classes(samples, column, manifest.classes, classes)
+                merged.append(field)
+            else:
+                names, samples = _merge_classes(samples, column, old_field.classes, field.classes)
+                merged.append(replace(field, classes=names))
+        fields = tuple(merged)
+    return Listing(samples, fields, classes, listing.rejected, listing.notes, listing.splits)
+
+
+def _require_same_names(split: str, field: Field, old: Field) -> None:
+    if field.classes != old.classes:
+        raise SourceError(
+            f"--append: {field.name!r} has the names {old.classes} in {split}, and {field.classes} in the new "
+            "samples. Append samples with the same names in the same order"
+        )
+
+
+def _merge_classes(samples: pa.Table, column: str, old: ClassNames, new: ClassNames) -> tuple[ClassNames, pa.Table]:
+    """The names of both, old ones first, and the samples with the numbers of `column` changed accordingly."""
+    if (old is None) != (new is None):
+        named = "the set" if new is None else "the new samples"
+        raise SourceError(
+            f"--append: the classes of {column!r} have names only in {named}. Give names in both, or numbers in both"
+        )
+    if old is None or new is None:
+        return None, samples
+    merged = old + tuple(name for name in new if name not in set(old))
+    number_of = {name: number for number, name in enumerate(merged)}
+    mapping = np.array([number_of[name] for name in new], np.int64)
+    values = samples.column(column).combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+    if pa.types.is_list(values.type):
+        renumbered = pa.ListArray.from_arrays(values.offsets, pa.array(mapping[values.values.to_numpy()]))
+    else:
+        renumbered = pa.array(mapping[values.to_numpy()])
+    position = samples.column_names.index(column)
+    return merged, samples.set_column(position, samples.schema.field(position), renumbered)
+
+
+def _names(fields: Iterable[Field]) -> str:
+    return ", ".join(f"{field.name} ({field.kind})" for field in fields)

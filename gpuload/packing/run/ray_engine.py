@@ -6,14 +6,13 @@ separate process packs the shard, so that an image that crashes it is identified
 
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpuload.errors import GpuloadError, OutputError
-from gpuload.packing.run.lost_workers import MOST_DEATHS, LostWorkers
-from gpuload.packing.run.shard import ShardJob, modules_to_preload, pack_shard
-from gpuload.packing.run.shard_report import ShardReport
-from gpuload.packing.run.workers import Workers
+from gpuload.packing.run.plan import plan_path
+from gpuload.packing.run.shard import LostWorkers, ShardJob, ShardReport, modules_to_preload, pack_shard
+from gpuload.packing.run.workers import MOST_DEATHS, Workers
 
 _POLL_S = 0.2  # between two calls of `watch`
 
@@ -45,16 +44,9 @@ class RayWorkers:
         # Ray restarts the tasks of a lost machine; the number of times is limited as it is for local workers.
         self._task = ray.remote(num_cpus=1, max_retries=MOST_DEATHS)(pack_guarded)
 
-    def start(self) -> None:
-        """Does nothing: Ray starts processes when it needs them."""
-
     def run(
-        self,
-        tasks: Iterable[ShardJob],
-        done: Callable[[ShardJob, ShardReport], None],
-        died: Callable[[ShardJob, int], ShardJob],
-        watch: Callable[[list[ShardJob]], None],
-    ) -> None:
+        self, tasks: Iterable[ShardJob], died: object, watch: Callable[[list[ShardJob]], None]
+    ) -> Iterator[tuple[ShardJob, ShardReport]]:
         """Runs all tasks; results come in any order. Never calls `died`, since each task handles its own process."""
         ray, waiting = self._ray, deque(tasks)
         running: dict[Any, ShardJob] = {}
@@ -67,14 +59,14 @@ class RayWorkers:
             for reference in ready:
                 job = running.pop(reference)
                 try:
-                    done(job, ray.get(reference))
+                    yield job, ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     cause = error.cause
                     raise (cause if isinstance(cause, GpuloadError) else error) from None
                 except ray.exceptions.RayError as error:
                     raise GpuloadError(
-                        f"Ray gave up on {job.name} ({type(error).__name__}). Check the cluster with `ray status`, and "
-                        "continue with --resume"
+                        f"Ray gave up on {job.path.name} ({type(error).__name__}). Check the cluster with `ray "
+                        "status`, and continue with --resume"
                     ) from None
             watch(list(running.values()))
 
@@ -101,12 +93,13 @@ def _check_address(address: str | None) -> None:
 
 def pack_guarded(job: ShardJob) -> ShardReport:
     """Runs `pack_shard` in a process that may die."""
-    results: list[ShardReport] = []
-    if not job.plan.exists():
+    plan = plan_path(job.scratch, job.folder.name)
+    if not plan.exists():
         raise OutputError(
-            f"{job.plan}: does not exist on this machine. With --engine ray, OUT must be on a shared file system"
+            f"{plan}: does not exist on this machine. With --engine ray, OUT must be on a shared file system"
         )
+    job.position.unlink(missing_ok=True)  # the process of a task that was killed may still write to it
     preload = modules_to_preload(job.encoding)
     with Workers[ShardJob, ShardReport](1, pack_shard, need_main=False, preload=preload) as workers:
-        workers.run([job], lambda _, packed: results.append(packed), LostWorkers(), lambda _: None)
-    return results[0]
+        ((_, report),) = workers.run([job], LostWorkers())
+    return report

@@ -9,7 +9,6 @@ Everything that a later run needs to continue lies here; at the URL there is not
 the set.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,23 +18,23 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.dali_index import dali_index_path
 from gpuload.disk.fetch import Pieces
+from gpuload.disk.for_others import dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
-from gpuload.packing.run.output import SCRATCH_NAME, Output
-from gpuload.packing.run.shard import ShardJob, write_json
-from gpuload.packing.run.state import BASE_FILES, REJECTED_NAME, base_folder
+from gpuload.packing.run.output import SCRATCH_NAME, Output, check_holds, locked_by
+from gpuload.packing.run.shard import ShardJob
+from gpuload.packing.run.state import BASE_FILES, REJECTED_NAME, base_folder, write_json
 from gpuload.store.background import background
-from gpuload.store.bucket import WRITABLE, Bucket
+from gpuload.store.bucket import WRITABLE, Bucket, Stored
 from gpuload.store.cache import default_folder
-from gpuload.store.listing import Stored
+from gpuload.store.files import Handle
 from gpuload.store.objects import NoSuchObjectError
 from gpuload.store.url import URL
 
@@ -59,11 +58,10 @@ class RemoteOutput(Output):
         self.bucket = Bucket(url)
         self._uploads: list[Future[None]] = []
         self._here = _lock(self.root, url)
-        try:
+        with ExitStack() as undone:
+            undone.callback(self._here.close)
             self._begin(url, options)
-        except BaseException:
-            os.close(self._here)
-            raise
+            undone.pop_all()
         self.where = url
 
     def _begin(self, url: URL, options: PackOptions) -> None:
@@ -85,17 +83,20 @@ class RemoteOutput(Output):
                 self._fetch(folder, splits, (manifest_file.FILE_NAME, REJECTED_NAME))
                 append = False
             else:
-                _check_holds(url, found, splits, append)
+                hint = "; --append adds to a packed set" if splits else ""
+                names = sorted(name for name in found if name != CLAIM_NAME)
+                is_set = bool(splits) or manifest_file.FILE_NAME in names
+                advice = f"Choose another URL, or delete what is there{hint}"
+                check_holds(url, names[:1] if is_set else names, is_set, append, advice, bool(splits))
                 if claim is None:
                     self._claim(url)
                 if append:
                     self._fetch(folder, splits, BASE_FILES)
         super().__init__(folder, resume=options.resume, append=append)
-        try:
+        with ExitStack() as undone:
+            undone.callback(self._lock.close)
             self._forget_lost(found)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            undone.pop_all()
 
     def _claim(self, url: URL) -> None:
         """Makes the URL this run's. From now on, only a run that knows its name writes there."""
@@ -118,7 +119,7 @@ class RemoteOutput(Output):
     def _manifest(self, split: str) -> bytes | None:
         """That at the URL."""
         try:
-            return background().wait(self.bucket.read_whole(f"{split}/{manifest_file.FILE_NAME}"))
+            return bytes(background().wait(self.bucket.read_whole(f"{split}/{manifest_file.FILE_NAME}")).data)
         except NoSuchObjectError:
             return None
 
@@ -136,19 +137,18 @@ class RemoteOutput(Output):
                 marker.unlink()
 
     def take(self, job: ShardJob) -> None:
-        if job.uploaded_path.exists() or not (job.folder / job.name).exists():
+        if job.note("uploaded").exists() or not job.path.exists():
             return  # it is there, or all its samples were rejected
         self._wait(_UPLOADS - 1)
         self._uploads.append(background().start(self._upload(job)))
 
     async def _upload(self, job: ShardJob) -> None:
-        tar = job.folder / job.name
         uploaded = {}
-        for path in (dali_index_path(tar), tar):
+        for path in (dali_index_path(job.path), job.path):
             name = f"{job.folder.name}/{path.name}"
             uploaded[name] = await self.bucket.upload(name, path)
-        write_json(job.uploaded_path, uploaded)
-        tar.unlink()
+        write_json(job.note("uploaded"), uploaded)
+        job.path.unlink()
 
     def _wait(self, most: int) -> None:
         """Waits until so many shards or fewer are on their way."""
@@ -203,7 +203,7 @@ class RemoteOutput(Output):
         try:
             super().__exit__(kind, error, trace)
         finally:
-            os.close(self._here)
+            self._here.close()
 
     def _finish(self) -> None:
         if not self.finished:
@@ -247,23 +247,16 @@ def _check_options(url: URL, options: PackOptions) -> None:
         )
 
 
-def _lock(root: Path, url: URL) -> int:
+def _lock(root: Path, url: URL) -> Handle:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = Handle(os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     except OSError as error:
         raise OutputError(
             f"{root}: cannot be written ({error.strerror}), and what is packed to {url} lies there until it is "
             "uploaded. Set GPULOAD_CACHE to another folder"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise OutputError(
-            f"{url}: is packed to by another process here. Wait for it to end, or choose another URL"
-        ) from None
-    return lock
+    return locked_by(lock, f"{url}: is packed to by another process here. Wait for it to end, or choose another URL")
 
 
 def _read_run(root: Path) -> dict[str, Any] | None:
@@ -280,22 +273,6 @@ def _splits_in(found: Collection[str]) -> list[str]:
     splits = {name.partition("/")[0] for name in found if name != CLAIM_NAME}
     is_set = all(f"{split}/{manifest_file.FILE_NAME}" in found for split in splits)
     return sorted(splits) if is_set else []
-
-
-def _check_holds(url: URL, found: Collection[str], splits: Collection[str], append: bool) -> None:
-    """Raises OutputError if there is not what a new run needs: a set for append, else nothing."""
-    others = sorted(name for name in found if name != CLAIM_NAME)
-    if append:
-        if not splits:
-            raise OutputError(f"{url}: holds no packed set for --append. Pack one first, without --append")
-    elif others:
-        packed = bool(splits) or manifest_file.FILE_NAME in others
-        what = "a packed set" if packed else repr(others[0])
-        more = f" and {len(others) - 1:,} more" if len(others) > 1 and not packed else ""
-        hint = "; --append adds to a packed set" if splits else ""
-        raise OutputError(
-            f"{url}: is not empty, it holds {what}{more}. Choose another URL, or delete what is there{hint}"
-        )
 
 
 def _about_claim(url: URL, claim: dict[str, Any], root: Path) -> str:

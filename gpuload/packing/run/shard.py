@@ -1,12 +1,14 @@
 """Packs one shard in one process: reads and checks its samples; writes the tar, its DALI index and its index rows."""
 
+import hashlib
 import json
 import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.disk import ShardInfo
-from gpuload.disk.dali_index import dali_index_path, dali_index_text
+from gpuload.disk.for_others import dali_index_path, dali_index_text
+from gpuload.disk.index import POINTS_COLUMN
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError, OutputError
 from gpuload.fields.field import IMAGE, Field
@@ -23,67 +26,91 @@ from gpuload.fields.registry import index_schema, kind_of
 from gpuload.packing.image.check import NotWantedError, StoredImage, prepare_image
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.plan import MEASURED, ROW, read_plan
-from gpuload.packing.run.shard_file import ShardFile
-from gpuload.packing.run.shard_report import ShardReport
-from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition
+from gpuload.packing.run.workers import NOWHERE, Blamable, Blame, noted_position
 from gpuload.sources.listing import NAME, WHERE, Source
+from gpuload.store.files import start_writeback, write_atomically
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
+_MOST_PARTS = 1024  # Linux's IOV_MAX, the most buffers of one writev
+_WRITE_BACK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class ShardJob:
+@dataclass(frozen=True, kw_only=True)
+class ShardJob(Blamable):
     """A worker's task: to pack batch `number` of the plan into a shard.
 
     folder: of the shard. scratch: of its index rows, its report and the worker's position.
-    fields: all except the image. known_bad: samples (by position in the shard) that killed a worker, and why.
-    time_limit_s: for reading and checking one image; SIGALRM kills the process when it is exceeded.
+    fields: all except the image.
     first_shard, first_row: added to the numbers of shards and samples when shards are appended to a set.
     """
 
     source: Source
     fields: tuple[Field, ...]
-    plan: Path
+    encoding: Encoding
     number: int
     folder: Path
     scratch: Path
-    time_limit_s: float
-    known_bad: Mapping[int, str]
-    encoding: Encoding
     first_shard: int = 0
     first_row: int = 0
 
     @property
-    def name(self) -> str:
-        return f"shard-{self.first_shard + self.number:06d}.tar"
+    def path(self) -> Path:
+        return self.folder / f"shard-{self.first_shard + self.number:06d}.tar"
 
-    @property
-    def position_path(self) -> Path:
-        return self.scratch / f"{self.folder.name}-{self.number:06d}.position"
+    def note(self, kind: str) -> Path:
+        """A file on this shard: "rows" of the index; "done", its report; and once the shard is at the URL to which the
+        set is packed, and no more in `folder`, "uploaded"."""
+        return self.scratch / f"{self.folder.name}-{self.number:06d}.{kind}"
 
-    @property
-    def rows_path(self) -> Path:
-        return self.scratch / f"{self.folder.name}-{self.number:06d}.rows"
+    def read_report(self) -> "ShardReport | None":
+        """The report of an earlier run; None unless that run finished the shard and its files still exist, here or
+        where they were uploaded."""
+        try:
+            report = ShardReport(**json.loads(self.note("done").read_text()))
+            if report.info is not None and not self.note("uploaded").exists():
+                is_whole = self.path.stat().st_size == report.info["bytes"] and self.note("rows").stat().st_size
+                if not is_whole or not dali_index_path(self.path).exists():
+                    return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return report
 
-    @property
-    def done_path(self) -> Path:
-        return self.scratch / f"{self.folder.name}-{self.number:06d}.done"
 
-    @property
-    def uploaded_path(self) -> Path:
-        """Where the set is packed to a URL: says that the shard is there, and no more in `folder`."""
-        return self.scratch / f"{self.folder.name}-{self.number:06d}.uploaded"
+@dataclass(frozen=True)
+class ShardReport:
+    """The report on a packed shard, as JSON has it: it outlives the process that packed the shard.
+
+    info: `ShardInfo` as a dict; None if every sample was rejected, in which case there is no file.
+    rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
+    kinds: number of images by `StoredImage.kind`. extensions: of the stored images.
+    width, height, image_bytes: the largest of the stored images, in pixels and bytes.
+    histogram: 256 C exact counts of the values of each of C channels over the `measured` images; [] where these are not
+        uint8.
+    read_bytes: bytes of the images read from the source.
+    remarks: counts by a sentence for the user, see `Kind.remarks`.
+    """
+
+    info: dict[str, Any] | None
+    rejected: list[list[Any]]
+    kinds: dict[str, int]
+    extensions: list[str]
+    width: int
+    height: int
+    image_bytes: int
+    histogram: list[int]
+    measured: int
+    read_bytes: int
+    remarks: dict[str, int]
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
     """Packs one shard. Its tar and `.idx` get their final names once they are complete and on disk.
 
-    The last file written, `done_path`, marks the shard as finished, so that a resumed run keeps it.
+    The last file written, "done", marks the shard as finished, so that a resumed run keeps it.
 
     Raises:
         OutputError: the disk is full, or cannot be written.
     """
-    path = job.folder / job.name
     if job.encoding.resizer == "torch":
         # Imports torch now, so that the time limit of an image does not include it.
         from gpuload.packing.image.shrink import use_one_thread
@@ -91,47 +118,43 @@ def pack_shard(job: ShardJob) -> ShardReport:
         use_one_thread()
     # The name contains the process number: a worker that outlives its killed packer must not write into the file of
     # the next run.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
     info = None
     try:
-        with ShardFile(temporary) as file, WorkerPosition(job.position_path) as position:
+        with closing(ShardFile(temporary)) as file, noted_position(job.position) as note:
             packed = _Packing(job, file)
-            packed.run(position)
+            packed.run(note)
             packed.tar.finish()
             file.finish()
         if packed.members:
-            write_atomically(dali_index_path(path), dali_index_text(packed.members).encode("ascii"))
-            write_atomically(job.rows_path, packed.index_rows())
-            temporary.replace(path)
-            info = ShardInfo(job.name, len(packed.members), packed.tar.size, file.sha256)
+            write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
+            write_atomically(job.note("rows"), packed.index_rows())
+            temporary.replace(job.path)
+            info = asdict(ShardInfo(job.path.name, len(packed.members), packed.tar.size, file.sha256))
         else:
             temporary.unlink()
         report = packed.report(info)
-        write_atomically(job.done_path, report.to_json().encode())
+        write_atomically(job.note("done"), json.dumps(asdict(report)).encode())
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error}). Free some space, or choose another output folder"
+            f"{job.path}: cannot be written ({error.strerror or error}). Free some space, or choose another output "
+            "folder"
         ) from None
     return report
+
+
+class LostWorkers(Blame):
+    """Gives the job to run after a worker died, and removes what it had written."""
+
+    def __call__(self, job: ShardJob, code: int) -> ShardJob:
+        for temporary in job.folder.glob(f"{job.path.name}.*.tmp"):
+            temporary.unlink(missing_ok=True)
+        return self.find_or_retry(job, code)
 
 
 def modules_to_preload(encoding: Encoding) -> tuple[str, ...]:
     """The modules that `pack_shard` imports for this encoding, in addition to those of this module."""
     return ("gpuload.packing.image.shrink",) if encoding.shrinks_jpegs and encoding.resizer != "pillow" else ()
-
-
-def read_finished_shard(job: ShardJob) -> ShardReport | None:
-    """The report of an earlier run on this shard; None unless that run finished it and its files still exist, here or
-    where they were uploaded."""
-    try:
-        packed = ShardReport.from_json(job.done_path.read_text())
-        if packed.info is not None and not job.uploaded_path.exists():
-            sizes = [(job.folder / packed.info.name).stat().st_size, job.rows_path.stat().st_size]
-            if sizes[0] != packed.info.bytes or not dali_index_path(job.folder / packed.info.name).exists():
-                return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return packed
 
 
 def sample_key(number: int, name: str) -> str:
@@ -145,18 +168,68 @@ def sample_key(number: int, name: str) -> str:
     return f"{number:08d}-{slug}" if slug else f"{number:08d}"
 
 
+class ShardFile:
+    """A new file. The buffers given to `write` are kept until `flush` hands them to the kernel without copying."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._hash = hashlib.sha256()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._written_back = 0  # of the bytes before this one the write-back was started
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        """Hands all kept buffers to the kernel.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        parts, self._parts = self._parts, []
+        while parts:
+            written = os.writev(self._descriptor, parts[:_MOST_PARTS])
+            self._size += written
+            while parts and written >= len(parts[0]):
+                written -= len(parts.pop(0))
+            if written:
+                parts[0] = parts[0][written:]
+        if self._size - self._written_back >= _WRITE_BACK_BYTES:
+            start_writeback(self._descriptor, self._written_back, self._size - self._written_back)
+            self._written_back = self._size
+
+    def finish(self) -> None:
+        """Waits until everything is on disk.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.flush()
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
 class _Packing:
     """A shard while it is being packed."""
 
     def __init__(self, job: ShardJob, file: ShardFile) -> None:
         self.job = job
-        self.samples = read_plan(job.plan, job.number)
+        self.samples = read_plan(job.scratch, job.folder.name, job.number)
         self.schema = index_schema((IMAGE, *job.fields))
         self.columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
+        self.points: list[bytes] = []
         self.members: list[list[Member]] = []
         self.file = file
         self.tar = TarWriter(file)
-        self.rejected: list[tuple[int, str, str, bool]] = []
+        self.rejected: list[list[Any]] = []
         self.kinds: Counter[str] = Counter()
         self.extensions: set[str] = set()
         pixels = job.encoding.pixels
@@ -165,7 +238,7 @@ class _Packing:
         self.read_bytes = 0
         self.remarks: Counter[str] = Counter()
 
-    def run(self, worker: WorkerPosition) -> None:
+    def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
@@ -185,7 +258,7 @@ class _Packing:
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer has died, so this shard would never be finished
-            worker.write(position, self.read_bytes)
+            note(position, self.read_bytes)
             values = {column: columns[column][position] for column in names}
             for address in reads[position]:
                 self.job.source.wait(address)
@@ -194,12 +267,12 @@ class _Packing:
                     raise DecodeError(reason)
                 image, stored = self._read(row, name, wheres[position], columns[MEASURED][position], values)
             except (DecodeError, NotWantedError) as error:
-                self.rejected.append((row, name, str(error), isinstance(error, NotWantedError)))
+                self.rejected.append([row, name, str(error), isinstance(error, NotWantedError)])
             else:
                 self._add(sample_key(self.job.first_row + row, name), name, image, stored)
                 for field in self.job.fields:
                     self.remarks += kind_of(field).remarks(field, values, image.placement)
-        worker.write(NOWHERE, self.read_bytes)
+        note(NOWHERE, self.read_bytes)
 
     def _read(
         self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
@@ -243,7 +316,9 @@ class _Packing:
         self.members.append(members)
         for column, value in record.items():
             self.columns[column].append(value)
+        self.points.append(image.points)
         self.kinds[image.kind] += 1
+        self.remarks.update(image.remarks)
         self.extensions.add(image.member)
         if image.histogram is not None:
             self.histogram += image.histogram
@@ -252,40 +327,25 @@ class _Packing:
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""
         batch = pa.record_batch([self.columns[name] for name in self.schema.names], schema=self.schema)
+        if any(self.points):
+            batch = batch.append_column(POINTS_COLUMN, pa.array(self.points, POINTS_COLUMN.type))
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, self.schema) as writer:
+        with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
         return bytes(sink.getvalue())
 
-    def report(self, info: ShardInfo | None) -> ShardReport:
-        def largest(column: str) -> int:
-            return int(max(self.columns[column], default=0))
-
+    def report(self, info: dict[str, Any] | None) -> ShardReport:
+        largest = {name: int(max(self.columns[name], default=0)) for name in ("width", "height", IMAGE.bytes_column)}
         return ShardReport(
             info=info,
-            rejected=tuple(self.rejected),
-            kinds=self.kinds,
-            extensions=tuple(sorted(self.extensions)),
-            width=largest("width"),
-            height=largest("height"),
-            image_bytes=largest(IMAGE.bytes_column),
-            histogram=self.histogram,
+            rejected=self.rejected,
+            kinds=dict(self.kinds),
+            extensions=sorted(self.extensions),
+            width=largest["width"],
+            height=largest["height"],
+            image_bytes=largest[IMAGE.bytes_column],
+            histogram=self.histogram.tolist(),
             measured=self.measured,
             read_bytes=self.read_bytes,
-            remarks=self.remarks,
+            remarks=dict(self.remarks),
         )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file that gets its name only once it is complete and on disk."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes content as JSON with `write_atomically`."""
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -1,6 +1,5 @@
 """Writes the files that describe a split once its shards are packed: index, rejected images, and last the manifest."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -9,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import PIL
 import pyarrow as pa
 
-from gpuload.disk import IndexWriter, Manifest
+from gpuload.disk import Manifest, ShardInfo, write_index
 from gpuload.disk import index as index_file
-from gpuload.disk.timm_info import write_timm_info
-from gpuload.errors import ArgumentError
+from gpuload.disk.for_others import write_timm_info
 from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.images import has_points
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import KEEP, Encoding, PackOptions
-from gpuload.packing.run.shard import ShardJob
-from gpuload.packing.run.shard_report import ShardReport
+from gpuload.packing.options import Encoding, PackOptions
+from gpuload.packing.run.shard import ShardJob, ShardReport
 from gpuload.packing.run.state import (
     DUPLICATES_NAME,
     REJECTED_NAME,
@@ -29,13 +28,12 @@ from gpuload.packing.run.state import (
     base_folder,
     read_base,
     read_lines,
+    recorded_settings,
     write_lines,
+    write_rejections,
 )
 from gpuload.sources import Rejection
-from gpuload.store.url import URL
-
-# Settings of `Encoding` that affect the shards and that a manifest records only where they differ from the defaults.
-_OTHERS = ("enlarge", "quality", "lossless", "check", "drop_gray", "min_size", "max_pixels", "mode", "keep")
+from gpuload.store.files import replaced
 
 
 def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[ShardReport]) -> list[Rejection]:
@@ -45,7 +43,7 @@ def rejected_in_split(state: RunState, split: PlannedSplit, packed: Sequence[Sha
     them. The others follow in the order of the listing.
     """
     in_shards = sorted(entry for shard in packed for entry in shard.rejected)
-    listed = [rejection for name, rejection in state.rejected if name == split.name]
+    listed = state.rejected if split == state.splits[0] else []
     return listed + [Rejection(name, reason, asked) for _, name, reason, asked in in_shards]
 
 
@@ -60,17 +58,16 @@ def write_split_files(
     for temporary in folder.glob("*.tmp"):
         temporary.unlink()
     _write_index(folder, old if base else None, jobs, packed, fields)
-    lines = [{"source": r.source, "reason": r.reason, **({"asked": True} if r.asked else {})} for r in rejected]
-    write_lines(folder / REJECTED_NAME, lines, read_lines(old / REJECTED_NAME))
+    write_rejections(folder / REJECTED_NAME, rejected, read_lines(old / REJECTED_NAME))
     if options.dedup == "report":
         duplicates = [
             {"source": source, "same_as": first} for source, first, name in state.duplicates if name == split.name
         ]
         write_lines(folder / DUPLICATES_NAME, duplicates, read_lines(old / DUPLICATES_NAME))
     mean, std = mean_and_std(np.sum([shard.histogram for shard in packed], axis=0))
-    kinds = sum((shard.kinds for shard in packed), Counter[str]())
+    kinds = sum((Counter(shard.kinds) for shard in packed), Counter[str]())
     manifest = Manifest(
-        shards=tuple(shard.info for shard in packed if shard.info),
+        shards=tuple(ShardInfo(**shard.info) for shard in packed if shard.info),
         fields=fields,
         classes=state.classes,
         width=max(shard.width for shard in packed),
@@ -79,7 +76,16 @@ def write_split_files(
         mean=mean,
         std=std,
         pixels_from=sum(shard.measured for shard in packed),
-        packing=_packing_record(options, kinds, rejected, state),
+        packing={
+            **recorded_settings(options, state.own_splits, bool(state.settings.get("options", {}).get("no_splits"))),
+            "pillow": PIL.__version__,
+            "resizer": options.encoding.resizer if options.encoding.shrinks_jpegs else None,
+            "kept": kinds[KEPT],
+            "stored_anew": {kind: count for kind, count in sorted(kinds.items()) if kind != KEPT},
+            "rejected": sum(not rejection.asked for rejection in rejected),
+            "left_out": sum(rejection.asked for rejection in rejected),
+            "listed": state.first_row + state.samples,
+        },
         **index_file.index_digests(folder / index_file.FILE_NAME)._asdict(),
     )
     if base is not None:
@@ -108,81 +114,14 @@ def _write_index(
 ) -> None:
     """Writes the rows of the old shards, if any, and those that the workers wrote, in order of the shards."""
     path = folder / index_file.FILE_NAME
-    temporary = path.with_suffix(".arrow.tmp")
-    with IndexWriter(temporary, fields) as writer:
-        files = [] if old is None else [old / index_file.FILE_NAME]
-        files += [job.rows_path for job, shard in zip(jobs, packed, strict=True) if shard.info]
-        for rows in files:
-            with pa.memory_map(str(rows), "r") as file:
-                reader = pa.ipc.open_file(file)
-                for number in range(reader.num_record_batches):
-                    writer.append(reader.get_batch(number))
-    temporary.replace(path)
-
-
-_OWN_SPLITS = "the source's own"
-
-
-def recorded_settings(options: PackOptions, own_splits: bool, no_splits: bool) -> dict[str, Any]:
-    """The settings that a manifest records, by their names there; "options" holds others if not the defaults.
-
-    own_splits: whether the splits are the source's own. no_splits: whether such splits are ignored.
-    """
-    encoding, usual = options.encoding, Encoding()
-    others = {name: getattr(encoding, name) for name in _OTHERS if getattr(encoding, name) != getattr(usual, name)}
-    if encoding.is_strict:
-        others["mode"] = KEEP
-    if options.dedup != "no":
-        others["dedup"] = options.dedup
-    if no_splits:
-        others["no_splits"] = True
-    return {
-        "splits": _OWN_SPLITS if own_splits else dict(options.shares),
-        "shuffle": options.shuffle,
-        "seed": options.seed,
-        "maxcount": options.maxcount,
-        "maxsize": options.maxsize,
-        "encode": encoding.encode,
-        "size": encoding.size,
-        "fit": encoding.fit if encoding.size else None,
-        **({"options": others} if others else {}),
-    }
-
-
-def refuse_other_settings(out: Path | URL, manifest: Manifest, options: PackOptions, own_splits: bool) -> None:
-    """Raises ArgumentError if the complete set in `out` was packed with other settings than these.
-
-    own_splits: whether splits of the source's own, if it has any, are kept.
-    """
-    recorded = manifest.packing
-    kept = own_splits and recorded.get("splits") == _OWN_SPLITS and not (options.val or options.splits)
-    given = json.loads(json.dumps(recorded_settings(options, kept, not own_splits)))
-    replaced = "Pack it again with --overwrite, or choose another folder"
-    remedy = "Pack to another URL" if isinstance(out, URL) else replaced
-    for name in (*given, "options"):
-        if recorded.get(name) != given.get(name):
-            raise ArgumentError(
-                f"--resume: the set in {out} is complete and was packed with {name} {recorded.get(name)!r}, not "
-                f"{given.get(name)!r}. {remedy}"
-            )
-
-
-def _packing_record(
-    options: PackOptions, kinds: Counter[str], rejected: Sequence[Rejection], state: RunState
-) -> dict[str, Any]:
-    """The settings and counts for `Manifest.packing`."""
-    encoding = options.encoding
-    asked = Counter(rejection.asked for rejection in rejected)
-    return {
-        **recorded_settings(options, state.own_splits, bool(state.settings.get("--no-splits"))),
-        "pillow": PIL.__version__,
-        "resizer": encoding.resizer if encoding.shrinks_jpegs else None,
-        "kept": kinds[KEPT],
-        "stored_anew": {kind: count for kind, count in sorted(kinds.items()) if kind != KEPT},
-        "rejected": asked[False],
-        "left_out": asked[True],
-        "listed": state.first_row + state.samples,
-    }
+    files = [] if old is None else [old / index_file.FILE_NAME]
+    files += [job.note("rows") for job, shard in zip(jobs, packed, strict=True) if shard.info]
+    readers = [pa.ipc.open_file(pa.memory_map(str(rows), "r")) for rows in files]
+    points = any(has_points(reader.schema) for reader in readers)
+    with replaced(path) as temporary, write_index(temporary, fields, points) as write:
+        for reader in readers:
+            for number in range(reader.num_record_batches):
+                write(reader.get_batch(number))
 
 
 def _join(old: Manifest, new: Manifest) -> Manifest:
@@ -215,7 +154,7 @@ def _join(old: Manifest, new: Manifest) -> Manifest:
 
 
 def mean_and_std(
-    histogram: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
+    histogram: npt.NDArray[np.int64],
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and std of each channel, with pixels in 0..1; None and None if there are no pixels.
 

@@ -26,7 +26,9 @@ function open(sample, source) {
   photo.hidden = !source;
   dialog.querySelector("h2").textContent = sample.label || sample.key;
   const given = data.given[sample.split] || sample.split;
-  command = `python -m gpuload show ${quote(given)} ${quote(sample.key)}`;
+  // A number in place of a key that a terminal or the command would take for something else.
+  const key = /^-|\p{C}/u.test(sample.key) ? String(sample.index) : quote(sample.key);
+  command = `python -m gpuload show ${quote(given)} ${key}`;
   const rows = [["Key", sample.key], ["Source", sample.source], ["Split", sample.split], ["Number", number(sample.index)],
     ["Size", `${sample.width} × ${sample.height} pixels, ${number(sample.bytes)} bytes`], ["Command", command]];
   facts.replaceChildren();

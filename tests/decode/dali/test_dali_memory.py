@@ -7,11 +7,11 @@ from nvidia.dali import Pipeline, fn
 
 import gpuload
 from gpuload.augment import Augment
-from gpuload.decode.dali.faults import find_device_fault
+from gpuload.decode.dali.decoder import find_device_fault
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.dali.memory import MOST_BYTES, preallocated_bytes, preallocation
 from gpuload.decode.interface import Stored
-from gpuload.headers.limits import MAX_PIXELS
+from gpuload.headers.sized import MAX_PIXELS
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_graph_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
     for stored in (Stored(640, 480), Stored(5980, 6430)):
         with Pipeline(batch_size=256, num_threads=1, device_id=0):
-            build_graph([Augment(8).form], stored, lambda: (), None, {"hw_decoder_load": 0.9})
+            build_graph([Augment(8).form], stored, lambda: (), {"hw_decoder_load": 0.9})
     assert [one.get("preallocate_width_hint") for one in asked] == [640, None]
     assert all(one["jpeg_fancy_upsampling"] and one["hw_decoder_load"] == 0.9 for one in asked)
 
@@ -76,7 +76,7 @@ def test_a_loader_tells_it(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
     with gpuload.DaliIterator(packed, 8, augment=Augment(8), device="cpu", decoder="dali", num_threads=1) as loader:
         for _ in loader:
-            monkeypatch.setattr(Pipeline, "run", fail)
+            monkeypatch.setattr(Pipeline, "outputs", fail)
             break
         with pytest.raises(gpuload.DeviceError, match="DALI ran out of memory .*Use a smaller batch_size or prefetch"):
             next(iter(loader))

@@ -11,14 +11,14 @@ from made_batches import make_batch, with_images
 from PIL import Image
 
 import gpuload
-from gpuload import installed
 from gpuload.augment import Augment
 from gpuload.decode.dali import screen as screens
-from gpuload.decode.dali.screen import OTHER_SIZE_THAN_INDEX, Screen
-from gpuload.decode.dali.trial import Trial
+from gpuload.decode.dali.screen import OTHER_SIZE_THAN_INDEX, Screen, Trial
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.sound import check_jpegs
-from gpuload.headers import sound_jpeg, sound_png
+from gpuload.headers import png as png_header
+from gpuload.headers import sound_jpeg
+from gpuload.machine import installed
 from gpuload.types import U8
 
 AUGMENT = Augment(8, dtype="uint8")
@@ -130,16 +130,16 @@ def test_a_png_passes_only_whole() -> None:
     data = png()
     size = HEIGHT, WIDTH
     assert all(
-        sound_png.find_fault(memoryview(png(mode=mode)), size) is None for mode in ("L", "P", "RGBA", "1", "RGB")
+        png_header.find_fault(memoryview(png(mode=mode)), size) is None for mode in ("L", "P", "RGBA", "1", "RGB")
     )
-    assert sound_png.find_fault(memoryview(data + b"more"), size) is None
-    assert sound_png.find_fault(memoryview(data), size[::-1]) == OTHER_SIZE_THAN_INDEX
+    assert png_header.find_fault(memoryview(data + b"more"), size) is None
+    assert png_header.find_fault(memoryview(data), size[::-1]) == OTHER_SIZE_THAN_INDEX
     for at in range(8, len(data)):
         changed = bytearray(data)
         changed[at] ^= 4
-        assert sound_png.find_fault(memoryview(changed), size) is not None
-        assert sound_png.find_fault(memoryview(changed)) is not None
-        assert sound_png.find_fault(memoryview(data[:at])) == "it is truncated"
+        assert png_header.find_fault(memoryview(changed), size) is not None
+        assert png_header.find_fault(memoryview(changed)) is not None
+        assert png_header.find_fault(memoryview(data[:at])) == "it is truncated"
 
 
 def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
@@ -149,8 +149,8 @@ def test_a_wrong_checksum_of_a_text_matters_to_dali_alone() -> None:
     info.add_text("who", "me")
     data = bytearray(png(pnginfo=info))
     data[data.index(b"tEXt") + 5] ^= 1
-    assert sound_png.find_fault(memoryview(data)) is None
-    assert "checksum of its chunk at byte 33 is wrong" in str(sound_png.find_fault(memoryview(data), (HEIGHT, WIDTH)))
+    assert png_header.find_fault(memoryview(data)) is None
+    assert "checksum of its chunk at byte 33 is wrong" in str(png_header.find_fault(memoryview(data), (HEIGHT, WIDTH)))
 
 
 @pytest.fixture(params=["compiled", "Python"])
@@ -223,5 +223,5 @@ def test_a_set_of_odd_images_loads_as_before(tmp_path: Path) -> None:
                 tar.addfile(member, io.BytesIO(content))
     assert main(["index", str(tmp_path / "odd.tar")]) == 0
     options: Any = {"augment": AUGMENT, "decoder": "dali", "device": "cpu", "shuffle": False, "drop_last": False}
-    with gpuload.DaliIterator(tmp_path, 4, on_corrupt="skip", max_corrupt=0, **options) as loader:
+    with gpuload.DaliIterator(tmp_path, 4, on_corrupt=gpuload.OnCorrupt("skip", most=0), **options) as loader:
         assert sum(len(labels) for _, labels in loader) == len(SOUND) + 2

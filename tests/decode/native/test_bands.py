@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import gpuload
 from gpuload.decode.native.bands import bands_of, crop_or_pad_bands, resample_bands
+from gpuload.decode.native.values import Target
 from gpuload.fields.pixels import GRAY, Pixels
 
 PEAKS = {"uint8": 255, "uint16": 65_535, "float32": 1}
@@ -46,10 +47,8 @@ def run(
         np.array([flips]),
         cubic,
         bands_of(Pixels(channels, pixels.dtype.name)),
-        np.full(channels, mean, np.float32),
-        np.full(channels, factor, np.float32),
-        out,
-    )
+        Target(out, np.full(channels, mean, np.float32), np.full(channels, factor, np.float32)),
+    )(0, 1)
     return np.asarray(out[0].transpose(1, 2, 0))
 
 
@@ -119,7 +118,7 @@ def test_gray_is_made_of_rgb_as_pillow_does() -> None:
     pictures, sides_ = np.array([[pixels.ctypes.data, 20, 30, 90, 0, 0, 1]]), np.array([[0, 0, 20, 30]])
     constants = np.zeros(1, np.float32), np.ones(1, np.float32)
     flips = np.zeros((1, 2), bool)
-    resample_bands(pictures, sides_, sides_ * 1.0, flips, False, bands_of(GRAY, 3, True), *constants, out)
+    resample_bands(pictures, sides_, sides_ * 1.0, flips, False, bands_of(GRAY, 3, True), Target(out, *constants))(0, 1)
     np.testing.assert_array_equal(out[0, 0], np.asarray(Image.fromarray(pixels).convert("L")))
 
 
@@ -154,10 +153,8 @@ def test_a_window_is_cut_and_padded(
         places(left, columns, width, flips[1]),
         float(fill),
         bands_of(Pixels(2, dtype)),
-        np.zeros(2, np.float32),
-        np.ones(2, np.float32),
-        out,
-    )
+        Target(out, np.zeros(2, np.float32), np.ones(2, np.float32)),
+    )(0, 1)
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected)
 
 

@@ -24,7 +24,7 @@ def make(size: tuple[int, int], seed: int = 0, **options: Any) -> bytes:
 
 
 def decode(
-    data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1, upright: bool = True
+    data: bytes, size: tuple[int, int], window: Any = None, factor: int = 1, upright: bool = True, points: bytes = b""
 ) -> tuple[np.ndarray, tuple[int, int]] | None:
     """What is wanted of one image of (width, height), and the place of its first pixel; None if it is left to others."""
     width, height = size
@@ -37,7 +37,11 @@ def decode(
     pictures = np.array([[0, height, width, 3 * width, 0, 0, 1]], np.int64)
     before = pictures.copy()
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
-    jpeg.decode(spans, windows, factors, upright, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
+    known = np.frombuffer(points or b"\0", np.uint8)
+    seek = np.array([[known.ctypes.data, len(points)]], np.int64)
+    jpeg.decode(spans, seek, windows, factors, upright, rooms, memory.ctypes.data, jpeg.Scratch(), pictures)(
+        0, len(spans)
+    )
     assert (memory[room:] == 171).all()
     address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
     if address == 0:
@@ -146,7 +150,9 @@ def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> No
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
-    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
+    jpeg.decode(
+        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures
+    )(0, len(spans))
     for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
         is_progressive = b"\xff\xc2" in data
         assert (address == 0) == is_progressive
@@ -174,7 +180,9 @@ def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
-    jpeg.decode(spans, windows, factors, True, memory.ctypes.data, rooms, jpeg.Scratch(), pictures)
+    jpeg.decode(
+        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures
+    )(0, len(spans))
     assert (pictures[:, 0] != 0).tolist() == [True, False]
 
 

@@ -12,14 +12,13 @@ import torch
 from images import smooth_image
 from loaders import load
 from made_batches import make_batch, no_spare
+from opened import open_guard, open_runner
 from PIL import Image, ImageOps
 
 import gpuload
 from gpuload.augment import Augment
-from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.decode.native import cuts as resizing
-from gpuload.decode.native import decoder as native
 
 UINT8_HWC: Any = {"dtype": "uint8", "layout": "channels_last"}
 
@@ -34,9 +33,7 @@ def decode(
     augment: Augment, images: list[np.ndarray], sizes: list[tuple[int, int]], upright: bool = True
 ) -> np.ndarray:
     batch = make_batch(augment, images, sizes)
-    guard = Guard(
-        native.NativeDecoder([augment.form], Stored(plain=upright), batch_size=len(images), num_threads=2, prefetch=1)
-    )
+    guard = open_guard("native", [augment.form], Stored(plain=upright), len(images))
     [found] = guard.decode(iter([batch]), no_spare)
     guard.close()
     return np.array(found.decoded.images[0])
@@ -49,7 +46,7 @@ def test_the_two_decoders_agree_on_jpegs(packed: Path) -> None:
             for d in ("native", "dali")
         )
         difference = np.abs(fast.astype(int) - dali)
-        # Rounding, and along the edges DALI's filter (gpuload/DESIGN.md, "How far pixels are apart").
+        # Rounding, and along the edges DALI's filter (docs/lab/decode.md, "How far pixels are apart").
         assert difference.mean() < 0.3
         assert np.percentile(difference, 99.9) <= 3
 
@@ -84,13 +81,13 @@ def test_kinds_of_images(mode: str, format: str) -> None:
     assert np.abs(found.astype(int) - np.asarray(expected)).max() <= 3
 
 
-@pytest.mark.parametrize("crop", ["none", "random", "center"])
+@pytest.mark.parametrize("crop", ["none", gpuload.RandomResizedCrop((0.5, 1)), "center"])
 def test_decoding_at_a_reduced_size_hardly_shows(monkeypatch: pytest.MonkeyPatch, crop: Any) -> None:
     """Sizes that 8 does not divide, so that the scale is not quite 1/2, 1/4 or 1/8."""
     rng = np.random.default_rng(3)
     sizes = [(1203, 901), (997, 1500), (701, 703)]
     images = [jpeg(smooth_image(rng, *size)) for size in sizes]
-    augment = Augment(36, crop=crop, flip=0, scale=(0.5, 1), **UINT8_HWC)
+    augment = Augment(36, crop=crop, flip=0, **UINT8_HWC)
     reduced = decode(augment, images, sizes).astype(int)
     monkeypatch.setattr(resizing, "REDUCING_GAP", 1e9)
     whole = decode(augment, images, sizes).astype(int)
@@ -119,7 +116,7 @@ def test_torch_keeps_its_threads(packed: Path) -> None:
         loader = load(packed, 8, decoder="native", num_threads=3)
         next(iter(loader))
         assert torch.get_num_threads() == 2
-        [inside] = {loader._decoder._decoder._flights._pool.submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
+        [inside] = {loader._decoder.decoder._pools[0].submit(torch.get_num_threads).result() for _ in range(9)}  # type: ignore[attr-defined]
         assert inside == 1
     finally:
         torch.set_num_threads(before)
@@ -135,7 +132,7 @@ def test_batches_are_begun_beside_the_one_who_asks_and_fail_in_their_turn() -> N
             yield make_batch(augment, [image], [(90, 60)], seed=number)
         raise gpuload.ShardError("the shard is gone")
 
-    decoder: Any = native.NativeDecoder([augment.form], Stored(plain=True), batch_size=1, num_threads=2, prefetch=2)
+    decoder: Any = open_runner("native", [augment.form], Stored(plain=True), 1, prefetch=2)
     decoded = decoder.decode(batches(3))
     seen = [np.array(next(decoded)[1].images[0]) for _ in range(3)]
     assert len({array.tobytes() for array in seen}) == 3

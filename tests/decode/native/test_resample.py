@@ -12,6 +12,7 @@ from PIL import Image
 from torch.nn import functional
 
 from gpuload.decode.native.resample import crop_or_pad, resample
+from gpuload.decode.native.values import Target
 
 ZEROS, ONES = np.zeros(3, np.float32), np.ones(3, np.float32)
 
@@ -34,7 +35,9 @@ def run(
         out = np.empty((1, 3, *size), np.uint8)
     pictures = np.array([[pixels.ctypes.data, height, width, pixels.strides[0], *at, factor]])
     windows = np.array([window or (0, 0, height * factor, width * factor)])
-    resample(pictures, windows, np.array([region], np.float64), np.array([flips]), cubic, ZEROS, ONES, out)
+    resample(pictures, windows, np.array([region], np.float64), np.array([flips]), cubic, Target(out, ZEROS, ONES))(
+        0, 1
+    )
     return out[0].transpose(1, 2, 0)
 
 
@@ -180,7 +183,7 @@ def test_values_are_normalised_as_torch_does() -> None:
     pictures = np.array([[pixels.ctypes.data, 20, 20, 60, 0, 0, 1]])
     window, flips = np.array([[0, 0, 20, 20]]), np.zeros((1, 2), np.bool_)
     out = np.empty((1, 3, 20, 20), np.float32)
-    resample(pictures, window, window.astype(np.float64), flips, False, mean, factor, out)
+    resample(pictures, window, window.astype(np.float64), flips, False, Target(out, mean, factor))(0, 1)
     levels = torch.from_numpy(pixels).permute(2, 0, 1).float()
     expected = levels.sub(torch.from_numpy(mean).view(3, 1, 1)).mul(torch.from_numpy(factor).view(3, 1, 1))
     np.testing.assert_array_equal(out[0], expected.numpy())
@@ -190,8 +193,10 @@ def test_an_image_that_is_not_there_is_left_alone_and_one_smaller_than_said_is_s
     out = np.full((1, 3, 8, 8), 77, np.uint8)
     pictures, window = np.array([[0, 5, 5, 15, 0, 0, 1]]), np.array([[0, 0, 5, 5]])
     flips = np.zeros((1, 2), np.bool_)
-    resample(pictures, window, window.astype(np.float64), flips, False, ZEROS, ONES, out)
-    crop_or_pad(pictures, window, flips, pictures[:, 1:3].copy(), np.full(3, 3, np.uint8), 0, ZEROS, ONES, out)
+    resample(pictures, window, window.astype(np.float64), flips, False, Target(out, ZEROS, ONES))(0, 1)
+    crop_or_pad(pictures, window, flips, pictures[:, 1:3].copy(), np.full(3, 3, np.uint8), 0, Target(out, ZEROS, ONES))(
+        0, 1
+    )
     assert (out == 77).all()
     pixels = np.full((5, 6, 3), 9, np.uint8)
     assert (run(pixels, (8, 8), (20, 30, 60, 70), (20, 30, 60, 70)) == 9).all()
@@ -209,6 +214,6 @@ def test_placing_pads_and_crops(window: tuple[int, int, int, int], flips: tuple[
     pictures = np.array([[pixels.ctypes.data, 10, 12, 36, 0, 0, 1]])
     fills = np.full(3, 50, np.uint8)
     crop_or_pad(
-        pictures, np.array([window]), np.array([flips]), pictures[:, 1:3].copy(), fills, 0, ZEROS, ONES * 2, out
-    )
+        pictures, np.array([window]), np.array([flips]), pictures[:, 1:3].copy(), fills, 0, Target(out, ZEROS, ONES * 2)
+    )(0, 1)
     np.testing.assert_array_equal(out[0].transpose(1, 2, 0), expected * 2.0)

@@ -17,10 +17,11 @@ from itertools import product
 from typing import get_args
 
 import gpuload
-from gpuload.augment.views import Crop, DType, Layout
+from gpuload.augment.geometries import CROPS
+from gpuload.augment.views import DType, Layout
 from gpuload.decode.native.compiled import count_compiled
 
-for dtype, layout, crop in product(get_args(DType), get_args(Layout), get_args(Crop)):
+for dtype, layout, crop in product(get_args(DType), get_args(Layout), CROPS):
     for transforms in ((), (gpuload.transforms.ColorJitter(0.1),)):
         augment = gpuload.Augment(8, crop=crop, dtype=dtype, layout=layout, transforms=transforms)
         with gpuload.DaliIterator(sys.argv[1], 5, augment=augment, device="cpu", decoder="native") as loader:

@@ -15,11 +15,13 @@ from hostile_images import XMP_ROTATED, exif
 from images import encode, photo
 from reading import rows_of
 
+import gpuload
 from gpuload.cli import main
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.packing.foreign import index
 from gpuload.packing.foreign.index import expand_shards, index_shards
+from gpuload.packing.verify import verify
 
 WDS2IDX = Path(sys.executable).with_name("wds2idx")
 JPG = encode(photo())
@@ -173,18 +175,73 @@ def test_an_index_that_is_there(tmp_path: Path) -> None:
 
 
 def test_a_text_that_only_some_have(tmp_path: Path) -> None:
-    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG})
-    _, manifest = index_shards([str(tmp_path / "t.tar")])
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG}))
+    with pytest.raises(
+        ShardError,
+        match=r"t.tar: sample 'l' \(found: .jpg\) has no .txt, as 1 of 2 samples. Say with --missing what to do: 'skip' "
+        "leaves them out, 'empty' gives them an empty caption, 'drop' leaves out .txt of all",
+    ):
+        index_shards([shard])
+    _, manifest = index_shards([shard], missing="drop")
     assert [field.name for field in manifest.fields] == ["image"]
     assert manifest.packing["not_indexed"] == {"txt": 1}
+    assert verify(tmp_path) == []
+    with pytest.raises(ArgumentError, match="--missing all: expected one of 'fail', 'skip', 'empty', 'drop'"):
+        index_shards([shard], missing="all")  # type: ignore[arg-type]
+
+
+def test_samples_without_a_caption_are_left_out_or_get_an_empty_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = {"k.jpg": JPG, "k.txt": b"x", "l.jpg": JPG, "m.jpg": JPG, "m.txt": b"y"}
+    shard = str(write_tar(tmp_path / "t.tar", members))
+    assert main(["index", shard, "--missing", "empty"]) == 0
+    assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("l", ""), ("m", "y")]
+    assert verify(tmp_path) == []
+    with gpuload.DaliIterator(
+        tmp_path, 3, augment=gpuload.Augment(8, crop="center"), fields=("caption",), shuffle=False, drop_last=False
+    ) as loader:
+        assert [list(batch[0]) for batch in loader] == [["x", "", "y"]]
+    assert main(["index", shard, "--missing", "skip", "--overwrite"]) == 3
+    assert "left out: 1 sample or damaged part\n" in capsys.readouterr().out
+    assert (tmp_path / "rejected.jsonl").read_text() == '{"source": "t.tar/l.jpg", "reason": "has no .txt"}\n'
+    assert [(row["key"], row["caption"]) for row in rows_of(tmp_path)] == [("k", "x"), ("m", "y")]
+    assert verify(tmp_path) == []
+    assert main(["index", shard, "--missing", "drop", "--overwrite"]) == 0
+    assert not (tmp_path / "rejected.jsonl").exists()
+
+
+def test_a_label_or_document_has_no_empty_value(tmp_path: Path) -> None:
+    shard = str(write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}))
+    with pytest.raises(ShardError, match=r"has no .cls, as 1 of 2 .*'skip' leaves them out, 'drop' leaves out .cls of"):
+        index_shards([shard], missing="empty")
+    write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.txt": b"1", "l.jpg": JPG, "l.cls": b"1"})
+    with pytest.raises(ShardError, match=r"t.tar: no sample has all of jpg, cls, txt. Leave it out"):
+        index_shards([shard], missing="skip")
+
+
+def test_what_is_indexed_is_packed_as_before(tmp_path: Path) -> None:
+    """The index lacks the captions, which most samples have."""
+    members = {f"{n}.jpg": encode(photo(n)) for n in range(3)} | {f"{n}.txt": b"x" for n in range(1, 3)}
+    write_tar(tmp_path / "in" / "t.tar", dict(sorted(members.items())))
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "1"), "--from", "tar", "--no-shuffle"]) == 3
+    index_shards([str(tmp_path / "in" / "t.tar")], missing="drop")
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "2"), "--from", "tar", "--no-shuffle"]) == 3
+    names = ["shard-000000.tar", "index.arrow", "rejected.jsonl"]
+    assert [(tmp_path / "1" / "train" / name).read_bytes() for name in names] == [
+        (tmp_path / "2" / "train" / name).read_bytes() for name in names
+    ]
+    assert [row["caption"] for row in rows_of(tmp_path / "2" / "train")] == ["x", "x"]
+    rejected = json.loads((tmp_path / "2" / "train" / "rejected.jsonl").read_text())
+    assert rejected == {"source": "t.tar/0.jpg", "reason": "has no .txt, which most samples have"}
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
         ({"k.txt": b"x", "k.cls": b"1"}, r"sample 'k' has no image \(found: .txt, .cls; wanted one of jpg, jpeg, png, webp, avif, tif, tiff\). Pack its"),
-        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, r"sample 'l' \(found: .jpg\) has no .cls member, though others have.*pack it again"),
-        ({"k.jpg": JPG, "l.jpg": JPG, "l.cls": b"1"}, r"sample 'k' \(found: .jpg\) has no .cls member, though others have"),
+        ({"k.jpg": JPG, "k.cls": b"1", "l.jpg": JPG}, r"sample 'l' \(found: .jpg\) has no .cls, as 1 of 2 samples. Say with --missing what to"),
+        ({"k.jpg": JPG, "l.jpg": JPG, "l.cls": b"1"}, r"sample 'k' \(found: .jpg\) has no .cls, as 1 of 2 samples"),
         ({"k x.jpg": JPG}, r"the name 'k x.jpg' holds white space, at which DALI's index splits. Rename"),
         ({"k.jpg": JPG, "l.jpg": JPG, "k.cls": b"1"}, r"key 'k' comes again after other samples.*--sort=name"),
         ({"k.jpg": JPG, "k.cls": b"cat"}, r"'k.cls' holds b'cat'; a .cls member is a class number.*with numbers"),
@@ -205,14 +262,16 @@ def test_what_cannot_be_indexed(tmp_path: Path, members: dict[str, bytes], messa
 
 @pytest.mark.parametrize("size", [-1, -512, -2048])
 def test_a_member_of_negative_size(tmp_path: Path, size: int) -> None:
-    """Python's tarfile takes it, and seeks the next header at this one, or before it."""
+    """A reader that takes it as it is seeks the next header at this one, or before it."""
     data = bytearray(write_tar(tmp_path / "t.tar", {"a.jpg": JPG, "b.jpg": JPG}).read_bytes())
     at = data.rindex(b"b.jpg")
     data[at + 124 : at + 136] = size.to_bytes(12, "big", signed=True)
     data[at + 148 : at + 156] = b" " * 8
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
     (tmp_path / "t.tar").write_bytes(data)
-    with pytest.raises(ShardError, match=r"t.tar: not a complete, uncompressed tar archive \(a negative size\)"):
+    with pytest.raises(
+        ShardError, match=r"t.tar: not a complete, uncompressed tar archive \(a negative size at byte 1,536\)"
+    ):
         index_shards([str(tmp_path / "t.tar")])
 
 
@@ -370,10 +429,10 @@ def test_expanding_braces_imports_neither_webdataset_nor_torch(tmp_path: Path) -
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = write_tar(tmp_path / "t.tar", {"k.jpg": JPG, "k.cls": b"1", "k.txt": b"x", "l.jpg": JPG, "l.cls": b"0"})
-    assert main(["index", str(shard)]) == 0
+    assert main(["index", str(shard), "--missing", "drop"]) == 0
     said = capsys.readouterr().out
     assert "2 samples in 1 shard," in said
     assert "image (.jpg), label (.cls)" in said
     assert "only 1 sample has .txt, so it is not indexed" in said
-    assert main(["index", str(shard)]) == 2
+    assert main(["index", str(shard), "--missing", "drop"]) == 2
     assert "--overwrite" in capsys.readouterr().err

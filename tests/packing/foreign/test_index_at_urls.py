@@ -105,7 +105,7 @@ def test_an_index_of_several_places_is_refused(packed: Path, tmp_path: Path) -> 
 
     names = ["s3://one/a.tar", "s3://two/b.tar", *(shard.name for shard in manifest.shards[2:])]
     shards = tuple(replace(shard, name=name) for shard, name in zip(manifest.shards, names, strict=True))
-    replace(manifest, shards=shards).write(tmp_path)
+    replace(manifest, shards=shards, packing={"indexed": "by hand"}).write(tmp_path)
     with pytest.raises(FormatError, match="its shards lie in several places, as s3://one/a.tar and"):
         gpuload.Dataset(tmp_path)
 
@@ -129,13 +129,13 @@ def test_the_root_of_urls(urls: list[str], root: str | None) -> None:
 
 
 def test_wildcards_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuload.store import listing
+    from gpuload.store import bucket
 
     async def found(self: Any, give_up_s: float | None = None) -> dict[str, Any]:
         assert self.url == URL("s3://bucket/tars")
-        return {name: listing.Stored(1, None) for name in ("a-1.tar", "a-2.tar", "b.tar", "x/a-1.tar", "x/c.tar")}
+        return {name: bucket.Stored(1, None) for name in ("a-1.tar", "a-2.tar", "b.tar", "x/a-1.tar", "x/c.tar")}
 
-    monkeypatch.setattr(listing.Listed, "list", found)
+    monkeypatch.setattr(bucket.Listed, "list", found)
     for pattern, names in (
         ("*.tar", ["a-1.tar", "a-2.tar", "b.tar"]),
         ("a-[13].tar", ["a-1.tar"]),

@@ -10,9 +10,9 @@ from PIL import Image
 
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
+from gpuload.fields.placement import Placement, place
 from gpuload.fields.registry import KINDS
 from gpuload.packing.image.check import KEPT, NotWantedError, prepare_image
-from gpuload.packing.image.placement import Placement, place
 from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
 
 WIDE = photo(1, 500, 375)
@@ -203,19 +203,22 @@ def test_masks() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encode": "x"}, "--encode must be one of keep, jpeg, raw; got 'x'"),
-        ({"encode": "jpeg", "size": (0, 3)}, "--size must be at least 1 pixel; got 0x3"),
+        ({"encode": "x"}, "--encode: expected one of 'keep', 'jpeg', 'raw'; got 'x'"),
+        (
+            {"encode": "jpeg", "size": (0, 3)},
+            r"--size: expected pixels, one positive whole number or two \(width, height\), or None; got \(0, 3\)",
+        ),
         ({"size": (3, 3)}, "--size resizes images, but --encode keep does not"),
         (
             {"encode": "jpeg", "fit": "pad"},
             "--fit and --enlarge need --size, to which they fit the images; give it too",
         ),
-        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit must be one of shortest, .* got 'x'"),
-        ({"quality": 0}, "--quality must be from 1 to 100; got 0"),
+        ({"encode": "jpeg", "size": (3, 3), "fit": "x"}, "--fit: expected one of 'shortest', .* got 'x'"),
+        ({"quality": 0}, r"--quality: expected a whole number in 1\.\.100, or None; got 0"),
         ({"encode": "raw", "lossless": True}, "--lossless chooses PNG over JPEG, but --encode raw stores neither"),
-        ({"check": "x"}, "--check must be full or header; got 'x'"),
+        ({"check": "x"}, "--check: expected one of 'full', 'header'; got 'x'"),
         ({"check": "header", "encode": "raw"}, "--check header decodes no pixels, but --encode jpeg, --encode raw and"),
-        ({"min_size": -1}, "--min-size must be at least 0"),
+        ({"min_size": -1}, "--min-size: expected a whole number of at least 0; got -1"),
     ],
 )
 def test_invalid_encodings_are_refused(settings, message: str) -> None:
@@ -226,13 +229,16 @@ def test_invalid_encodings_are_refused(settings, message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"splits": (("a", 0.5), ("a", 0.5))}, "--splits must name each split once; got a, a"),
-        ({"splits": (("a", 0.5), ("b", 0.6))}, "shares must be above 0 and add up to 1; got 1.1"),
-        ({"splits": (("a/b", 1.0),)}, "'a/b' is not a valid folder name"),
+        (
+            {"splits": (("a", 0.5), ("a", 0.5))},
+            "--splits: expected names of folders, each once, with shares that add up to 1, such as",
+        ),
+        ({"splits": (("a", 0.5), ("b", 0.6))}, "--splits: expected names of folders, .* got .*0.6"),
+        ({"splits": (("a/b", 1.0),)}, "--splits: expected names of folders, .* got .*a/b"),
         ({"splits": (("a", 1.0),), "val": 0.1}, "--val stands for splits train and val and excludes --splits"),
-        ({"dedup": "x"}, "--dedup must be one of no, report, drop; got 'x'"),
-        ({"max_rejected": 2}, "--max-rejected must be a share from 0% to 100%; got 200%"),
-        ({"engine": "x"}, "--engine must be local or ray; got 'x'"),
+        ({"dedup": "x"}, "--dedup: expected one of 'no', 'report', 'drop'; got 'x'"),
+        ({"max_rejected": 2}, "--max-rejected: expected a share from 0 to 1, which is 100%; got 2"),
+        ({"engine": "x"}, "--engine: expected one of 'local', 'ray'; got 'x'"),
         ({"address": "x"}, "--address is the address of a Ray cluster: give it with --engine ray"),
         ({"append": True, "overwrite": True}, "--append keeps the existing set, --overwrite replaces it"),
     ],

@@ -18,9 +18,9 @@ from reading import files_of
 from gpuload import cli
 from gpuload.disk import Manifest
 from gpuload.errors import ArgumentError, DecodeError, MissingPackageError
+from gpuload.fields.placement import place
 from gpuload.headers import jpeg
 from gpuload.packing.image.check import NotWantedError, prepare_image
-from gpuload.packing.image.placement import place
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.prepare import choose_resizer
@@ -191,7 +191,7 @@ def test_choosing_the_resizer(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"encode": "keep", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
         ({"encode": "jpeg", "resizer": "torch"}, "--resizer torch only shrinks JPEGs: give it with --encode jpeg and"),
-        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer must be one of auto, pillow, torch; got 'cv2'"),
+        ({"encode": "jpeg", "resizer": "cv2"}, "--resizer: expected one of 'auto', 'pillow', 'torch'; got 'cv2'"),
     ],
 )
 def test_invalid_resizers_are_refused(arguments: dict[str, str], message: str) -> None:
@@ -239,7 +239,7 @@ def test_resume_uses_the_same_resizer(
         pack(source, out, options(before, workers=1))
     (out / "train" / "shard-000001.tar").unlink()
     other = {"pillow": "torch", "torch": "pillow"}[before]
-    with pytest.raises(ArgumentError, match=f"had --resizer '{before}', this one has '{other}'. Give the same"):
+    with pytest.raises(ArgumentError, match=f"had resizer '{before}', this run has '{other}'. Give the same"):
         pack(source, out, options(other, workers=1, resume=True))
     if before == "torch":
         with (
@@ -265,14 +265,14 @@ def test_fork_server_imports_torch_once_for_workers_that_resize() -> None:
 from gpuload.packing.run.workers import Workers
 from stand_ins import resizes
 with Workers(2, resizes, False, ("gpuload.packing.image.shrink",)) as workers:
-    workers.run(["torch", "simplejpeg"], lambda name, found: print(name, *found), None, lambda _: None)
+    for name, found in workers.run(["torch", "simplejpeg"], None):
+        print(name, *found)
 """
     found = subprocess.run(
         [sys.executable, "-c", code],
         cwd=TESTS,
         capture_output=True,
         text=True,
-        timeout=60,
         env={"PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
     )
     assert (sorted(found.stdout.splitlines()), found.stderr) == (["simplejpeg True 1", "torch True 1"], "")
@@ -292,6 +292,6 @@ def test_modules_that_the_command_line_preloads(arguments: str, guessed: bool, m
     seen: list[tuple[str, ...]] = []
     monkeypatch.setattr("gpuload.packing.run.workers.start_server", seen.append)
     monkeypatch.setattr("gpuload.packing.run.packer.pack", lambda *_: pytest.fail("too far"))
-    monkeypatch.setattr("gpuload.commands.pack._pack", lambda _: cli.DONE)
+    monkeypatch.setattr("gpuload.commands.pack.Pack.run", lambda _: cli.DONE)
     cli.main(["pack", *arguments.split()])
     assert seen == [("gpuload.packing.image.shrink",) if guessed else ()]

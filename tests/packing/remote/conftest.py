@@ -42,7 +42,8 @@ def s3(server: tuple[S3, Proxy], proxy: Proxy) -> S3:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up within seconds."""
     from gpuload.store.bucket import Bucket
-    from gpuload.store.objects import Objects, Patience
+    from gpuload.store.objects import Objects
+    from gpuload.store.patience import Patience
 
     monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 1, 0.02, 0.1))
     monkeypatch.setattr(Bucket, "retries", 0)

@@ -59,13 +59,13 @@ def uploaded(serving: tuple[Azure, Proxy], packed: Path) -> str:
 
 def test_an_epoch(azure: Azure, web: Proxy, uploaded: Any, packed: Path, tmp_path: Path) -> None:
     web.fault = lambda path, number: "503" if number == 1 else "cut" if number == 2 else None
-    with load(packed) as local, load(uploaded, cache=tmp_path / "1") as loader:
+    with load(packed) as local, load(gpuload.Dataset(uploaded, cache=tmp_path / "1")) as loader:
         assert drain([loader]) == drain([local])
         held = repr(loader) + str(loader.state_dict()) + repr(loader.dataset)
     asked = {path: count for path, count in web.asked.items() if path.endswith(".tar")}
     assert len(asked) == 10 and set(asked.values()) == {3}
     assert os.environ["AZURE_STORAGE_ACCOUNT_KEY"] not in held
-    with load(packed) as local, load(uploaded, cache=tmp_path / "2", cache_size=0) as loader:
+    with load(packed) as local, load(gpuload.Dataset(uploaded, cache=tmp_path / "2", cache_size=0)) as loader:
         assert drain([loader]) == drain([local])
     fetch(uploaded, tmp_path / "copy")
     assert files_of(tmp_path / "copy") == {n: data for n, data in files_of(packed).items() if n != "tuning.json"}
@@ -107,10 +107,9 @@ def test_a_folder_of_images(azure: Azure, images: Path, settings: Settings, on_d
 
 
 @pytest.mark.parametrize("at", [17, 30])
-def test_killed(azure: Azure, web: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes], at: int) -> None:
+def test_killed(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes], at: int) -> None:
     out, seen = f"az://sets/killed{at}", 0
     arguments = [str(images), out, "--val", "0.2", "--maxcount", "12", "--seed", "5", "--workers", "2"]
-    run = subprocess.Popen([sys.executable, "-m", "gpuload", "pack", *arguments], stdout=subprocess.DEVNULL)
 
     def fault(path: str, number: int) -> None:
         nonlocal seen
@@ -118,8 +117,11 @@ def test_killed(azure: Azure, web: Proxy, images: Path, settings: Settings, on_d
         if seen == at:
             os.kill(run.pid, signal.SIGKILL)
 
-    web.fault = fault
-    assert run.wait(60) == -signal.SIGKILL
-    web.reset()
+    with running(Proxy(azure.url)) as own:
+        own.daemon_threads = False  # it ends once all that the packer had sent has reached the server
+        command = [sys.executable, "-m", "gpuload", "pack", *arguments]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **azure.environment(own.url)})
+        own.fault = fault
+        assert run.wait() == -signal.SIGKILL
     pack(FolderSource(images), out, PackOptions(**settings, resume=True))
     assert azure.files("sets", f"killed{at}/") == on_disk

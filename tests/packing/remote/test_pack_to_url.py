@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from reading import files_of
 from s3_server import S3
-from store.servers import Proxy
+from store.servers import Proxy, running
 
 import gpuload
 from gpuload.cli import main
@@ -51,7 +51,9 @@ def test_the_same_bytes_as_on_disk(
     assert left(out) == ["lock"]
     report = pack_to(images, out, settings, resume=True)
     assert (report.images, report.folder, report.notes) == (60, URL(out), ("the set was complete already",))
-    with pytest.raises(ArgumentError, match="the set in .* with maxcount 12, not 11. Pack to another URL"):
+    with pytest.raises(
+        ArgumentError, match="the complete set in .* had maxcount 12, this run has 11. Pack to another URL"
+    ):
         pack_to(images, out, settings, resume=True, maxcount=11)
     pack_to(images, out, settings, append=True)
     for name, data in on_disk.items():
@@ -81,23 +83,26 @@ def test_samples_of_a_program(s3: S3, photo_files: dict[str, bytes]) -> None:
 def test_killed(
     s3: S3, proxy: Proxy, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path, at: int
 ) -> None:
-    """SIGKILL at the n-th request, or at the last one. `tools/kill_uploads.py` does it at random, for hours."""
+    """SIGKILL at the n-th request, or at the last one."""
     out = f"s3://bucket/killed{at}"
     arguments = [str(images), out, "--val", "0.2", "--maxcount", "12", "--seed", "5", "--workers", "2"]
-    run = subprocess.Popen([sys.executable, "-m", "gpuload", "pack", *arguments], stdout=subprocess.DEVNULL)
     lock, seen = threading.Lock(), 0
 
     def fault(path: str, number: int) -> None:
         nonlocal seen
         with lock:
             seen += 1
-            last = path == "/bucket" and any(name.endswith("val/manifest.json") for name in proxy.asked)
+            last = path == "/bucket" and any(name.endswith("val/manifest.json") for name in own.asked)
             if seen == at or (at < 0 and last):
                 os.kill(run.pid, signal.SIGKILL)
 
-    proxy.fault = fault
-    assert run.wait(60) == -signal.SIGKILL
-    proxy.reset()
+    with running(Proxy(s3.url)) as own:
+        own.daemon_threads = False  # it ends once all that the packer had sent has reached the server
+        environment = {**os.environ, "AWS_ENDPOINT_URL": own.url}
+        command = [sys.executable, "-m", "gpuload", "pack", *arguments]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        own.fault = fault
+        assert run.wait() == -signal.SIGKILL
     assert ("train/manifest.json" in s3.files("bucket", f"killed{at}/")) == (at < 0)
     before = s3.files("bucket", f"killed{at}/")
     if ".packing.json" in before:
@@ -120,7 +125,7 @@ def test_an_outage(
     with pytest.raises(RemoteError, match=r"shard-000003.idx: the server answered 503 .* continue with --resume$"):
         pack_to(images, out, settings)
     assert len([name for name in left(out) if name.endswith(".tar")]) < 6
-    with pytest.raises(ArgumentError, match=f"the interrupted run in {out} had --seed 5, this one has 6"):
+    with pytest.raises(ArgumentError, match=f"the interrupted run in {out} had seed 5, this run has 6"):
         pack_to(images, out, settings, resume=True, seed=6)
     proxy.reset()
     s3.client.delete_object(Bucket="bucket", Key="outage/train/shard-000000.tar")  # is noticed, and packed again

@@ -12,13 +12,13 @@ from reading import rows_of
 import gpuload
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
+from gpuload.fields.placement import place
 from gpuload.fields.registry import KINDS
-from gpuload.packing.image.placement import place
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.prepare import check_names
 from gpuload.sources import FolderSource
-from gpuload.sources.samples import IterableSource
+from gpuload.sources.iterable import IterableSource
 
 
 def samples(*boxes: list[list[float]]) -> IterableSource:
@@ -64,7 +64,7 @@ def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
     over = [40, 20, 60, 30]
     source = samples([inside, outside, empty], [over, rounded], [])
     report = pack(source, tmp_path / "out", PackOptions(workers=2, shuffle=False))
-    assert report.notes == (
+    assert tuple(note for note in report.notes if "have no sample" not in note) == (
         "boxes that are empty or lie outside their images: 2, dropped",
         "boxes that reach over an edge of their images: 1, clipped",
     )
@@ -76,7 +76,7 @@ def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
 def test_boxes_that_a_crop_cuts_off_are_not_noted(tmp_path: Path) -> None:
     settings = {"encode": "jpeg", "size": (16, 16), "fit": "center-crop", "workers": 1}
     report = gpuload.pack(samples([[0, 0, 3, 3], [0, 0, 48, 32]]), tmp_path / "out", **settings)
-    assert report.notes == ()
+    assert tuple(note for note in report.notes if "have no sample" not in note) == ()
     assert len(rows_of(tmp_path / "out" / "train")[0]["boxes"]) == 1
 
 
@@ -89,7 +89,9 @@ def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch
         patch.setattr("gpuload.packing.run.packer.write_split_files", stop)
         pack(source, tmp_path / "out", PackOptions(workers=1))
     report = pack(source, tmp_path / "out", PackOptions(workers=1, resume=True))
-    assert report.notes == ("boxes that are empty or lie outside their images: 1, dropped",)
+    assert tuple(note for note in report.notes if "have no sample" not in note) == (
+        "boxes that are empty or lie outside their images: 1, dropped",
+    )
 
 
 BOXES_DROPPED = "boxes that are empty or lie outside their images: {}, dropped"
@@ -115,4 +117,4 @@ def test_a_set_without_boxes_has_no_notes(make_folder, tmp_path: Path) -> None:
         tmp_path / "out",
         PackOptions(workers=1),
     )
-    assert report.notes == ()
+    assert tuple(note for note in report.notes if "have no sample" not in note) == ()

@@ -173,8 +173,8 @@ def test_measured(count: int, measured: int) -> None:
 def test_a_written_plan_reads_back(tmp_path) -> None:
     source = listing(list(range(10)), [n % 3 for n in range(10)])
     (split,) = make_plan(source, shares=shares(0), shuffle=True, seed=1, maxcount=4, maxsize=None, measure=8)
-    write_plan(tmp_path / "plan", split, source.samples)
-    shards = [read_plan(tmp_path / "plan", number).to_pydict() for number in range(3)]
+    write_plan(tmp_path, split, source.samples)
+    shards = [read_plan(tmp_path, split.name, number).to_pydict() for number in range(3)]
     assert [row for shard in shards for row in shard["row"]] == split.rows.tolist()
     assert [name for shard in shards for name in shard["name"]] == [f"c{r % 3}/{r}.jpg" for r in split.rows]
     assert [len(shard["row"]) for shard in shards] == [4, 4, 2]

@@ -2,16 +2,17 @@
 
 import hashlib
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuload.packing.run import shard_file
-from gpuload.packing.run.shard_file import ShardFile
-from gpuload.packing.run.worker_position import NOWHERE, WorkerPosition, read_position
-from gpuload.sources.files.folder import read_file
+from gpuload.packing.run import shard
+from gpuload.packing.run.shard import ShardFile
+from gpuload.packing.run.workers import NOWHERE, noted_position, read_position
+from gpuload.sources.files import read_file
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -33,9 +34,9 @@ def test_file_is_complete_and_hashed(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "writev", writev)
-        patch.setattr(shard_file, "_MOST_PARTS", most_parts)
-        patch.setattr(shard_file, "_WRITE_BACK_BYTES", write_back_bytes)
-        with ShardFile(path) as file:
+        patch.setattr(shard, "_MOST_PARTS", most_parts)
+        patch.setattr(shard, "_WRITE_BACK_BYTES", write_back_bytes)
+        with closing(ShardFile(path)) as file:
             for parts in samples:
                 for part in parts:
                     file.write(part)
@@ -48,7 +49,7 @@ def test_file_is_complete_and_hashed(
 
 
 def test_a_full_disk_raises_an_error() -> None:
-    with pytest.raises(OSError, match="No space left"), ShardFile(Path("/dev/full")) as file:
+    with pytest.raises(OSError, match="No space left"), closing(ShardFile(Path("/dev/full"))) as file:
         file.write(b"x")
         file.flush()
 
@@ -56,11 +57,11 @@ def test_a_full_disk_raises_an_error() -> None:
 def test_worker_position(tmp_path: Path) -> None:
     path = tmp_path / "position"
     assert read_position(path) == (NOWHERE, 0)
-    with WorkerPosition(path) as position:
+    with noted_position(path) as note:
         assert read_position(path) == (NOWHERE, 0)
-        position.write(3, 1 << 40)
+        note(3, 1 << 40)
         assert read_position(path) == (3, 1 << 40)
-    with WorkerPosition(path):  # of the worker that replaces it
+    with noted_position(path):  # of the worker that replaces it
         assert read_position(path) == (NOWHERE, 0)
 
 
@@ -73,5 +74,5 @@ def test_read_file(tmp_path: Path, size: int) -> None:
 
 def test_read_file_that_reports_no_size(tmp_path: Path) -> None:
     assert read_file("/proc/version") == Path("/proc/version").read_bytes() != b""
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(OSError, match="not a regular file"):
         read_file(str(tmp_path))

@@ -1,7 +1,7 @@
 """The seam between containers and sources: any class that fits `Files` works with every source whose images are files."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ from zips import write_zip
 from gpuload.errors import SourceError
 from gpuload.fields.registry import kind_of
 from gpuload.sources.coco import CocoSource
-from gpuload.sources.files import Files, Folder, Found, PassedOver, open_files
-from gpuload.sources.files.source import FilesSource
-from gpuload.sources.folder import FolderSource
+from gpuload.sources.files import Files, Folder, Names, Ref
+from gpuload.sources.folder import FolderSource, UnlabeledSource
+from gpuload.sources.rows import FilesSource, open_files
 from gpuload.sources.sidecar import SidecarSource
 from gpuload.sources.table import TableSource
-from gpuload.sources.unlabeled import UnlabeledSource
 from gpuload.sources.voc import VocSource
 
 XML = b"<annotation><object><name>x</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"
@@ -35,35 +34,23 @@ PAIRS = {name: data for name, data in FILES.items() if not name.endswith((".png"
 PAIRS |= {"Data/a/3.xml": b"", "Annotations/a/4.jpg": b""}
 
 
-class Memory:
+class Memory(Files):
     """A container that is a dict."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.files = dict(sorted(files.items(), key=lambda item: item[0].split("/")))
+        self.files = files
+        self._names = Names(files)
 
     def __str__(self) -> str:
         return "memory"
 
-    def fault(self) -> str:
-        return ""
+    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+        return self._names.scan(folder)
 
-    def folders(self, below: str = "") -> list[str]:
-        return sorted({name.split("/")[0] for name in self._inside(below) if "/" in name})
-
-    def names(self, below: str = "") -> list[str]:
-        return sorted(name for name in self._inside(below) if "/" not in name)
-
-    def _inside(self, below: str) -> list[str]:
-        start = f"{below}/" if below else ""
-        return [name.removeprefix(start) for name in self.files if name.startswith(start)]
-
-    def walk(self, extensions: Collection[str], passed: PassedOver) -> Iterator[Found]:
-        return (self.find(name) for name in self.files if passed.wants(name, extensions))
-
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> Ref:
         if name not in self.files:
             raise FileNotFoundError(name)
-        return Found(name, len(self.files[name]), name)
+        return Ref(name, len(self.files[name]), name)
 
     def read(self, address: str) -> bytes:
         return self.files[address]

@@ -2,14 +2,30 @@
 
 import numpy as np
 
-from gpuload.decode.native.compiled import cached, inlined
-from gpuload.decode.native.jpeg.exif import UPRIGHT
-from gpuload.decode.native.jpeg.frame import File, Frame, read_frame
-from gpuload.decode.native.jpeg.part import Part, make_part, plane_bytes
-from gpuload.decode.native.jpeg.rows import SPARE_PIXELS, convert_rows, ready_rows, repeat_edges
+from gpuload.decode.native.compiled import address_of, inlined
+from gpuload.decode.native.jpeg.frame import UPRIGHT, File, Frame, read_frame
+from gpuload.decode.native.jpeg.part import (
+    SPARE_PIXELS,
+    Part,
+    convert_rows,
+    make_part,
+    plane_bytes,
+    ready_rows,
+    repeat_edges,
+)
+from gpuload.decode.native.jpeg.points import (
+    NO_POINTS,
+    Points,
+    agrees,
+    read_points,
+    row_begin,
+    row_bits,
+    seek_row,
+)
 from gpuload.decode.native.jpeg.scan import begin_scan, ends_well, read_row
-from gpuload.decode.native.jpeg.scratch import Addresses, Scratch
-from gpuload.decode.native.pointers import bytes_at
+from gpuload.decode.native.jpeg.scratch import Addresses, Scratch, addresses_at
+from gpuload.decode.native.pointers import array_at, bytes_at, longs_at
+from gpuload.decode.native.steps import Step, step
 from gpuload.types import I64
 
 
@@ -22,38 +38,46 @@ def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
 
 def load_compiled() -> None:
     """Loads, or compiles, `decode`; otherwise the first image would."""
-    numbers, sides = np.zeros(0, np.int64), np.zeros((0, 4), np.int64)
-    decode(np.zeros((0, 2), np.int64), sides, numbers, True, 0, numbers, Scratch(), np.zeros((0, 7), np.int64))
+    address_of(_decode)
 
 
 def decode(
-    spans: I64, windows: I64, factors: I64, upright: bool, memory: int, rooms: I64, scratch: Scratch, pictures: I64
-) -> None:
-    """JPEGs to RGB, each into its part of the memory.
+    spans: I64,
+    points: I64,
+    windows: I64,
+    factors: I64,
+    upright: bool,
+    rooms: I64,
+    memory: int,
+    scratch: Scratch,
+    pictures: I64,
+) -> Step:
+    """What decodes JPEGs to RGB, those of a call one behind the other.
 
-    spans: int64 (N, 2), address and size in bytes of each file.
+    spans: int64 (N, 2), address and size in bytes of each file. points: the same of what points.py tells of each.
     windows: int64 (N, 4), top, left, bottom, right of the part needed, in pixels of the stored image.
     factors: int64 (N,), 1, 2, 4 or 8: decoded at 1/factor of its size.
     upright: all are known to be upright, whatever their Exif data say.
-    memory: address of as many bytes as `room_for` says: `rooms`, int64 (N,), for the pixels of each image, then those
-        for the planes.
+    rooms: as `room_for` says. memory: address of as many bytes as these are for the images of a call, and for planes.
     pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them, with the height and width that the
         index gives. Rows with an address of 0 are decoded and completed. A row stays as it is where the image is not
         decoded here, is of another size, or has any fault.
     """
-    _decode(spans, windows, factors, upright, memory, rooms, scratch.addresses, pictures)
+    files = spans, points, windows, factors, rooms, pictures
+    return Step(_decode, *files, upright, memory, *scratch.addresses, held=scratch)
 
 
-@cached
-def _decode(
-    spans: I64, windows: I64, factors: I64, upright: bool, memory: int, rooms: I64, scratch: Addresses, pictures: I64
-) -> None:
-    planes = memory
-    for image in range(len(spans)):
+@step
+def _decode(arguments: int, begin: int, end: int) -> int:
+    of, scratch = longs_at(arguments), addresses_at(arguments + 8 * 8)
+    spans, all_points = array_at(longs_at(of[0]), (end, 2)), array_at(longs_at(of[1]), (end, 2))
+    windows, factors, rooms = array_at(longs_at(of[2]), (end, 4)), longs_at(of[3]), longs_at(of[4])
+    pictures, upright, target, planes = array_at(longs_at(of[5]), (end, 7)), of[6] != 0, of[7], of[7]
+    for image in range(begin, end):
         planes += rooms[image]
-    for image in range(len(spans)):
-        target, picture, factor = memory, pictures[image], factors[image]
-        memory += rooms[image]
+    for image in range(begin, end):
+        picture, factor, room = pictures[image], factors[image], target
+        target += rooms[image]
         if picture[0] != 0:
             continue
         file = File(spans[image, 0], spans[image, 1])
@@ -63,25 +87,42 @@ def _decode(
         if frame.orientation != UPRIGHT and not upright:
             continue
         part = make_part(frame, windows[image], factor, planes)
-        if _decode_part(file, frame, scratch, part, target):
-            picture[0], picture[1], picture[2], picture[3] = target, part.height, part.width, 3 * part.width
-            picture[4], picture[5], picture[6] = part.top * factor, part.left * factor, factor
+        points, done = read_points(all_points[image, 0], all_points[image, 1], frame), False
+        while not done:
+            done = _decode_part(file, frame, scratch, part, room, points)
+            if done:
+                picture[0], picture[1], picture[2], picture[3] = room, part.height, part.width, 3 * part.width
+                picture[4], picture[5], picture[6] = part.top * factor, part.left * factor, factor
+            elif points.apart == 0:
+                break
+            points = NO_POINTS  # again, since the points may not be those of this file
+    return 1
 
 
 @inlined
-def _decode_part(file: File, frame: Frame, scratch: Addresses, part: Part, target: int) -> bool:
-    """Decodes a part. False if the file has a fault."""
+def _decode_part(file: File, frame: Frame, scratch: Addresses, part: Part, target: int, points: Points) -> bool:
+    """Decodes a part. False if the file has a fault, or its points have."""
     # Of a file that does not end as one should, all rows are read, to find the fault.
     end = bytes_at(file.address + file.size - 2)
-    whole = part.end_row == frame.rows or end[0] != 0xFF or end[1] != 0xD9
-    done = 0
+    is_odd = end[0] != 0xFF or end[1] != 0xD9
+    seeks = points.apart != 0 and not is_odd
+    whole = part.end_row == frame.rows or is_odd
+    done, row_at, columns = 0, row_begin(points, frame, part.first_row) if seeks else 0, (0, frame.columns)
     begin_scan(file, frame, scratch)
-    for row in range(frame.rows if whole else part.end_row):
-        if not read_row(file, frame, scratch, part, row):
+    for row in range(part.first_row if seeks else 0, frame.rows if whole else part.end_row):
+        if seeks:
+            columns = seek_row(file, frame, scratch, part, points, row, row_at)
+            if columns[1] < 0:
+                return False
+        if not read_row(file, frame, scratch, part, row, columns):
             return False
+        if seeks:
+            if not agrees(file, frame, scratch, points, row, row_at, columns[1]):
+                return False
+            row_at += row_bits(points, row)
         if part.first_row <= row and row < part.end_row:
             repeat_edges(frame, part, row)
             ready = ready_rows(frame, part, row)
             convert_rows(frame, part, done, ready, target)
             done = ready
-    return ends_well(file, scratch, whole)
+    return seeks or ends_well(file, scratch, whole)

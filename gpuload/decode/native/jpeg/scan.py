@@ -26,13 +26,35 @@ _ROOM = READ_BYTES - _SPARE_BYTES
 _END_OF_IMAGE, _RESTART = 0xD9, 0xD0
 
 # `Addresses.position`: the next byte of the file to copy; bytes in `Addresses.bytes`; whether a marker follows them.
-FILE, READ, ENDED = range(3)
+# And where copying ends before that; bytes of the scan, without stuffed ones, before `Addresses.bytes`.
+FILE, READ, ENDED, LIMIT, BEHIND = range(5)
 
 
 @inlined
 def begin_scan(file: File, frame: Frame, scratch: Addresses) -> None:
     """Prepares for the first row."""
+    position = longs_at(scratch.position)
+    position[LIMIT], position[BEHIND] = file.size, 0
     _begin(file, scratch, frame.at)
+
+
+@inlined
+def seek(file: File, scratch: Addresses, bit: int, end: int) -> None:
+    """Prepares for the MCU that begins at this bit of the file, and to read no bits from `end` on. The DC coefficients
+    before it are the caller's."""
+    position, state = longs_at(scratch.position), words_at(scratch.state)
+    position[LIMIT] = min((end + 7) >> 3, file.size)
+    _begin(file, scratch, bit >> 3)
+    state[LEFT] -= np.uint64(bit & 7)
+    state[BITS] <<= np.uint64(bit & 7)
+
+
+@inlined
+def has_read_up_to(scratch: Addresses, end: int) -> bool:
+    """Whether exactly the bits before this bit of the file were read, to which `seek` set the end."""
+    position = longs_at(scratch.position)
+    unread = ((end + 7) >> 3) * 8 - end
+    return bool(position[FILE] >= position[LIMIT] and used_bits(scratch) == position[READ] * 8 - unread)
 
 
 @inlined
@@ -50,16 +72,16 @@ def _begin(file: File, scratch: Addresses, at: int) -> None:
 def _copy(file: File, scratch: Addresses) -> None:
     """Fills `scratch.bytes` with the next bytes of the file, without stuffed ones, up to a marker or the end."""
     position, read, data = longs_at(scratch.position), bytes_at(scratch.bytes), bytes_at(file.address)
-    at, number, ended = position[FILE], position[READ], 0
+    at, number, ended, limit = position[FILE], position[READ], 0, position[LIMIT]
     while number < _ROOM:
-        if at + 8 <= file.size and number + 8 <= _ROOM:
+        if at + 8 <= limit and number + 8 <= _ROOM:
             # No byte is 0xFF: none of the inverted ones is 0.
             word = load_word(file.address + at)
             if (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) == 0:
                 store_word(scratch.bytes + number, swapped(word))
                 at, number = at + 8, number + 8
                 continue
-        if at >= file.size:
+        if at >= limit:
             ended = 1
             break
         byte = data[at]
@@ -77,7 +99,7 @@ def _copy(file: File, scratch: Addresses) -> None:
 
 
 @inlined
-def _used_bits(scratch: Addresses) -> int:
+def used_bits(scratch: Addresses) -> int:
     """Bits used of those in `scratch.bytes`."""
     state = words_at(scratch.state)
     return int((np.int64(state[AT]) - scratch.bytes) * 8 - np.int64(state[LEFT]))
@@ -88,7 +110,7 @@ def _is_at(file: File, scratch: Addresses, marker: int) -> bool:
     """Whether this marker follows, and no unused whole byte is before it."""
     position = longs_at(scratch.position)
     at = position[FILE]
-    if position[ENDED] == 0 or (_used_bits(scratch) + 7) // 8 != position[READ] or at + 1 >= file.size:
+    if position[ENDED] == 0 or (used_bits(scratch) + 7) // 8 != position[READ] or at + 1 >= file.size:
         return False
     return bool(bytes_at(file.address)[at + 1] == marker)
 
@@ -99,11 +121,11 @@ def ends_well(file: File, scratch: Addresses, whole: bool) -> bool:
     position = longs_at(scratch.position)
     if whole:
         return _is_at(file, scratch, _END_OF_IMAGE)
-    return bool(position[ENDED] == 0 or _used_bits(scratch) <= position[READ] * 8)
+    return bool(position[ENDED] == 0 or used_bits(scratch) <= position[READ] * 8)
 
 
 @compiled
-def _supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
+def supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
     """Copies bits for this MCU, where needed. False if the file ended before, or a restart marker is missing."""
     position, state = longs_at(scratch.position), words_at(scratch.state)
     if frame.restart != 0 and mcu != 0 and mcu % frame.restart == 0:
@@ -115,27 +137,31 @@ def _supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
     if begin + _MCU_BYTES <= position[READ]:
         return True
     if position[ENDED] != 0:
-        return bool(_used_bits(scratch) <= position[READ] * 8)
+        return bool(used_bits(scratch) <= position[READ] * 8)
     read, kept = bytes_at(scratch.bytes), position[READ] - begin
     for number in range(kept):
         read[number] = read[begin + number]
     position[READ] = kept
+    position[BEHIND] += begin
     _copy(file, scratch)
     state[AT] = np.uint64(scratch.bytes)
     return True
 
 
 @inlined
-def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int) -> bool:
-    """Decodes what the part needs of a row of MCUs into its planes. False if the row has a fault."""
+def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int, columns: tuple[int, int]) -> bool:
+    """Decodes what the part needs of a row of MCUs into its planes. False if the row has a fault.
+
+    columns: the first one to read, and the end.
+    """
     position, state = longs_at(scratch.position), words_at(scratch.state)
     coefficients = numbers_at(scratch.coefficients)
     luma = frame.across * frame.down
     blocks = luma if frame.components == 1 else luma + 2
     row_is_wanted = part.first_row <= row and row < part.end_row
-    for column in range(frame.columns):
+    for column in range(columns[0], columns[1]):
         is_low = frame.restart != 0 or np.int64(state[AT]) - scratch.bytes + _MCU_BYTES > position[READ]
-        if is_low and not _supply(file, frame, scratch, row * frame.columns + column):
+        if is_low and not supply(file, frame, scratch, row * frame.columns + column):
             return False
         wanted = row_is_wanted and part.first_column <= column and column < part.end_column
         for block in range(blocks):
@@ -166,6 +192,21 @@ def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int)
             target = plane.address + slot * plane.stride + x * plane.size
             _transform(scratch.coefficients, target, plane.stride, plane.size, found == MORE)
     return True
+
+
+@inlined
+def skip_mcu(frame: Frame, scratch: Addresses) -> bool:
+    """Reads past an MCU. False if it has a fault."""
+    luma, good = frame.across * frame.down, True
+    for block in range(luma if frame.components == 1 else luma + 2):
+        number = max(block - luma + 1, 0)
+        component = component_of(scratch, number)
+        dc, ac = component[DC], component[AC]
+        lookups = lookup_of(scratch, dc), lookup_of(scratch, ac)
+        codes = codes_of(scratch, dc), codes_of(scratch, ac)
+        found = skip_block(words_at(scratch.state), number, lookups[0], codes[0], lookups[1], codes[1])
+        good = good and found != FAULT
+    return good
 
 
 @inlined

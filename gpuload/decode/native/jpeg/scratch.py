@@ -8,20 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuload.decode.native.jpeg.blocks import STATES
-from gpuload.decode.native.jpeg.huffman import CODES, LOOKUP_BITS
+from gpuload.decode.native.compiled import inlined
+from gpuload.decode.native.jpeg.blocks import CODES, LOOKUP_BITS, STATES
+from gpuload.decode.native.pointers import longs_at
 
 
 class Addresses(NamedTuple):
     """The addresses of the arrays of a `Scratch`.
 
     lookups: uint32 (8, 2^LOOKUP_BITS), of each Huffman table, four for DC coefficients and four for AC coefficients.
-    codes: uint8 (8, CODES), of which the lookups were made (huffman.py).
+    codes: uint8 (8, CODES), of which the lookups were made (blocks.py).
     quant: int32 (4, 64), the quantisation tables in zigzag order.
     components: int64 (3, 6), see frame.py.
     coefficients: int32 (64,), of one block.
     state: uint64 (STATES,), of the scan, see blocks.py.
-    bytes: uint8 (READ_BYTES,), coded bits copied from the file; position: int64 (3,), how far, see scan.py.
+    bytes: uint8 (READ_BYTES,), coded bits copied from the file; position: int64 (5,), how far, see scan.py.
     """
 
     lookups: int
@@ -32,6 +33,13 @@ class Addresses(NamedTuple):
     state: int
     bytes: int
     position: int
+
+
+@inlined
+def addresses_at(arguments: int) -> Addresses:
+    """Those whose fields are the int64 at this address."""
+    of = longs_at(arguments)
+    return Addresses(of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7])
 
 
 READ_BYTES = 24 << 10
@@ -49,6 +57,6 @@ class Scratch:
             np.zeros(64, np.int32),
             np.zeros(STATES, np.uint64),
             np.zeros(READ_BYTES, np.uint8),
-            np.zeros(3, np.int64),
+            np.zeros(5, np.int64),
         )
         self.addresses = Addresses(*(array.ctypes.data for array in self._arrays))

@@ -1,0 +1,179 @@
+"""What a batch transform gets and may say of itself; the check of a list of them, and its run over a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+
+from gpuload.checks import Rule, as_items, shown, unknown_attribute
+from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM, Draws
+from gpuload.errors import ArgumentError, CallError
+from gpuload.fields.bind import COMPUTED
+from gpuload.types import HeightWidth
+
+MOST_TRANSFORMS = BATCH_TRANSFORM_DRAWS.count // EACH_BATCH_TRANSFORM
+
+
+class BatchForm(NamedTuple):
+    """What is known of every batch before the first.
+
+    fields: names, in the order asked for. image_size: (height, width) of "image" in pixels. dtype: of "image".
+    num_classes: of "label", where the packer was told. class_fields: the fields that hold one class number of each
+    sample, whole numbers (N,); those that an earlier transform adds are among them, since nothing is known of them.
+    """
+
+    fields: tuple[str, ...]
+    image_size: HeightWidth
+    dtype: str
+    num_classes: int | None
+    class_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FieldBatch:
+    """A batch of N samples on its way to the user.
+
+    fields: by name, in the order asked for: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is
+        (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). Transforms
+        change them in place or replace them; fields that they add come after those asked for.
+    num_classes: of "label", where the packer was told.
+    draws: gives float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function of
+        (seed, epoch, sample, number). Each transform of a list has its own numbers.
+    """
+
+    fields: dict[str, Any]
+    num_classes: int | None
+    draws: Draws
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}]")
+
+    def __setitem__(self, name: object, value: object) -> NoReturn:
+        raise CallError(f"FieldBatch: its fields are in a dict. Write batch.fields[{shown(name)}] = …")
+
+    def __len__(self) -> NoReturn:
+        raise CallError("FieldBatch: its fields are in a dict. Write len(batch.fields['image']), or of another field")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            advice = {field: f"Write batch.fields[{field!r}]" for field in self.__dict__.get("fields", ())}
+            raise AttributeError(unknown_attribute("FieldBatch", name, advice), name=name, obj=self)
+
+    @property
+    def form(self) -> BatchForm:
+        """The form of this batch."""
+        names = tuple(self.fields)
+        others = (*COMPUTED, "bucket")
+        classes = tuple(name for name in names if name not in others and _is_class_numbers(self.fields[name]))
+        images = self.fields.get("image")
+        size, dtype = ((0, 0), "") if images is None else (images.shape[-2:], str(images.dtype))
+        return BatchForm(names, size, dtype, self.num_classes, classes)
+
+
+class BatchTransform(Protocol):
+    """A function that changes a batch. It may also have these attributes:
+
+    adds: names of the fields that it adds to the batch.
+    softens: names of class fields that it replaces by soft labels, float32 (N, classes).
+    check: a function of a `BatchForm` that raises ArgumentError where it cannot work on such batches; called before the
+        first batch.
+    """
+
+    def __call__(self, batch: FieldBatch, /) -> None:
+        """Changes the batch's fields; sets those that `adds` names."""
+
+
+def require_fields(transform: object, form: BatchForm, *names: str) -> None:
+    """Raises ArgumentError where the batch lacks one of these fields."""
+    for name in names:
+        if name not in form.fields:
+            raise ArgumentError(
+                f"{transform}: needs the field {name!r}; fields are {', '.join(map(repr, form.fields))}"
+            )
+
+
+def _is_class_numbers(values: Any) -> bool:
+    return getattr(values, "ndim", 0) == 1 and values.dtype.kind in "iu"
+
+
+def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
+    transforms = as_items(value)
+    for transform in transforms:
+        if not callable(transform) or isinstance(transform, type):
+            raise ArgumentError(
+                f"batch_transforms: {shown(transform)} is no function of a batch. Expected functions, or instances "
+                "such as MixUp()"
+            )
+        for attribute in ("adds", "softens"):
+            names = getattr(transform, attribute, ())
+            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+                raise ArgumentError(
+                    f"batch_transforms: {shown(transform)} has {attribute} = {shown(names)}. Expected a tuple of names"
+                )
+    return transforms
+
+
+TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule("a list of functions, such as [MixUp()]", _as_transforms)
+
+
+def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> tuple[str, ...]:
+    """The names of the fields that these transforms, one after the other, add to those of `form`.
+
+    Raises:
+        ArgumentError: what can be said before the first batch: too many transforms, a field that is missing or there
+            twice, labels that would be mixed twice, unknown classes, a hole larger than the images.
+    """
+    if len(transforms) > MOST_TRANSFORMS:
+        raise ArgumentError(
+            f"batch_transforms: there are {len(transforms)}, expected at most {MOST_TRANSFORMS}. Combine some of them "
+            "in one function"
+        )
+    known, classes = form.fields, form.class_fields
+    softened: dict[str, BatchTransform] = {}
+    for transform in transforms:
+        for name in getattr(transform, "softens", ()):
+            if name in softened:
+                raise ArgumentError(
+                    f"batch_transforms: {softened[name]} and {transform} would mix the labels twice. Use "
+                    "RandomChoice([MixUp(), CutMix()]), which draws one of them for each sample"
+                )
+            softened[name] = transform
+        if (check := getattr(transform, "check", None)) is not None:
+            check(form._replace(fields=known, class_fields=classes))
+        for name in (added := tuple(getattr(transform, "adds", ()))):
+            if name in known:
+                raise ArgumentError(f"batch_transforms: {transform} adds the field {name!r}, which is there already")
+        known += added
+        classes = tuple(name for name in (*classes, *added) if name not in softened)
+    return known[len(form.fields) :]
+
+
+def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) -> None:
+    """Runs them one after the other over the batch; on a GPU, on CuPy's current stream.
+
+    Raises:
+        ArgumentError: the batch is not what a transform needs, a transform asks for a random number that it does not
+            have, returns something new, or did not set a field that it `adds`.
+    """
+    for index, transform in enumerate(transforms):
+        own = BATCH_TRANSFORM_DRAWS.part(
+            f"batch_transforms[{index}]", index * EACH_BATCH_TRANSFORM, EACH_BATCH_TRANSFORM
+        )
+        result: Any = transform(replace(batch, draws=own.of(batch.draws)))  # type: ignore[func-returns-value]
+        if result is not None:
+            _check_result(transform, result, batch)
+        for name in getattr(transform, "adds", ()):
+            if name not in batch.fields:
+                raise ArgumentError(
+                    f"batch_transforms: {transform} did not set the field {name!r}, which its adds names"
+                )
+
+
+def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> None:
+    """Raises ArgumentError where a transform returns what it has made. What was changed in place may be returned."""
+    in_place = (batch.fields, *batch.fields.values())
+    if not any(result is one for one in in_place) and getattr(result, "fields", None) is not batch.fields:
+        raise ArgumentError(
+            f"batch_transforms: {shown(transform)} returned {shown(result)}, but what it returns is not used. Change "
+            "the arrays in batch.fields, or set batch.fields['image'] = …, and return nothing"
+        )

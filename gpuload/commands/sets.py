@@ -1,0 +1,336 @@
+"""Commands about sets that are packed: `index`, `fetch`, `verify`, `info`, `show`; and `warm-up`."""
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuload.checks import COUNT, check_option, whole
+from gpuload.commands import DONE, FAULTY, REJECTED
+from gpuload.commands.options import given, place
+from gpuload.commands.outputs import Output
+from gpuload.commands.terminal import say, say_table
+from gpuload.counted import counted
+from gpuload.disk import manifest as manifest_file
+from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
+from gpuload.packing.progress import progress_bar
+
+_NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
+
+
+@dataclass(frozen=True)
+class Index:
+    """Indexes WebDataset shards where they lie, here or at URLs such as hf://datasets/OWNER/NAME/*.tar, without
+    repacking: members jpg/jpeg/png, cls, txt, json. With --points, also sets that are packed."""
+
+    epilog = (
+        "Exit codes: 0 indexed; 3 indexed, but some samples were left out (see rejected.jsonl); "
+        "2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C."
+    )
+
+    shards: list[str] = place(
+        "tars, or their URLs; braces ({000..127}) and wildcards are expanded", "SHARDS", nargs="+"
+    )
+    out: str | None = given(None, "folder for the index (default: beside the shards; needed for URLs)", "DIR")
+    classes: str | None = given(None, "text file with the name of a class in each line", "FILE")
+    missing: str = given(
+        "fail",
+        "where samples lack a .cls, .txt or .json that others have: fail, skip these samples, empty (a caption), or "
+        "drop the field (%(default)s)",
+        "HOW",
+    )
+    skip_damaged: bool = given(False, "leave out damaged parts of shards; else the first is an error")
+    overwrite: bool = given(False, "replace an index that is there")
+    points: bool = given(False, "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder")
+
+    def run(self) -> int:
+        if self.points and len(self.shards) == 1 and (Path(self.shards[0]) / manifest_file.FILE_NAME).exists():
+            return self._add_points(Path(self.shards[0]))
+        from gpuload.packing.foreign.index import index_shards
+        from gpuload.packing.run.state import REJECTED_NAME
+        from gpuload.sources.splits import named_splits
+
+        with progress_bar("indexing", "shards") as bar:
+            folder, manifest = index_shards(
+                self.shards,
+                self.out,
+                self.classes,
+                self.overwrite,
+                lambda n, of: bar(n, of, 0),
+                missing=self.missing,  # type: ignore[arg-type]
+                skip_damaged=self.skip_damaged,
+            )
+        found = ", ".join(f"{field.name} (.{field.member})" for field in manifest.fields)
+        say(f"{folder}: {size_of(manifest)}; fields: {found}")
+        for member, count in manifest.packing["not_indexed"].items():
+            say(f"note: only {counted(count, 'sample has', 'samples have')} .{member}, so it is not indexed")
+        if rejected := manifest.packing.get("rejected", 0):
+            say(f"left out: {counted(rejected, 'sample or damaged part', 'samples and damaged parts')}")
+            say(f"  named in {folder / REJECTED_NAME}")
+        if passed_over := manifest.packing.get("passed_over", {}):
+            counts = ", ".join(f"{count:,} × {name}" for name, count in passed_over.items())
+            say(f"note: members that are not indexed: {counts}; `python -m gpuload pack --from tar` takes more kinds")
+        splits = named_splits([shard.name for shard in manifest.shards])
+        named = " and ".join(splits)
+        if len(splits) > 1:
+            say(f"note: shards of {named}, by their names, are indexed as one set; index each with --out")
+        if self.points:
+            self._add_points(folder)
+        return REJECTED if rejected else DONE
+
+    def _add_points(self, folder: Path) -> int:
+        from gpuload.packing.foreign.points import add_points
+
+        with progress_bar("reading JPEGs", "shards") as bar:
+            manifest, found = add_points(folder, lambda n, of: bar(n, of, 0))
+        say(f"{folder}: {found:,} of {counted(manifest.samples, 'image')} with seek points")
+        return DONE
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Copies a packed set from a URL into a local folder and checks it by its SHA-256s. Run again after an
+    interruption, it checks and keeps what is there."""
+
+    epilog = "Exit codes: 0 the copy is complete; 2 it is not, the reason is on stderr; 130 stopped by Ctrl-C."
+
+    url: str = place("of a packed folder, such as s3://bucket/set/train", "URL")
+    folder: str = place("empty or new folder, or one with an interrupted copy", "DIR")
+
+    def run(self) -> int:
+        from gpuload.disk.fetch import fetch
+
+        with progress_bar("fetching", "shards") as bar:
+            manifest = fetch(self.url, self.folder, bar)
+        say(f"{self.folder}: {size_of(manifest)}")
+        return DONE
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Reads everything again: sizes, SHA-256, index against tar, and every image. Images are decoded in processes that
+    may die: one that crashes its decoder is listed as such."""
+
+    epilog = "Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder."
+
+    folder: str = place("a packed folder or its URL, or one that holds several", "DIR")
+    workers: int | None = given(None, "processes (default: one for each core)", "N", kind=int)
+    decoder: str | None = given(
+        None,
+        "decode each image by this decoder of DaliIterator, too (default: Pillow and libjpeg-turbo alone)",
+        choices=["native", "dali"],
+    )
+    quarantine: str | None = given(
+        None, "write the samples that have a fault to FILE, for gpuload.Dataset(exclude=FILE) to leave them out", "FILE"
+    )
+
+    def run(self) -> int:
+        from gpuload.packing.verify import verify
+
+        if self.quarantine is not None:
+            Output(Path(self.quarantine), "--quarantine", b'{"key": ')
+        decode: Any = None
+        if self.decoder is not None:
+            from gpuload.decode.open import choose_backend
+            from gpuload.decode.single import find_dali_fault, find_native_fault
+            from gpuload.machine.ranks import Ranks
+
+            choose_backend(self.decoder, "cpu", Ranks())  # raises the error that says what is missing
+            decode = find_dali_fault if self.decoder == "dali" else find_native_fault
+        with progress_bar("verifying", "shards") as bar:
+            faults = verify(
+                self.folder, self.workers, lambda n, of: bar(n, of, 0), decode=decode, quarantine=self.quarantine
+            )
+        say(*map(str, faults))
+        say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
+        return FAULTY if faults else DONE
+
+
+@dataclass(frozen=True)
+class Info:
+    """Tells what a packed folder holds, and how well a window of shards mixes it."""
+
+    epilog = "Exit codes: 0; 2 where the folder cannot be read."
+
+    folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
+    window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
+    lanes: int = given(1, "lanes of the order (%(default)s)", "N")
+    batch_size: int = given(256, "samples in a batch (%(default)s)", "N", rule=COUNT)
+
+    def run(self) -> int:
+        from gpuload.disk.class_numbers import class_numbers, notes_on_numbers
+        from gpuload.disk.dataset import Dataset
+        from gpuload.order.mixedness import measure_mixing, smallest_good_window
+
+        dataset = Dataset(self.folder)
+        check_option("--lanes", self.lanes, whole(1, max(1, len(dataset.shard_paths))))
+        mixing = measure_mixing(dataset, self.window, self.batch_size, lanes=self.lanes)
+        numbers = class_numbers(dataset.manifest.fields, (rows for _, rows in dataset.all_rows()))
+        say_table([*_contents(dataset, numbers, self.batch_size), *self._order(dataset, mixing)], left=2)
+        say(*(f"Note: {note}." for note in notes_on_numbers(numbers, dataset.manifest)))
+        if mixing.is_poor:
+            window = smallest_good_window(dataset, self.batch_size)
+            remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
+            say(
+                f"Warning: batches hold {mixing.classes:.1f} classes where a full shuffle gives "
+                f"{mixing.expected_classes:.1f}: the shards are sorted. To mend it, {remedy} without --no-shuffle."
+            )
+        return DONE
+
+    def _order(self, dataset: Any, mixing: Any) -> list[tuple[str, str]]:
+        """Rows on how epochs are mixed."""
+        shards = len(dataset.shard_paths)
+        rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")]
+        if self.lanes > 1:
+            rows.append(("lanes", f"{self.lanes}, each with such a window of its own"))
+        batches, left_out = divmod(len(dataset), self.batch_size)
+        if left_out:
+            unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
+            rows.append(
+                (
+                    "epoch",
+                    f"shuffled: {counted(batches, 'batch', 'batches')} of {self.batch_size:,} on one rank, "
+                    f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
+                )
+            )
+        rows.append(("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)"))
+        if mixing.classes is not None:
+            full = f"{mixing.expected_classes:.1f} by a full shuffle"
+            rows.append(("classes", f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {full}"))
+        return rows
+
+
+def _contents(dataset: Any, numbers: dict[str, set[int]], batch_size: int) -> list[tuple[str, str]]:
+    """Rows on what a set holds, and what loading it takes. numbers: the class numbers of fields."""
+    from rich.filesize import decimal
+
+    from gpuload.decode.dali.memory import USUAL_SIDE, needed
+
+    manifest = dataset.manifest
+    ranges = {name: f" from {min(found):,} to {max(found):,}" for name, found in numbers.items() if found}
+    fields = [f"{field.name} ({field.kind}{ranges.get(field.name, '')})" for field in manifest.fields]
+    rows = [
+        ("folder", str(dataset.folder)),
+        ("samples", f"{len(dataset):,} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"),
+        ("fields", ", ".join(fields)),
+        ("mode", f"{manifest.pixels.mode}: {manifest.pixels.in_words}"),
+    ]
+    if dataset.classes is not None:
+        names = ", ".join(name[:_NAME] for name in dataset.classes[:6]) + (", …" if len(dataset.classes) > 6 else "")
+        rows.append(("classes", f"{len(dataset.classes):,}: {names}"))
+    rows.append(("largest", f"{manifest.width} × {manifest.height} pixels, {decimal(manifest.image_bytes)}"))
+    if manifest.mean is not None and manifest.std is not None:
+        mean, std = (", ".join(f"{value:.3f}" for value in values) for values in (manifest.mean, manifest.std))
+        rows.append(("mean, std", f"({mean}), ({std}), from {counted(manifest.pixels_from, 'image')}"))
+    rows.append(("GPU memory", f"{needed([dataset], batch_size)}, for batches of {batch_size:,} crops of {USUAL_SIDE}"))
+    return [*rows, ("fingerprint", dataset.fingerprint)]
+
+
+def size_of(manifest: Any) -> str:
+    """Such as "97 samples in 10 shards, 123 kB"."""
+    from rich.filesize import decimal
+
+    return (
+        f"{counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}, {decimal(manifest.bytes)}"
+    )
+
+
+@dataclass(frozen=True)
+class Show:
+    """Prints the fields of samples and writes a PNG of each, with its boxes, masks and keypoints."""
+
+    epilog = "Exit codes: 0; 2 where there is no such sample, or it cannot be decoded."
+
+    folder: str = place("a packed folder, such as shards/train, or its URL", "SHARDS")
+    keys: list[str] = place("a key, the name of the packed file, or a number from 0", "KEY", nargs="+")
+    output: str = given(".", "folder for the PNGs (the current one)", "DIR", "-o", "--output")
+    epochs: int = given(0, "also a PNG of what training sees in the first N epochs", "N", rule=whole(0, 1000))
+    size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
+
+    def run(self) -> int:
+        from gpuload.disk.dataset import Dataset
+        from gpuload.fields.registry import draw_fields
+
+        out = Path(self.output)
+        if not out.is_dir():
+            raise OutputError(f"{out}: no such folder. Make it, or give another -o")
+        dataset = Dataset(self.folder)
+        for key in self.keys:
+            try:
+                sample = dataset[key]
+            except ArgumentError:
+                if not re.fullmatch(r"-?[0-9]{1,18}", key):
+                    raise
+                sample = dataset[int(key)]
+            drawn = draw_fields(sample["image"], dataset.fields.values(), lambda _: sample)  # noqa: B023
+            pictures = {"": drawn}
+            if self.epochs:
+                pictures["-epochs"] = self._epochs(dataset, sample["index"])
+            say(f"{sample['key']}:", *(f"  {line}" for line in _values(dataset, sample)))
+            stem = re.sub(r"[^\w.-]+", "_", sample["key"])[:100].lstrip(".") or "sample"
+            for what, picture in pictures.items():
+                _save(picture, out / f"{stem}{what}.png")
+        return DONE
+
+    def _epochs(self, dataset: Any, number: int) -> Any:
+        from gpuload.augment import Augment
+        from gpuload.pictures.sheet import draw_sheet
+        from gpuload.report.training import epoch_cells
+
+        return draw_sheet(epoch_cells(dataset, Augment(self.size), number, self.epochs))
+
+
+def _save(picture: Any, path: Path) -> None:
+    """Writes a PNG. The set chose its name: files that `show` did not write are kept."""
+    from PIL import PngImagePlugin
+
+    output, about, data = Output(path, "-o", b"Software\0gpuload show"), PngImagePlugin.PngInfo(), io.BytesIO()
+    about.add_text("Software", "gpuload show")
+    picture.save(data, "PNG", pnginfo=about)
+    output.write(data.getvalue())
+    say(f"  written: {path}")
+
+
+def _values(dataset: Any, sample: dict[str, Any]) -> list[str]:
+    """The fields, one a line."""
+    from gpuload.fields.registry import kind_of
+
+    texts = {name: str(sample[name]) for name in ("index", "source")}
+    for field in dataset.fields.values():
+        kind = kind_of(field)
+        texts |= kind.texts(field, sample, kind.class_names(field, dataset.manifest.classes))
+    return [f"{name}: {_cut(text)}" for name, text in texts.items()]
+
+
+def _cut(text: str) -> str:
+    return f"{text[:_VALUE]}… ({counted(len(text), 'character')})" if len(text) > _VALUE else text
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Compiles the CPU decoder, which the first loader on a machine would do, and keeps it where later processes find
+    it: in the folder NUMBA_CACHE_DIR, in the package, or in the user's cache folder. Run it while you build a
+    container's image, on the kind of processor that will use it."""
+
+    epilog = "Exit codes: 0 it is compiled; 2 it cannot be kept, or a package is not installed."
+
+    def run(self) -> int:
+        from gpuload.decode.open import native_fault
+
+        if (fault := native_fault()) is not None:
+            raise MissingPackageError(f"warm-up compiles the CPU decoder: {fault.reason}. {fault.remedy}")
+        from gpuload.decode.native.warm_up import warm_up
+
+        done = warm_up()
+        if not done.folders:
+            raise GpuloadError(
+                "the CPU decoder was compiled, but no folder can be written to keep it. Set NUMBA_CACHE_DIR to one "
+                "that can"
+            )
+        where = " and ".join(map(str, done.folders))
+        if done.compiled:
+            say(f"compiled the CPU decoder in {done.seconds:.1f} s; it is kept in {where}")
+        else:
+            say(f"the CPU decoder is compiled already, in {where}")
+        return DONE

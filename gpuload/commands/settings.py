@@ -1,0 +1,235 @@
+"""Settings that a loader may have, and the search for the fastest of them.
+
+Candidates take turns, a few tenths of a second each; after each round the slower half drops out and the rest get twice
+as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the time goes to those that
+matter. Turns are interleaved and medians compared, so that whatever else the machine does falls on all of them. The
+defaults stay to the end: what is said of the best is said against them.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gpuload.errors import ArgumentError, GpuloadError
+
+if TYPE_CHECKING:
+    from gpuload.loader.iterator import DaliIterator
+
+_CANDIDATES = 16
+FINALISTS = 2  # beside the defaults
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Settings of a `DaliIterator`. processes: those of its `Function`. hw_decoder_load, cpu_share and processes are
+    None where they mean nothing."""
+
+    decoder: str
+    num_threads: int
+    prefetch: int
+    batch_size: int
+    hw_decoder_load: float | None = None
+    cpu_share: float | None = None
+    processes: int | None = None
+
+
+@dataclass
+class Measured:
+    """A candidate and the images/s of each of its turns. failed: why it has no more turns."""
+
+    setting: Setting
+    rates: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates) if self.rates else 0.0
+
+
+def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int = _CANDIDATES) -> list[Setting]:
+    """The defaults first, then what differs from them in one setting, then combinations, spread over all there are."""
+    names = list(choices)
+    whole = [Setting(**dict(zip(names, values, strict=True))) for values in product(*choices.values())]
+
+    def changes(setting: Setting) -> int:
+        return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
+
+    single = _distinct(setting for setting in whole if changes(setting) == 1)
+    # Those of processes, and of the other decoder, come first: they are tried however little time there is.
+    single.sort(key=lambda one: (one.processes == defaults.processes, one.decoder == defaults.decoder))
+    others = [one for one in _distinct(setting for setting in whole if changes(setting) > 1) if one not in single]
+    free = max(0, most - 1 - len(single))
+    step = max(1, len(others) / free) if free else 1.0
+    spread = [others[int(number * step)] for number in range(min(free, len(others)))]
+    return [defaults, *single, *spread][:most]
+
+
+def _distinct(settings: Iterable[Setting]) -> list[Setting]:
+    """Without what means nothing to the decoder, and each once."""
+    return list(
+        dict.fromkeys(replace(one, hw_decoder_load=None) if one.decoder == "native" else one for one in settings)
+    )
+
+
+def both_of(found: Sequence[Measured]) -> Setting | None:
+    """Both decoders at once, as the best of each was set, with shares that take them equally long. A function is called
+    where it is called by the faster one."""
+    best = best_of(found)
+    if not {"dali", "native"} <= set(best):
+        return None
+    dali, native = best["dali"], best["native"]
+    share = round(native.rate / (native.rate + dali.rate), 2)
+    where = max(dali, native, key=lambda one: one.rate).setting.processes
+    threads = native.setting.num_threads
+    return replace(dali.setting, decoder="both", num_threads=threads, cpu_share=share, processes=where)
+
+
+def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
+    """The best of each decoder, of candidates of which the best are first."""
+    best: dict[str, Measured] = {}
+    for one in found:
+        if one.rates:
+            best.setdefault(one.setting.decoder, one)
+    return best
+
+
+def sweep(
+    settings: Sequence[Setting],
+    measure: Callable[[Setting], float],
+    is_over: Callable[[], bool],
+    measured: Callable[[Sequence[Measured]], None] = lambda everyone: None,
+) -> list[Measured]:
+    """All candidates, the best first; the first of `settings`, the defaults, never drops out.
+
+    measure: images/s of a setting in one turn. A setting that raises GpuloadError or RuntimeError (out of memory, for
+    instance) drops out; the defaults must work. is_over: no more turns, once each has had one. measured: called with
+    all candidates after each turn.
+    """
+    everyone = [Measured(setting) for setting in settings]
+    defaults, contenders, turns = everyone[0], everyone[1:], 1
+    while True:
+        for turn in range(turns):
+            for one in _rotated([defaults, *contenders], turn):
+                if one.failed or (one.rates and is_over()):
+                    continue
+                try:
+                    one.rates.append(measure(one.setting))
+                except (GpuloadError, RuntimeError) as error:
+                    if one is defaults:
+                        raise
+                    one.failed = str(error).splitlines()[0]
+                measured(everyone)
+        contenders = sorted((one for one in contenders if not one.failed), key=lambda one: one.rate, reverse=True)
+        if len(contenders) <= FINALISTS or is_over():
+            break
+        contenders, turns = contenders[: (len(contenders) + 1) // 2], 2 * turns
+    finalists = sorted([defaults, *contenders], key=lambda one: one.rate, reverse=True)
+    dropped = [one for one in everyone if one not in finalists]
+    return finalists + sorted(dropped, key=lambda one: (len(one.rates), one.rate), reverse=True)
+
+
+def count_turns(settings: int) -> int:
+    """Turns of a whole sweep of so many."""
+    contenders, each = settings - 1, 1
+    turns = settings
+    while contenders > FINALISTS:
+        contenders, each = (contenders + 1) // 2, 2 * each
+        turns += (contenders + 1) * each
+    return turns
+
+
+def plan(settings: Sequence[Setting], seconds: float, opening_s: float) -> tuple[list[Setting], float]:
+    """As many of the candidates as there is time for, and the seconds to measure in each turn.
+
+    opening_s: of each turn, what goes before measuring, which is to take no more than half of it.
+    """
+    count = len(settings)
+    while count > 2 and seconds / count_turns(count) < 2 * opening_s:
+        count -= 1
+    return list(settings[:count]), max(seconds / count_turns(count) - opening_s, opening_s)
+
+
+def _rotated(candidates: list[Measured], turn: int) -> list[Measured]:
+    """Whoever is first follows the pause between two rounds: not always the same."""
+    first = turn % len(candidates)
+    return candidates[first:] + candidates[:first]
+
+
+if TYPE_CHECKING:
+    from gpuload.augment import Augment
+    from gpuload.loader.iterator import DaliIterator
+
+
+@dataclass(frozen=True)
+class TunedLoader:
+    """A loader but for the settings that are tried: random crops, normalised, float16 on a GPU and float32 on a CPU.
+
+    device: as `DaliIterator` takes it. size: side of the crops in pixels. function, before_crop: of `Function`. fields:
+    beside the image, for a function that gets them.
+    """
+
+    folder: str | Path
+    device: str
+    size: int
+    function: Any = None
+    before_crop: bool = False
+    fields: Sequence[str] = ()
+
+    def augment(self, processes: int) -> "Augment":
+        """Its `Augment`. processes: that call the function, if there is one."""
+        from gpuload.augment import Augment
+        from gpuload.transforms import Function
+
+        own = () if self.function is None else (Function(self.function, self.before_crop, processes),)
+        return Augment(self.size, dtype="float32" if self.device == "cpu" else "float16", transforms=own)
+
+    def open(self, setting: Setting) -> "DaliIterator":
+        """The loader with these settings; the first field of its batches is the image."""
+        from gpuload.decode.arguments import Both, Dali
+        from gpuload.loader.iterator import DaliIterator
+
+        decoder: Any = setting.decoder
+        if setting.cpu_share is not None:
+            decoder = Both(setting.cpu_share, setting.hw_decoder_load)
+        elif setting.hw_decoder_load is not None:
+            decoder = Dali(setting.hw_decoder_load)
+        return DaliIterator(
+            self.folder,
+            setting.batch_size,
+            augment=self.augment(setting.processes or 0),
+            device=self.device,
+            decoder=decoder,
+            fields=("image", *self.fields),
+            num_threads=setting.num_threads,
+            prefetch=setting.prefetch,
+        )
+
+
+def import_function(name: str) -> Any:
+    """The function, or the transform, that "module:name" names; modules are also looked for where the command runs.
+
+    Raises:
+        ArgumentError: it is not of this form, or the module cannot be imported, or has no such name.
+    """
+    module, colon, path = name.partition(":")
+    if not (colon and module and path):
+        raise ArgumentError(f"--function {name}: expected MODULE:NAME, such as my_functions:darken")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = import_module(module)
+    except Exception as error:  # whatever the module raises
+        raise ArgumentError(
+            f"--function {name}: {module} cannot be imported ({type(error).__name__}: {error}). Run the command where "
+            "Python finds it"
+        ) from None
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise ArgumentError(f"--function {name}: {module} has no {path!r}. Give the name of a function in it")
+        found = getattr(found, part)
+    return found

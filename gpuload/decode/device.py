@@ -1,0 +1,104 @@
+"""A GPU as the stages of a decoder use it: pixels are copied there and become values there, on a stream of its own.
+
+    pinned memory ─► copy ─► transforms, normalisation, layout ─► event; the stream of the training waits for it
+
+A thread launches this work as soon as a batch is decoded, while the next ones are being decoded; no thread waits for
+the GPU. Pixels cross the bus as uint8, half the size of float16 and a quarter of float32. Pinned memory costs a system
+call and some ms to allocate, so it is reused.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gpuload.decode.interface import Decoded, capture_fault
+
+
+class Device:
+    """A GPU and its stream. number: of the GPU; None: one simulated on the CPU, synchronous, nothing pinned."""
+
+    def __init__(self, number: int | None) -> None:
+        self.name = "cpu" if number is None else f"cuda:{number}"
+        self._number, self._torch = number, torch.device(self.name)
+        self._stream: Any = None if number is None else torch.cuda.Stream(self._torch)  # type: ignore[no-untyped-call]
+        self._under_way: deque[tuple[Any, list[Any]]] = deque()  # events, and the memory that is read until then
+
+    @property
+    def stream_number(self) -> int | None:
+        """CUDA's handle of the stream; None without a GPU."""
+        return None if self._stream is None else int(self._stream.cuda_stream)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Makes torch compute on this GPU and stream.
+
+        Raises:
+            DeviceError: a CUDA graph is being captured.
+        """
+        try:
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                yield
+        except RuntimeError as error:
+            if "stream is capturing" in str(error):
+                raise capture_fault(self.name) from error
+            raise
+
+    def upload(self, array: Any) -> torch.Tensor:
+        """Copies a NumPy or DALI array to the GPU on the current stream; the caller holds it until that is done."""
+        if isinstance(array, torch.Tensor):
+            return array
+        tensor = as_tensor(array)
+        return tensor.clone() if tensor.device == self._torch else tensor.to(self._torch, non_blocking=True)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """A pinned array on the host, from which copies to the GPU are asynchronous."""
+        if self._number is None:
+            return np.empty(shape, dtype)
+        with torch.cuda.device(self._number):  # else the context would be made on GPU 0
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), pin_memory=True)
+        pinned: npt.NDArray[Any] = tensor.numpy()
+        return pinned
+
+    def leave(self, held: list[Any]) -> Any:
+        """Records an event after the work launched so far, and keeps `held` alive until then."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        self._under_way.append((event, held))
+        return event
+
+    def hand_over(self, decoded: Decoded, ready: Any) -> None:
+        """Makes the current stream wait for that event; the memory is reused only after that stream is done with it."""
+        if ready is None:
+            return
+        current = torch.cuda.current_stream(self._torch)
+        current.wait_event(ready)
+        for tensor in (*decoded.images, *(mask for view in decoded.masks for mask in view)):
+            tensor.record_stream(current)
+
+    def close(self) -> None:
+        """Waits until the GPU has read all host memory."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._under_way.clear()
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """A decoder's array as a tensor, without a copy.
+
+    A tensor is returned as it is: torch exports a GPU's tensors only while that GPU is the current one.
+    """
+    if isinstance(array, torch.Tensor):
+        return array
+    tensor: torch.Tensor = (torch.from_numpy if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack)(
+        array
+    )
+    return tensor

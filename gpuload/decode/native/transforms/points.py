@@ -1,0 +1,111 @@
+"""Operations whose result at a pixel depends on its level alone: one table for all that follow each other.
+
+The arithmetic is that of `gpuload.transforms.kernels` to the last bit, in float32 without fused operations.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gpuload.decode.native.compiled import exact
+from gpuload.decode.native.pointers import bytes_at, floats_at, numbers_at, signed_at
+from gpuload.decode.native.transforms.image import image_at, operation
+from gpuload.decode.native.transforms.pixels import gray, level
+from gpuload.transforms.ops import ARGS, Op
+
+F = np.float32
+_LEVELS = 256
+_BRIGHTNESS, _CONTRAST, _SOLARIZE, _POSTERIZE, _AUTOCONTRAST, _EQUALIZE = (
+    int(op) for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SOLARIZE, Op.POSTERIZE, Op.AUTOCONTRAST, Op.EQUALIZE)
+)
+
+
+@exact
+def _mean(image: int, channels: int, pixels: int) -> Any:
+    """Of the gray image, in levels."""
+    red, green, blue = bytes_at(image), bytes_at(image + pixels), bytes_at(image + 2 * pixels)
+    total = np.int64(0)
+    for begin in range(0, pixels, 4096):
+        some = np.int32(0)
+        for at in range(begin, min(begin + 4096, pixels)):
+            if channels == 3:
+                some += gray(F(red[at]), F(green[at]), F(blue[at]))
+            else:
+                some += np.int32(red[at])
+        total += some
+    return total / pixels
+
+
+@exact
+def _equalizing(plane: int, pixels: int, table: int, counts_at: int) -> None:
+    """Pillow's ImageOps.equalize. counts_at: address of 4 × 256 int32, since one count would wait for the one before
+    where neighbours are alike."""
+    levels, result, counts = bytes_at(plane), bytes_at(table), numbers_at(counts_at)
+    for number in range(4 * _LEVELS):
+        counts[number] = 0
+    for at in range(pixels):
+        counts[4 * levels[at] + (at & 3)] += 1
+    highest = 0
+    for value in range(_LEVELS):
+        counts[value] = counts[4 * value] + counts[4 * value + 1] + counts[4 * value + 2] + counts[4 * value + 3]
+        if counts[value] > 0:
+            highest = value
+    step, below = (pixels - counts[highest]) // 255, 0
+    for value in range(_LEVELS):
+        result[value] = np.uint8(min((below + step // 2) // step, 255)) if step > 0 else np.uint8(value)
+        below += counts[value]
+
+
+@exact
+def _extremes(plane: int, pixels: int) -> tuple[np.uint8, np.uint8]:
+    levels, low, high = bytes_at(plane), np.uint8(255), np.uint8(0)
+    for at in range(pixels):
+        low, high = min(low, levels[at]), max(high, levels[at])
+    return low, high
+
+
+@exact
+def _append(op: int, number: np.float32, mean: np.float32, low: np.uint8, high: np.uint8, table: int) -> None:
+    """A table after which one more operation comes. All are made of the same, of which each needs some."""
+    levels, first, scale, factor, shift, kept, inverted = bytes_at(table), F(0), F(1), F(1), F(0), 255, F(_LEVELS)
+    if op == _BRIGHTNESS:
+        factor = number
+    elif op == _CONTRAST:
+        factor, shift = number, mean * (F(1) - number)
+    elif op == _POSTERIZE:
+        kept = 256 - (1 << (8 - int(number + F(0.5))))
+    elif op == _AUTOCONTRAST:
+        if high > low:
+            first, scale = F(low), (F(high) - F(low)) * F(1 / 255)
+    elif op != _EQUALIZE:
+        inverted = number  # 0 of `INVERT`
+    for value in range(_LEVELS):
+        before = F(levels[value])
+        after = np.int32(level((before - first) / scale * factor + shift)) & kept
+        levels[value] = 255 - after if before >= inverted else after
+
+
+@operation
+def points(arguments: int, begin: int, end: int) -> int:
+    """Steps of which only the first depends on the image's statistics, if any."""
+    image, result, channels, height, width, ops, args, scratch = image_at(arguments, begin)
+    pixels, codes, numbers, mean = height * width, signed_at(ops), floats_at(args), F(0)
+    if codes[0] == _CONTRAST:
+        mean = F(_mean(image, channels, pixels))
+    for channel in range(channels):
+        table, plane = scratch + _LEVELS * channel, image + channel * pixels
+        levels, source, target = bytes_at(table), bytes_at(plane), bytes_at(result + channel * pixels)
+        low, high = np.uint8(0), np.uint8(0)
+        if codes[0] == _EQUALIZE:
+            _equalizing(plane, pixels, table, scratch + _LEVELS * channels)
+        else:
+            for value in range(_LEVELS):
+                levels[value] = value
+        if codes[0] == _AUTOCONTRAST:
+            low, high = _extremes(plane, pixels)
+        for step in range(end - begin):
+            if codes[step] > 0:
+                _append(codes[step], numbers[step * ARGS], mean, low, high, table)
+        for at in range(pixels):
+            target[at] = levels[source[at]]
+    return 1

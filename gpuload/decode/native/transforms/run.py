@@ -1,0 +1,63 @@
+"""What transforms on the CPU: each image in the cache, in the thread that decodes, without Python's lock."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.decode.native import steps as compiled
+from gpuload.decode.native.compiled import address_of
+from gpuload.decode.native.transforms.colors import hue, saturation
+from gpuload.decode.native.transforms.moves import move
+from gpuload.decode.native.transforms.passes import transform_rows
+from gpuload.decode.native.transforms.points import points
+from gpuload.decode.native.transforms.stencils import blur, sharpness
+from gpuload.decode.native.values import Target, output_of
+from gpuload.transforms.ops import FIRST_OWN, Op
+from gpuload.transforms.steps import Steps
+from gpuload.types import F32, U8
+
+_OPERATIONS: dict[Op, Any] = {
+    **dict.fromkeys((Op.BRIGHTNESS, Op.SOLARIZE, Op.POSTERIZE, Op.INVERT), points),
+    **dict.fromkeys((Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE), points),
+    **dict.fromkeys((Op.SATURATION, Op.GRAYSCALE), saturation),
+    Op.HUE: hue,
+    Op.GAUSSIAN_BLUR: blur,
+    Op.SHARPNESS: sharpness,
+    **dict.fromkeys((Op.AFFINE, Op.WARP_NEAREST, Op.WARP_BILINEAR, Op.AFFINE_BILINEAR), move),
+}
+_addresses = np.zeros(FIRST_OWN, np.int64)  # of the operations that are loaded, by code
+
+
+def load_operations(ops: npt.NDArray[np.int8]) -> None:
+    """Loads, or compiles, what steps with these codes need."""
+    for code in set(ops.ravel().tolist()):
+        if 0 < code < FIRST_OWN and not _addresses[code]:
+            _addresses[code] = address_of(_OPERATIONS[Op(code)])
+
+
+def load_all() -> None:
+    """Loads, or compiles, all operations."""
+    address_of(transform_rows)
+    load_operations(np.array(list(_OPERATIONS), np.int8))
+
+
+def transform(steps: Steps, target: Target, levels: compiled.Step) -> compiled.Step:
+    """What makes views after their steps. levels: what makes them before, as uint8 (N, C, height, width)."""
+    return _step(steps, target, *levels.call, len(levels.numbers), held=levels)
+
+
+def run(images: U8, steps: Steps, out: npt.NDArray[Any], mean: F32, factor: F32) -> None:
+    """The images after their steps, less `mean` (C,) and times `factor`, as values of a batch.
+
+    images: uint8 (N, C, height, width), contiguous, which stay as they are. out: as in `Target`, of N images.
+    """
+    _step(steps, Target(out, mean, factor), 0, images.ctypes.data, 0, held=images)(0, len(images))
+
+
+def _step(steps: Steps, target: Target, function: int, arguments: int, number: int, held: Any) -> compiled.Step:
+    ops, args = np.ascontiguousarray(steps.ops), np.ascontiguousarray(steps.args)
+    load_operations(ops)
+    source, channels, count = (function, arguments, number), target.out.shape[1], ops.shape[1]
+    settings = (channels, ops, args, count, _addresses, *output_of(target))
+    return compiled.Step(transform_rows, *source, *settings, held=(held, target))

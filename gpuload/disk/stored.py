@@ -1,0 +1,251 @@
+"""A packed folder as it is stored: its fields, its shards, and the rows of its index."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gpuload.checks import Rule, as_text, checked, optional, whole
+from gpuload.counted import counted
+from gpuload.disk.class_numbers import class_numbers
+from gpuload.disk.dataset_checks import NUMBERS, SHARDS, NotSupported
+from gpuload.disk.index import Index
+from gpuload.disk.opening import open_folder, open_url
+from gpuload.errors import ArgumentError, FormatError
+from gpuload.fields.field import Field
+from gpuload.fields.registry import kind_of
+from gpuload.store import FolderStore, Store
+from gpuload.store.cache import Wanted, open_cache
+from gpuload.store.url import URL, joined
+from gpuload.types import I64
+
+_LOG = logging.getLogger(__name__)
+
+
+class StoredSet(NotSupported):
+    """The stored samples, and which of them are selected. Arguments as for `gpuload.Dataset`."""
+
+    def __init__(self, folder: str | Path | URL, cache: str | Path | None, cache_size: int | None) -> None:
+        self._selected: I64 | None = None
+        self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
+        if isinstance(self.folder, URL):
+            opened = open_url(self.folder, open_cache(cache, cache_size))
+        else:
+            opened = open_folder(self.folder, cache, cache_size)
+        self.folder, self._root, self.cache = opened.folder, opened.root, opened.cache
+        self.manifest, self._index, self.shard_times = opened.manifest, opened.index, opened.shard_times
+        self.fields: dict[str, Field] = {field.name: field for field in self.manifest.fields}
+        self.shard_paths: tuple[Path | URL, ...] = tuple(
+            joined(self.folder, shard.name) for shard in self.manifest.shards
+        )
+        self.shard_sizes: I64 = np.array([shard.samples for shard in self.manifest.shards], np.int64)
+        self.first_samples: I64 = np.concatenate([[0], np.cumsum(self.shard_sizes)])
+
+    def __len__(self) -> int:
+        """Number of samples; of a subset, the number of selected ones."""
+        return int(self.first_samples[-1]) if self._selected is None else len(self._selected)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Name of each class by its number; None if the packer was not given names.
+
+        The classes of the field "label"; in a set without it, those of the first field of labels or boxes.
+        """
+        if self._class_field is None or self._class_field.kind == "class":
+            return self.manifest.classes
+        return self._class_field.classes
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        """How many classes there are: as many as names, else one more than the largest class number of the whole set.
+
+        None if no field holds classes. Without names, it costs O(samples) on first use, and the log says where class
+        numbers have no sample: a model gets an output for each of them.
+        """
+        if self._class_field is None:
+            return None
+        if self.classes is not None:
+            return len(self.classes)
+        rows = (rows for _, rows in self.all_rows())
+        numbers = {number for number in class_numbers([self._class_field], rows).popitem()[1] if number >= 0}
+        count = max(numbers, default=-1) + 1
+        if count > len(numbers):
+            first = next(number for number in range(count) if number not in numbers)
+            _LOG.warning(
+                f"{self.folder}: its {self._class_field.name!r} has class numbers up to {count - 1:,}, of which "
+                f"{count - len(numbers):,} have no sample, the first of them {first}. Number the classes from 0 "
+                "without gaps, or give their names, and pack again"
+            )
+        return count
+
+    @property
+    def _class_field(self) -> Field | None:
+        """The field whose classes are those of the set."""
+        with_classes = (field for field in self.fields.values() if kind_of(field).class_column(field))
+        return min(with_classes, key=lambda field: field.kind != "class", default=None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
+        if self._selected is None:
+            return self.manifest.fingerprint
+        return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
+
+    def _select(self, stored: I64) -> None:
+        self._selected = stored
+        self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
+
+    def stored_samples(self, numbers: I64) -> I64:
+        """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
+        return numbers if self._selected is None else self._selected[numbers]
+
+    @property
+    def index(self) -> Index:
+        """The index, memory-mapped; of a large set at a URL, what fetches its parts."""
+        return self._index
+
+    @checked("Dataset.fetch_rows", shards=optional(SHARDS))
+    def fetch_rows(self, shards: npt.ArrayLike | None = None) -> None:
+        """Fetches the index of these shards together, of a large set at a URL, before `rows` is asked for each of them.
+
+        shards: their numbers; None: of all. What is here already is not fetched again.
+
+        Raises:
+            ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
+                the manifest.
+        """
+        numbers, count = np.asarray(() if shards is None else shards), len(self.shard_paths)
+        outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+        if len(outside):
+            raise ArgumentError(f"Dataset.fetch_rows(shards): expected numbers in 0..{count - 1}, found {outside[0]}")
+        self._index.fetch(None if shards is None else numbers.tolist())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and Arrow types of the index columns."""
+        return self._index.schema
+
+    @checked("Dataset.rows", shard=whole(0))
+    def rows(self, shard: int) -> pa.RecordBatch:
+        """The index of one shard, one row per sample in stored order; the columns are views of the mapped file.
+
+        shard: its number.
+
+        Columns: key, source, width and height (as decoded), and for each field the offset and size of its data in the
+        shard, in bytes, and the columns of its kind, such as a class number or the text of a caption.
+
+        Raises:
+            ArgumentError: there is no such shard.
+            FormatError: the index and the manifest disagree on the number of samples in the shard.
+            RemoteError: they lie at a URL, and cannot be read.
+        """
+        if shard >= len(self.shard_paths):
+            raise ArgumentError(
+                f"Dataset.rows(shard={shard}): {self.folder} has {counted(len(self.shard_paths), 'shard')}"
+            )
+        rows = self._index.shard(shard)
+        expected = self.manifest.shards[shard].samples
+        if rows.num_rows != expected:
+            raise FormatError(
+                f"{self._index.path}: has {rows.num_rows} rows for {self.shard_paths[shard].name}, manifest.json says "
+                f"{expected}. They come from different runs: copy the folder again"
+            )
+        return rows
+
+    def all_rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The number of the first sample, and the rows, of each shard; they are fetched together.
+
+        Raises:
+            FormatError, RemoteError: as `rows`.
+        """
+        self.fetch_rows()
+        for shard, first in enumerate(self.first_samples[:-1].tolist()):
+            yield first, self.rows(shard)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of the index, of all stored samples, with one chunk for each shard.
+
+        Raises:
+            FormatError, RemoteError: as `rows`.
+        """
+        chunks = (rows.column(name) for _, rows in self.all_rows())
+        if self._index.parts is not None:  # a view would keep all rows of its shard in memory
+            chunks = (chunk.take(pa.array(np.arange(len(chunk)))) for chunk in chunks)
+        return pa.chunked_array(list(chunks), self.schema.field(name).type)
+
+    def shards_of(self, samples: I64 | int) -> I64:
+        """The number of the shard of each sample.
+
+        samples: int64 (N,), or one: numbers in the stored order of the whole set.
+        """
+        shards: I64 = np.searchsorted(self.first_samples, samples, side="right") - 1
+        return shards
+
+    def row(self, sample: int) -> pa.RecordBatch:
+        """One sample's row of the index, as a batch of one row; costs O(1).
+
+        sample: its number in the stored order of the whole set.
+        """
+        shard = int(self.shards_of(sample))
+        return self.rows(shard).slice(sample - int(self.first_samples[shard]), 1)
+
+    def first_row(self) -> pa.RecordBatch:
+        """The first sample's row of the index."""
+        return self.row(int(self.stored_samples(np.zeros(1, np.int64))[0]))
+
+    @checked("Dataset.keys", samples=NUMBERS)
+    def keys(self, samples: npt.ArrayLike) -> list[str]:
+        """The keys of samples.
+
+        samples: their numbers in the stored order of the whole set (the field "index").
+
+        Raises:
+            ArgumentError: a number is out of range.
+        """
+        numbers = np.asarray(samples)
+        total = int(self.first_samples[-1])
+        outside = numbers[(numbers < 0) | (numbers >= total)] if numbers.dtype != bool else numbers
+        if len(outside):
+            raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
+        shards = self.shards_of(numbers)
+        rows = numbers - self.first_samples[shards]
+        self.fetch_rows(needed := np.unique(shards))
+        keys = {shard: self._index.shard(shard).column("key") for shard in needed.tolist()}
+        return [keys[shard][row].as_py() for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+
+    @cached_property
+    def labels(self) -> I64:
+        """int64 (len,): the class number of every sample, in stored order. Costs O(stored samples) on first use."""
+        self.require_field("label")
+        labels: I64 = self.column("label").to_numpy()
+        return labels if self._selected is None else labels[self._selected]
+
+    @checked("Dataset.require_field", name=Rule("the name of a field", as_text))
+    def require_field(self, name: str) -> Field:
+        """The packed field of this name.
+
+        Raises:
+            ArgumentError: there is none; the message lists the packed fields.
+        """
+        if name not in self.fields:
+            raise ArgumentError(
+                f"{self.folder}: has no field {name!r}; its fields are {', '.join(map(repr, self.fields))}"
+            )
+        return self.fields[name]
+
+    def open_store(self, trusts: bool = False) -> Store:
+        """What gives a reader the shards. trusts: whether those in the cache are not hashed before their first use."""
+        infos = self.manifest.shards
+        if self._root is None:
+            assert isinstance(self.folder, Path)
+            return FolderStore([self.folder / info.name for info in infos])
+        from gpuload.store.stores import open_store  # asyncio and obstore
+
+        assert self.cache is not None
+        names = [info.name.removeprefix(f"{self._root}/") for info in infos]
+        return open_store(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos], trusts)

@@ -1,0 +1,66 @@
+"""`Function`: a function of the user's among the transforms of an `Augment`."""
+
+import inspect
+from typing import Annotated, Any
+
+from gpuload.checks import FLAG, Rule, settings, whole
+from gpuload.errors import ArgumentError
+from gpuload.functions.albumentations import Albumentations
+from gpuload.functions.interface import SampleFunction, name_of
+from gpuload.functions.torchvision import Torchvision
+
+_ADAPTERS: dict[str, type[Any]] = {"albumentations": Albumentations, "torchvision": Torchvision}
+
+
+def _as_function(value: Any) -> SampleFunction:
+    """A function as it is; a transform of a known library in its adapter.
+
+    Raises:
+        ArgumentError: it does not take two arguments. TypeError: it cannot be called.
+    """
+    if not callable(value) or isinstance(value, type):
+        raise TypeError
+    if isinstance(value, Albumentations | Torchvision):
+        return value
+    adapter = _ADAPTERS.get(type(value).__module__.partition(".")[0])
+    if adapter is not None:
+        adapted: SampleFunction = adapter(value)
+        return adapted
+    try:
+        inspect.signature(value).bind({}, None)
+    except TypeError:
+        raise ArgumentError(
+            f"Function(function): {name_of(value)} is to be called with (sample, rng), and takes "
+            f"{inspect.signature(value)}. Give it these two arguments"
+        ) from None
+    except ValueError:  # no signature, as some built-in functions
+        pass
+    function: SampleFunction = value
+    return function
+
+
+_FUNCTION = Rule("a function f(sample, rng), or a transform of torchvision or Albumentations", _as_function)
+
+
+@settings
+class Function:
+    """A function of your own in `Augment(transforms=[Function(f), …])`, called on the CPU for each sample.
+
+    An `Augment` has one at most, and it stands first in the list, since flips and all other transforms follow it.
+
+    function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets the image, of the set's
+        type, boxes, masks and keypoints in a dict, and returns the image or a dict of what it changed (see
+        `gpuload.functions`).
+    before_crop: False: it gets the cropped and resized image, and keeps its size. True: it gets the whole decoded image
+        and may change its size; crops, boxes, masks and keypoints follow.
+    processes: that call it, each for one sample at a time, for a function that holds Python's lock. It must then be
+        one of a module, or such an object, as for `pickle`. 0: threads of this process call it, as many as the loader's
+        num_threads. All functions of a loader have the same number.
+
+    Raises:
+        ArgumentError: something that cannot be called with (sample, rng).
+    """
+
+    function: Annotated[SampleFunction, _FUNCTION]
+    before_crop: Annotated[bool, FLAG] = False
+    processes: Annotated[int, whole(0, 4096)] = 0

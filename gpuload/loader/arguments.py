@@ -1,0 +1,195 @@
+"""What `DaliIterator` accepts, and what people try who know torch's DataLoader or DALI's own iterators."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+
+from gpuload.batchwise.transforms import TRANSFORMS
+from gpuload.checks import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    Rule,
+    as_flag,
+    as_items,
+    as_text,
+    choice,
+    either,
+    instance,
+    optional,
+    unknown_attribute,
+    whole,
+)
+from gpuload.decode.arguments import Both, Dali, DecoderName, OnCorrupt
+from gpuload.disk.dataset import Dataset
+from gpuload.errors import CallError, GpuloadError
+from gpuload.fields.kind import FieldSpec
+from gpuload.order.arguments import Balance, Repeated, Shuffle, Weights
+from gpuload.order.mixture import Mixture
+from gpuload.output.arrays import Output
+from gpuload.store.url import LOCATION
+
+
+def _as_data(value: Any) -> Any:
+    return value if isinstance(value, Dataset | Mixture) else LOCATION.read(value)
+
+
+def _as_fields(value: Any) -> Any:
+    """A tuple of fields, or a dict of them by the names that they get."""
+    fields = tuple(value.values()) if isinstance(value, Mapping) else as_items(value)
+    if not fields or not all(isinstance(field, str | FieldSpec) for field in fields):
+        raise TypeError
+    return {as_text(name): field for name, field in value.items()} if isinstance(value, Mapping) else fields
+
+
+def _as_device(value: Any) -> str:
+    is_torchs = (type(value).__module__, type(value).__name__) == ("torch", "device")
+    device = str(value) if is_torchs else as_text(value)
+    if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", device):
+        raise ValueError
+    return device
+
+
+def _as_shuffle(value: Any) -> bool | Shuffle:
+    return value if isinstance(value, Shuffle) else as_flag(value)
+
+
+def _as_on_corrupt(value: Any) -> Any:
+    """ "raise", or what becomes of them."""
+    if isinstance(value, OnCorrupt):
+        return value
+    action: Any = _ACTIONS.read(value)
+    return action if action == "raise" else OnCorrupt(action)
+
+
+_ACTIONS = choice("raise", "skip", "mark")
+_DECODERS = choice(*get_args(DecoderName))
+_MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
+
+ARGUMENTS: dict[str, Rule[Any]] = {
+    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
+    "batch_size": whole(1, 2**31 - 1),  # what DALI can count
+    "augment": ANYTHING,  # checked by `Schedule`
+    "fields": Rule(
+        "a list of names and specs, such as ['image', 'label'] or ['image', Boxes()], or a dict of them by other names",
+        _as_fields,
+    ),
+    "batch_transforms": TRANSFORMS,
+    "shuffle": Rule("True, False or gpuload.Shuffle(...)", _as_shuffle),
+    "seed": whole(),
+    "drop_last": optional(either("True, False, 'exact' or 'even'", FLAG, choice("exact", "even"))),
+    "steps_per_epoch": optional(whole(1, 10**9)),
+    "sampling": optional(
+        instance("gpuload.Balance(...), gpuload.Weights(...) or gpuload.Repeated(...)", Balance, Weights, Repeated)
+    ),
+    "on_corrupt": Rule(f"{_ACTIONS.expected}, or gpuload.OnCorrupt(...)", _as_on_corrupt),
+    "decoder": either(
+        f"{_DECODERS.expected}, gpuload.Dali(...) or gpuload.Both(...)", instance("", Dali, Both), _DECODERS
+    ),
+    "num_threads": optional(whole(1, _MOST)),
+    "prefetch": optional(whole(1, _MOST)),
+    "device": Rule("'auto', 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …", _as_device),
+    "output": choice(*get_args(Output)),
+    "rank": optional(whole(0)),
+    "world_size": optional(COUNT),
+}
+STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
+
+# Arguments of DataLoader, and of loops that prepare one; then those that gpuload had once.
+ADVICE = {
+    "dataset": "The first argument is data: a packed folder or a gpuload.Dataset",
+    "transform": "Use augment=gpuload.Augment(...); Augment.torchvision(transform) reads torchvision's",
+    "num_workers": "Use num_threads: images are decoded by threads of this process, there are no workers",
+    "prefetch_factor": "Use prefetch: the batches decoded ahead, of all threads together",
+    "pin_memory": "Leave it out: batches are on the device already, whose memory they were made in",
+    "pin_memory_device": "Use device",
+    "collate_fn": "Use fields, which says what a batch holds, and batch_transforms, functions of a whole batch",
+    "sampler": "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, "
+    "Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed for the order. "
+    "Ranks get their shares by rank and world_size",
+    "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
+    "persistent_workers": "Leave it out: threads live as long as the loader",
+    "timeout": "Leave it out: there are no workers to wait for",
+    "worker_init_fn": "Leave it out: there are no workers, and all random numbers are those of seed",
+    "multiprocessing_context": "Leave it out: there are no workers",
+    "generator": "Use seed, which with the epoch decides the order and all other random numbers",
+    "in_order": "Leave it out: batches always come in order",
+    "reset": "Leave it out: each loop over the loader is an epoch",
+    "epochs": "Write a loop over epochs, each of which loops over the loader",
+    "output_dict": "Leave it out: batches are named tuples, batch.image; batch._asdict() is a dict",
+    "balance": "Use sampling=gpuload.Balance(field)",
+    "weights": "Use sampling=gpuload.Weights(weights)",
+    "replacement": "Use sampling=gpuload.Weights(weights, replacement=..., num_samples=...), or Balance",
+    "num_samples": "Use sampling=gpuload.Weights(weights, num_samples=...), or Balance; steps_per_epoch for the length "
+    "of an epoch",
+    "window": "Use shuffle=gpuload.Shuffle(window=...)",
+    "lanes": "Use shuffle=gpuload.Shuffle(lanes=...)",
+    "hw_decoder_load": "Use decoder=gpuload.Dali(hardware=...)",
+    "deterministic": "Use decoder=gpuload.Dali(deterministic=True)",
+    "cpu_share": "Use decoder=gpuload.Both(cpu=...)",
+    "graph": "Write a gpuload.transforms.PixelTransform, or a gpuload.transforms.Function",
+    "buckets": "Use augment=gpuload.Augment(size=gpuload.Buckets(...), crop='cover')",
+    "max_corrupt": "Use on_corrupt=gpuload.OnCorrupt('skip', most=...)",
+    "corrupt_log": "Use on_corrupt=gpuload.OnCorrupt('skip', log=...)",
+    **{
+        name: f"Give it to the data set: gpuload.Dataset(path, {name}=...)"
+        for name in ("cache", "cache_size", "verify", "max_pixels", "exclude")
+    },
+}
+
+
+class Sampler:
+    """What training loops look for on a DataLoader's sampler.
+
+    set_epoch: the loader's. Its length is a rank's share of an epoch's samples, rounded up as a `DistributedSampler`'s.
+    """
+
+    def __init__(self, set_epoch: Callable[[int], None], samples: int) -> None:
+        self.set_epoch, self._samples = set_epoch, samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+
+class NotSupported:
+    """What a loader is asked for by mistake: an error that says what to write instead of Python's own."""
+
+    def __next__(self) -> NoReturn:
+        raise CallError(
+            "DaliIterator: next(loader) does not exist, since each loop is an epoch. Use a loop, or next(iter(loader))"
+        )
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise CallError(
+            "DaliIterator: loader[...] does not exist, since batches come in the order of the epoch. Use a loop over "
+            "it, or data=Dataset.subset([...]) with batch_size=1, shuffle=False for single samples"
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise CallError("DaliIterator: `in` does not exist, since it would decode a whole epoch. Use a loop")
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):  # called for what is not there
+            raise AttributeError(unknown_attribute("DaliIterator", name, ADVICE), name=name, obj=self)
+
+        def __setattr__(self, name, value):
+            if name in ARGUMENTS and name in self.__dict__:
+                raise CallError(f"DaliIterator: {name} cannot be changed after construction. Construct a new one")
+            object.__setattr__(self, name, value)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise CallError(
+            "DaliIterator: cannot be pickled or copied, since it holds threads and the device's memory. Construct one "
+            "in each process; state_dict() saves its position, and a gpuload.Dataset can be pickled"
+        )
+
+
+def check_process(process: int) -> None:
+    """Raises GpuloadError in any other process than the one with this number: a forked child."""
+    if os.getpid() != process:
+        raise GpuloadError(
+            f"this DaliIterator was constructed in process {process} and inherited over fork by {os.getpid()}, where "
+            "its threads do not exist. Construct it in the child, or start the child by spawn"
+        )

@@ -1,0 +1,141 @@
+"""The batches of an epoch for the training loop: read, decoded, collated; checked, counted and timed meanwhile."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from gpuload.augment import Augment
+from gpuload.decode.guard import Guard, Guarded
+from gpuload.decode.interface import BatchDecodeError, Decoded
+from gpuload.errors import GpuloadError, ShardError
+from gpuload.loader.corrupt import CorruptSamples
+from gpuload.monitor.metrics import Meter
+from gpuload.monitor.ranges import annotate, annotate_each
+from gpuload.order.global_batches import Part
+from gpuload.order.position import Position
+from gpuload.read.batch import Batch
+from gpuload.read.batches import BatchReader, read_alone
+
+
+class Timing(NamedTuple):
+    """The time that a batch took, in seconds.
+
+    read_s: to find its samples in the shards, wait for those that are still downloaded, and draw its augmentation; its
+        share, where several small batches are read at once. The disk is read ahead of that.
+    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
+        when a batch is ready: with it, until the batch was taken.
+    wait_s: how long the training loop waited for it.
+    download_s: of read_s, how long it waited for shards that were still downloaded.
+    """
+
+    read_s: float
+    decode_s: float
+    wait_s: float
+    download_s: float = 0.0
+
+
+class Step(NamedTuple):
+    """A batch for the training loop, and how far the epoch is with it."""
+
+    fields: Any
+    position: Position
+    timing: Timing
+
+
+def check_current(is_current: bool) -> None:
+    """Raises GpuloadError in a loop that is not the loader's current one."""
+    if not is_current:
+        raise GpuloadError(
+            "this loop was ended by a later one over the same DaliIterator, or by close(). "
+            "To iterate twice at a time, construct two"
+        ) from None
+
+
+class Pipeline:
+    """From the parts of an epoch to its batches: the reader, the decoder and what makes the fields, connected.
+
+    open_reader: opens another reader of the same stream. make_fields: a batch's fields as the user gets them, of a
+    batch, its pixels, and `broken`, the rows that do not decode. no_pixels: of a batch without samples.
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], BatchReader],
+        reader: BatchReader,
+        decoder: Guard,
+        make_fields: Callable[..., Any],
+        no_pixels: Callable[[Batch], Decoded],
+        corrupt: CorruptSamples,
+        meter: Meter,
+    ) -> None:
+        self._open_reader, self._reader, self._decoder = open_reader, reader, decoder
+        self._make_fields, self._no_pixels = make_fields, no_pixels
+        self._corrupt, self._meter = corrupt, meter
+
+    def epoch(
+        self,
+        start: Position,
+        parts: Iterator[Part],
+        empty: Sequence[Part],
+        augments: Sequence[Augment],
+        is_current: Callable[[], bool],
+    ) -> Iterator[Step]:
+        """The batches of an epoch, or of the rest of one.
+
+        start: where it begins. parts, empty: this rank's parts of the global batches, and those after them without
+            samples.
+        is_current: False where the loop was ended by another one, or by `close`, maybe in another thread.
+
+        Raises:
+            ShardError, DecodeError: as `DaliIterator`.
+        """
+        self._corrupt.start_epoch()
+        self._reader.interrupt()  # of an earlier loop, which the decoder ends
+        try:
+            self._meter.start()
+            asked = time.perf_counter()
+            batches = self._reader.batches(parts, augments)
+            read_spare = partial(read_alone, self._open_reader, augments)
+            for guarded in annotate_each("wait", self._decoder.decode(batches, read_spare)):
+                made = [self._make_step(guarded, start, asked, is_current)]
+                del guarded
+                yield made.pop()  # not from a variable: a suspended generator would keep the batch alive
+                asked = self._meter.ask()
+            check_current(is_current())  # a decoder that was closed ends
+            self._reader.check(look=True)
+        except BaseException as error:
+            if is_current():
+                self._reader.interrupt()  # a thread may be waiting for a download
+            if not isinstance(error, Exception):
+                raise
+            check_current(is_current())  # what is closed meanwhile fails in many ways
+            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
+            self._reader.check(look=not isinstance(error, ShardError))
+            if isinstance(error, BatchDecodeError):
+                raise self._corrupt.explain(error) from None
+            raise
+        for part in empty:
+            asked = time.perf_counter()
+            (last,) = self._reader.read([part], augments)
+            ready = time.perf_counter()
+            nothing = self._no_pixels(last)
+            fields = self._make_fields(last, nothing)
+            at = start._replace(samples=last.stop - start.begin)
+            self._meter.hand_over(last, nothing, asked, ready, (at.epoch, at.samples))
+            yield Step(fields, at, Timing(last.read_s, 0.0, 0.0, last.download_s))
+            self._meter.ask()
+
+    def _make_step(self, guarded: Guarded, start: Position, asked: float, is_current: Callable[[], bool]) -> Step:
+        ready = time.perf_counter()
+        check_current(is_current())
+        self._reader.check()
+        batch, decoded = guarded.batch, guarded.decoded
+        if guarded.faults:
+            self._corrupt.add(guarded, start.epoch)
+            self._meter.bad_samples += len(guarded.faults)
+        with annotate("hand over"):
+            fields = self._make_fields(batch, decoded, broken=tuple(guarded.faults))
+        at = start._replace(samples=batch.stop - start.begin)
+        waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
+        return Step(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))

@@ -1,0 +1,201 @@
+"""The fastest settings found on a device, and where they are saved: beside the data, or in the user's cache.
+
+`python -m gpuload tune` measures and saves them, and `DaliIterator` uses them for arguments that it was not given. They
+affect how fast batches come, never their content.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from gpuload.checks import Rule, choice, number, optional, whole
+from gpuload.decode.arguments import Both, Dali
+from gpuload.decode.open import Backend
+from gpuload.errors import OutputError
+from gpuload.headers.json_text import parse_json
+from gpuload.machine.ranks import Ranks, count_threads
+from gpuload.machine.regular_file import open_regular
+from gpuload.store.url import URL, as_location
+
+FILE_NAME = "tuning.json"
+VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
+
+PREFETCH = 2
+CPU_SHARE = 0.25  # of the samples, for the CPU decoder beside a GPU, where nothing was measured
+ONE_UNIT = 0.0  # hw_decoder_load where one unit decodes all images: CUDA's cores, which every GPU has
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The fastest settings of one decoder, and its speed with them.
+
+    decoder: "dali", "native" or "both". num_threads, prefetch, hw_decoder_load, batch_size, cpu_share: arguments of
+    `DaliIterator`; None is its default. images_per_s: of the loader alone.
+    """
+
+    decoder: str
+    num_threads: int
+    prefetch: int
+    hw_decoder_load: float | None
+    batch_size: int
+    images_per_s: float
+    cpu_share: float | None = None
+
+
+# The file may be a stranger's, as the rest of the folder: what it says must not take all memory. `tune` tries less.
+_MOST_THREADS, _MOST_PREFETCH, _MOST_BYTES = 1024, 16, 1 << 20
+_RULES: dict[str, Rule[Any]] = {
+    "decoder": choice("dali", "native", "both"),
+    "num_threads": whole(1, _MOST_THREADS),
+    "prefetch": whole(1, _MOST_PREFETCH),
+    "hw_decoder_load": optional(number(0, 1, "a share")),
+    "batch_size": whole(1),
+    "images_per_s": number(0, 1e12, "a rate"),
+    "cpu_share": optional(number(0, 1, "a share")),
+}
+
+
+def describe_device(device_id: int | None, ranks: Ranks) -> str:
+    """The key of tunings: the GPU (None: the CPU), and the number of cores of this rank, which decode."""
+    cores = count_threads(ranks)
+    if device_id is None:
+        return f"{_cpu_name()}, {cores} cores"
+    return f"{_gpu_name(device_id)}, {cores} cores"
+
+
+def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") -> Tuning | None:
+    """The settings saved for a data set and device, of one decoder or, with "auto", of the fastest; None without any.
+
+    Settings beside the data take precedence over those in the user's cache. A file that cannot be read is ignored, with
+    a warning: training continues with the defaults.
+    """
+    for path in _candidates(folder):
+        try:
+            found = [_parse(one) for one in _read(path).get(device, [])]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            warnings.warn(f"{path}: cannot be read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
+            continue
+        if found := [one for one in found if decoder in ("auto", one.decoder)]:
+            return max(found, key=lambda one: one.images_per_s)
+    return None
+
+
+class Settings(NamedTuple):
+    """What the decoders of a loader use: threads, batches decoded ahead, and the share of the images that a GPU's JPEG
+    engines decode (None: DALI decides), and that the CPU decodes beside a GPU."""
+
+    num_threads: int
+    prefetch: int
+    hardware: float | None
+    cpu: float
+
+
+def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: Dali | Both | None) -> Settings:
+    """The shares as wanted, else all as saved for this device, else the defaults.
+
+    device: as `describe_device`. With `deterministic`, the shares, on which pixels depend, are not those that were
+        saved.
+    """
+    saved = load_tuning(folder, device, decoder)
+    hardware, cpu = None if wanted is None else wanted.hardware, getattr(wanted, "cpu", None)
+    if wanted is not None and wanted.deterministic:
+        hardware = ONE_UNIT if hardware is None else hardware
+    elif saved is not None:
+        hardware = saved.hw_decoder_load if hardware is None else hardware
+        cpu = saved.cpu_share if cpu is None else cpu
+    threads, prefetch = (count_threads(ranks), PREFETCH) if saved is None else (saved.num_threads, saved.prefetch)
+    return Settings(threads, prefetch, hardware, CPU_SHARE if cpu is None else cpu)
+
+
+# Cores of a rank from which on the native decoder is the default for a GPU, where nothing was measured. By estimate:
+# ResNet-50 on an H100 takes some 2,800 images/s; the native decoder makes about 1,200 a core of ImageNet-like JPEGs. So
+# three cores decode enough, and as many are left for reading, the training's thread and peaks.
+NATIVE_CORES = 6
+
+
+def prefer_decoder(folder: str | Path | URL, device_id: int, ranks: Ranks, fits: Callable[[int], bool]) -> Backend:
+    """Which decoder "auto" is on a GPU: the fastest that `tune` has measured there; else "native" where this rank has
+    enough cores for it, which leaves the GPU to the training, or where DALI's whole images do not fit; else "dali".
+
+    fits: of the GPU, whether DALI's whole images fit into its memory.
+    """
+    saved = load_tuning(folder, describe_device(device_id, ranks))
+    if saved is not None:
+        return cast(Backend, saved.decoder)
+    return "native" if count_threads(ranks) >= NATIVE_CORES or not fits(device_id) else "dali"
+
+
+def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:
+    """Saves one tuning for each decoder, replacing those of the same device and decoder. Returns the file.
+
+    Raises:
+        OutputError: neither the data set's folder nor the user's cache can be written.
+    """
+    reasons = []
+    for path in _candidates(folder):
+        try:
+            try:
+                devices = _read(path)
+                kept = [_parse(one) for one in devices.get(device, [])]
+            except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+                devices, kept = {}, []
+            new = {one.decoder: one for one in (*kept, *tunings)}
+            devices[device] = [asdict(one) for one in new.values()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            temporary.write_text(json.dumps({"version": VERSION, "devices": devices}, indent=1) + "\n")
+            temporary.replace(path)
+        except OSError as error:
+            reasons.append(f"{path} ({error.strerror or error})")
+        else:
+            return path
+    raise OutputError(f"the settings cannot be saved: {', '.join(reasons)}. Make one of the two writable")
+
+
+def _candidates(folder: str | Path | URL) -> tuple[Path, ...]:
+    """The file beside the data, and the one in the user's cache, by the folder's path (XDG base directories)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if isinstance(folder := as_location(folder), URL):
+        return (cache / "gpuload" / "urls" / folder.text.replace("://", "/") / FILE_NAME,)
+    whole = Path(folder).resolve()
+    return whole / FILE_NAME, cache / "gpuload" / whole.relative_to(whole.anchor) / FILE_NAME
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tunings by device."""
+    with open_regular(path) as file:
+        content = parse_json(file.read(_MOST_BYTES).decode())
+    if content["version"] != VERSION:
+        raise ValueError(f"version {content['version']}, expected {VERSION}")
+    devices: dict[str, Any] = content["devices"]
+    return devices
+
+
+def _parse(saved: dict[str, Any]) -> Tuning:
+    saved = {"cpu_share": None, **saved}  # files of before 2026-12 do not have it
+    return Tuning(**{field.name: _RULES[field.name].read(saved[field.name]) for field in fields(Tuning)})
+
+
+def _gpu_name(device_id: int) -> str:
+    """As torch tells it, or CuPy where there is no torch that can use GPUs; else "GPU"."""
+    with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
+        return str(import_module("torch").cuda.get_device_name(device_id))
+    with suppress(ImportError, RuntimeError, OSError):
+        return str(import_module("cupy").cuda.runtime.getDeviceProperties(device_id)["name"].decode())
+    return "GPU"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "CPU"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")

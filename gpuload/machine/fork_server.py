@@ -1,0 +1,139 @@
+"""Processes from multiprocessing's fork server, which has no threads of ours and imports their modules once.
+
+They may be killed at any time: each has a pipe of its own, and no lock is shared.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from gpuload.errors import OutputError
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER_DIED = 255  # multiprocessing's exit code for a process whose fork server has died
+_START_ATTEMPTS = 10
+_RETRY_S = 0.1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_STARTING = threading.Lock()  # while one starts, the main module may look different
+
+
+def ensure_server(preload: Sequence[str]) -> None:
+    """Starts the server, unless it is running; it imports these modules in the background.
+
+    Modules that cannot be imported are ignored.
+
+    Raises:
+        OutputError: it cannot be started.
+    """
+    _SERVER.set_forkserver_preload(list(preload))
+    try:
+        with sigint_deferred():
+            forkserver.ensure_running()
+    except OSError as error:  # no room for its socket, or for another process
+        raise OutputError(
+            f"{tempfile.gettempdir()}: no process can be started there ({error.strerror or error}). Free some "
+            "space, or set TMPDIR"
+        ) from None
+
+
+def start_process(
+    ensure: Callable[[], None], work: Callable[..., None], args: tuple[Any, ...], *, name: str, need_main: bool
+) -> tuple[ForkServerProcess, Connection]:
+    """A process that calls work(pipe, *args), and this end of the pipe.
+
+    ensure: makes sure that the server runs. need_main: whether the main module is to be imported there.
+    """
+    for attempts_left in reversed(range(_START_ATTEMPTS)):
+        ensure()
+        pipe, child_pipe = _SERVER.Pipe()
+        given = (dict(os.environ), work, child_pipe, *args)
+        process = _SERVER.Process(target=_in_environment, args=given, name=name, daemon=True)
+        try:
+            with _STARTING, sigint_deferred(), nullcontext() if need_main else _hidden_main():
+                process.start()
+            break
+        except (ConnectionError, EOFError):
+            # The server was killed, but `ensure` has not noticed yet; the next attempt will.
+            pipe.close()
+            if not attempts_left:
+                raise
+            time.sleep(_RETRY_S)
+        finally:
+            child_pipe.close()
+    return process, pipe
+
+
+def _in_environment(environment: dict[str, str], work: Callable[..., None], *args: Any) -> None:
+    """Calls work(*args) with the environment that the parent has now, not as it was when the server started: variables
+    with credentials may have been set since."""
+    os.environ.clear()
+    os.environ.update(environment)
+    work(*args)
+
+
+def exit_code(process: ForkServerProcess) -> int:
+    """Waits for the end of a process that has died or was killed; its exit code, or -(number of the signal)."""
+    process.join()
+    code = process.exitcode
+    # The death of the server counts as the kernel's SIGKILL, its most likely cause.
+    return code if code not in (None, _SERVER_DIED) else -signal.SIGKILL
+
+
+def end_with_server() -> None:
+    """To be called in a process: the kernel kills it when the server ends, as that does with whoever started it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The server ends when nobody can write to this pipe any more, and each process from it inherits an end.
+    server: Any = forkserver._forkserver
+    alive, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if alive is not None:
+        os.close(alive)
+
+
+@contextmanager
+def sigint_deferred() -> Iterator[None]:
+    """Defers Ctrl-C, so that it neither hits a child that is still importing, nor leaves one half-started, nor is lost
+    in a library that swallows it.
+
+    SIGINT goes to the whole process group, and only the parent must react to it. A child inherits the blocked signal.
+    In the parent another thread, such as a math library's, may receive the signal nevertheless, so a handler there
+    records it too.
+    """
+    # Starts multiprocessing's helper process first: starting it later would unblock Ctrl-C again.
+    resource_tracker.ensure_running()
+    in_main = threading.current_thread() is threading.main_thread()
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number)) if in_main else None
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hides the main module's name and file meanwhile, so that a process that is started does not import it."""
+    main = sys.modules["__main__"]
+    kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
+    for name in kept:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(main, name, value)

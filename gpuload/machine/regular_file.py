@@ -1,0 +1,25 @@
+"""Opens files of strangers: a pipe would wait for its other end, and a device may have no end."""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class NotRegularError(OSError):
+    """It is a folder, a pipe, a socket or a device."""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Opens a file for reading; links are followed.
+
+    Raises:
+        NotRegularError: it is no regular file. OSError: it cannot be opened.
+    """
+    handle = os.open(path, _OPEN)  # by O_NONBLOCK, opening a pipe returns at once
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotRegularError(None, "is not a regular file")
+    return open(handle, "rb")

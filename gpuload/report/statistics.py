@@ -1,0 +1,164 @@
+"""What images are like: histograms with the same bins for all splits, and the images that are least like the others."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.report.classes import Columns
+from gpuload.report.part import Part
+from gpuload.report.pixels import Looks
+from gpuload.report.samples import describe
+from gpuload.types import I64
+
+_BINS = 28
+_FEW = 12  # different values that get a bar each
+_NICE = (1, 2, 2.5, 5, 10)
+
+
+def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: Sequence[str]) -> dict[str, Any]:
+    """Of the values of each split: bins of a round width between the outermost half percents, and two of what is
+    beyond; or where there are few different values, a bin for each."""
+    joined = np.concatenate([np.asarray(part, np.float64) for part in values])
+    joined = joined[np.isfinite(joined)]
+    found: dict[str, Any] = {"title": title, "unit": unit, "bins": [], "series": []}
+    if not len(joined):
+        return found
+    different = np.unique(joined[:: max(1, len(joined) // 200_000)])
+    if len(different) <= _FEW and np.isin(joined, different).all():
+        edges = np.append(different, np.inf)
+        labels = [_number(value) for value in different.tolist()]
+    else:
+        low, high = np.percentile(joined, [0.5, 99.5])
+        step = _round_up((high - low) / (_BINS - 2) if high > low else max(abs(high), 1) / _BINS)
+        if np.array_equal(joined, np.rint(joined)):  # no bin without a whole number in it
+            step = max(1.0, np.ceil(step))
+        inner = np.arange(np.floor(low / step), np.ceil(high / step) + 1) * step
+        edges = np.concatenate([[-np.inf] if joined.min() < inner[0] else [], inner, [np.inf]])
+        labels = [_range(one, other) for one, other in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+        if joined.max() < inner[-1]:
+            edges, labels = edges[:-1], labels[:-1]
+    found["bins"] = labels
+    for name, part in zip(names, values, strict=True):
+        part = np.asarray(part, np.float64)
+        part = part[np.isfinite(part)]
+        places = np.clip(np.searchsorted(edges, part, side="right") - 1, 0, len(labels) - 1)
+        counts = np.bincount(places, minlength=len(labels))
+        quartiles = np.percentile(part, [0, 50, 100]).tolist() if len(part) else [0, 0, 0]
+        found["series"].append(
+            {
+                "split": name,
+                "counts": counts.tolist(),
+                "smallest": quartiles[0],
+                "median": quartiles[1],
+                "largest": quartiles[2],
+            }
+        )
+    return found
+
+
+def _round_up(width: float) -> float:
+    """The next round number: 1, 2, 2.5 or 5 times a power of ten."""
+    power = 10.0 ** np.floor(np.log10(max(width, 1e-9)))
+    return float(next(nice * power for nice in _NICE if nice * power >= width * 0.999))
+
+
+def _range(low: float, high: float) -> str:
+    if np.isneginf(low):
+        return f"under {_number(high)}"
+    if np.isposinf(high):
+        return f"{_number(low)} and more"
+    return f"{_number(low)} to {_number(high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+
+
+_SHOWN = 12
+_Values = tuple[I64, npt.NDArray[Any]]  # numbers of samples, and what they are ranked by, the smallest first
+
+
+class _Ranking(NamedTuple):
+    """What images are ranked by. what: how it is measured."""
+
+    name: str
+    title: str
+    what: str
+    values: Callable[[Part], _Values]
+    text: Callable[[float], str]
+
+
+def _seen(values: Callable[[Looks], npt.NDArray[Any]]) -> Callable[[Part], _Values]:
+    return lambda part: (part.looks.numbers, values(part.looks))
+
+
+def _stored(values: Callable[[Columns], npt.NDArray[Any]]) -> Callable[[Part], _Values]:
+    return lambda part: (part.columns.numbers, values(part.columns))
+
+
+def pixels_of(table: Columns) -> I64:
+    """int64 (N,)."""
+    return table.widths.astype(np.int64) * table.heights
+
+
+def density_of(table: Columns) -> npt.NDArray[Any]:
+    """Stored bits per pixel."""
+    return 8 * table.bytes / np.maximum(pixels_of(table), 1)
+
+
+def _less_square(table: Columns) -> npt.NDArray[Any]:
+    return -np.abs(np.log(table.widths / np.maximum(table.heights, 1)))
+
+
+def _quality(part: Part) -> _Values:
+    values = part.files.qualities.astype(np.float64)
+    return part.files.numbers, np.where(values > 0, values, np.nan)
+
+
+def _in_pixels(count: float) -> str:
+    return f"{count / 1e6:.2f} MP" if count >= 1e5 else f"{count:,.0f} px"
+
+
+_RANKINGS = (
+    _Ranking("darkest", "Darkest", "the level that 95 % of the pixels stay below", _seen(lambda f: f.bright_parts),
+             lambda v: f"{v:.0%}"),
+    _Ranking("brightest", "Brightest", "the level that 95 % of the pixels are above", _seen(lambda f: -f.dark_parts),
+             lambda v: f"{-v:.0%}"),
+    _Ranking("blurriest", "Most blurred", "deviation of the Laplacian of the small image",
+             _seen(lambda f: f.sharpness), lambda v: f"{v:.1f}"),
+    _Ranking("least-informative", "Least informative", "entropy of the brightness, at most 6 bits",
+             _seen(lambda f: f.entropy), lambda v: f"{abs(v):.2f} bits"),
+    _Ranking("aspect", "Oddest in aspect", "longer : shorter side", _stored(_less_square),
+             lambda v: f"{np.exp(-v):.2f} : 1"),
+    _Ranking("smallest", "Smallest", "in pixels", _stored(pixels_of), _in_pixels),
+    _Ranking("largest", "Largest", "in pixels", _stored(lambda t: -pixels_of(t)), lambda v: _in_pixels(-v)),
+    _Ranking("lightest", "Fewest bytes for its pixels", "stored bits per pixel", _stored(density_of),
+             lambda v: f"{v:.2f} bits/px"),
+    _Ranking("quality", "Most compressed", "quality of the JPEG, as libjpeg counts it", _quality, lambda v: f"{v:.0f}"),
+)  # fmt: skip
+
+
+def find_extremes(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """For each ranking the images at its end, over all splits, the most extreme first."""
+    found = []
+    images = sum(len(part.columns.numbers) for part in parts)
+    for ranking in _RANKINGS:
+        ends: list[tuple[float, int, int]] = []
+        for n, part in enumerate(parts):
+            numbers, values = ranking.values(part)
+            finite = np.flatnonzero(np.isfinite(values))
+            count = min(_SHOWN + 1, len(finite))
+            if count:
+                first = finite[np.argpartition(values[finite], count - 1)[:count]]
+                ends += [(float(values[row]), n, int(numbers[row])) for row in first.tolist()]
+        ends.sort()
+        if len(ends) > _SHOWN and ends[_SHOWN - 1][0] == ends[_SHOWN][0]:  # what many share is not extreme
+            ends = [end for end in ends if end[0] < ends[_SHOWN][0]]
+        ends = ends[:_SHOWN]
+        if not ends or images < 2 or (len(ends) > 1 and ends[0][0] == ends[-1][0]):
+            continue
+        items = [describe(parts[n].split, number, ranking.text(value)) for value, n, number in ends]
+        found.append({"name": ranking.name, "title": ranking.title, "what": ranking.what, "samples": items})
+    return found

@@ -1,0 +1,481 @@
+"""Containers of named files, such as a folder or an archive: what a source knows of where its images lie.
+
+What belongs to an image (its class folder, its row of a table, a file beside it) is up to a source, which works on any
+container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
+"""
+
+import errno
+import os
+import re
+import stat
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from gpuload.errors import SourceError
+from gpuload.fields.field import Field
+from gpuload.sources.listing import Rejection
+from gpuload.sources.splits import split_called
+
+ARCHIVES = (".zip",)
+# What to do about a source at a URL.
+ELSEWHERE = "Download what is there, or mount it"
+# Endings of names of tars that are not read.
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
+
+
+# fmt: off
+IMAGE_EXTENSIONS = frozenset((
+    "avif", "avifs", "bmp", "dib", "gif", "heic", "heif", "hif", "icns", "ico", "j2c", "j2k", "jfif", "jp2", "jpc",
+    "jpe", "jpeg", "jpf", "jpg", "jpx", "mpo", "pbm", "pcx", "pgm", "png", "pnm", "ppm", "psd", "qoi", "sgi", "tga",
+    "tif", "tiff", "webp",
+))
+# Image formats that Pillow cannot decode.
+_UNREAD = frozenset(("arw", "cr2", "cr3", "dds", "dng", "exr", "hdr", "jxl", "jxr", "nef", "orf", "raf", "rw2"))
+# Files with these extensions are not opened to check for images.
+_NO_IMAGES = frozenset((
+    "cls", "csv", "html", "json", "jsonl", "md", "ndjson", "npy", "npz", "parquet", "py", "tar", "tsv", "txt", "xml",
+    "yaml", "yml", "zip",
+))
+_TEXTS = frozenset(("CHANGELOG", "COPYING", "LICENSE", "Makefile", "NOTICE", "README", "VERSION", "_SUCCESS"))
+# Signatures of image formats; each group is named after the usual extension.
+_IMAGE = re.compile(
+    rb"(?s)(?P<jpg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n)|(?P<gif>GIF8)|(?P<webp>RIFF.{4}WEBP)|(?P<tif>II\*\0|MM\0\*)"
+    rb"|(?P<bmp>BM.{4}\0{4})|(?P<psd>8BPS)|(?P<qoi>qoif)|(?P<jp2>.{4}jP  )|(?P<jxl>.{4}JXL |\xff\n)"
+    rb"|(?P<avif>.{4}ftypavi)|(?P<heic>.{4}ftyp(?:he|mif|msf))|(?P<exr>v/1\x01)|(?P<dds>DDS )"
+)
+HEAD_BYTES = 16  # enough for every signature
+# Folders that systems create beside a user's files: macOS in archives, Python, NAS boxes, Windows, ext4.
+_SYSTEM_FOLDERS = frozenset((
+    "__MACOSX", "__pycache__", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information",
+    "lost+found",
+))
+# fmt: on
+
+
+def is_hidden(name: str) -> bool:
+    """Whether to skip a file or folder of this name: it is hidden, or belongs to an operating system."""
+    return name.startswith(".") or name in _SYSTEM_FOLDERS
+
+
+class Ref(NamedTuple):
+    """Stands in a row for an image, mask or array that its source reads later.
+
+    name: with slashes between folders. size: in bytes. address: what the container reads it by. detail: of an array,
+    see `ArrayKind.detail`.
+    """
+
+    name: str
+    size: int
+    address: str
+    detail: str = ""
+
+
+class Told:
+    """What a source tells of itself, besides its rows.
+
+    rejected, notes: as a `Listing` has them. others: how many files of each extension are no images.
+    classes: names of the class numbers of a field. kinds: of fields of which neither name nor values tell it.
+    fields: what is known of fields before their values are seen.
+    picked: whether values are as `Kind.parse` takes them, and not as samples have them.
+    origin: what tells its splits apart, where rows have them as "split" and no column is called so. unused: keys of
+        rows that are no fields after all.
+    strict: whether it is an error that only some images lie in folders called as splits are; None where such folders
+        are no splits.
+    """
+
+    def __init__(self) -> None:
+        self.rejected: list[Rejection] = []
+        self.notes: list[str] = []
+        self.others: Counter[str] = Counter()
+        self.classes: dict[str, tuple[str, ...]] = {}
+        self.kinds: dict[str, str] = {}
+        self.fields: dict[str, Field] = {}
+        self.picked = False
+        self.origin = ""
+        self.unused: set[str] = set()
+        self.strict: bool | None = None
+
+    def reject(self, name: str, reason: str, asked: bool = False) -> None:
+        self.rejected.append(Rejection(printable(name), reason, asked))
+
+    def wants(self, name: str, extensions: Collection[str], head: Callable[[str], bytes] | None = None) -> bool:
+        """Whether a file has one of the extensions; rejects what is an image nevertheless, and counts the rest.
+
+        head: gives the first `HEAD_BYTES` of a file; None where reading them takes long.
+        """
+        extension = extension_of(name)
+        if extension in extensions:
+            if printable(name) == name:
+                return True
+            self.reject(name, "its name is not UTF-8")
+        elif reason := _unread_image(name, extension, head):
+            self.reject(name, reason)
+        else:
+            self.others[f".{printable(extension)}" if extension else "no extension"] += 1
+        return False
+
+    def by_extension(self) -> str:
+        return ", ".join(f"{count:,} × {name}" for name, count in sorted(self.others.items()))
+
+    def all_notes(self) -> tuple[str, ...]:
+        """The sentences for the user, with one for the files of other extensions."""
+        return (*self.notes, f"passed over, by extension: {self.by_extension()}") if self.others else (*self.notes,)
+
+
+def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None) -> str:
+    """Why a file without a wanted extension is rejected: it is an image, or may be one; "" if it is not."""
+    if extension in _UNREAD:
+        return f"is of a format that is not read (.{extension}). Convert it to PNG or JPEG"
+    if extension in _NO_IMAGES:
+        return ""
+    if head is None:
+        is_image = not extension and name.rpartition("/")[2] not in _TEXTS
+        return "may be an image: its name has no extension, and content is not checked at URLs" if is_image else ""
+    if (signature := _IMAGE.match(head(name))) is None:
+        return ""
+    return f"is an image by its content, but its name does not end in .{signature.lastgroup}"
+
+
+class Files(ABC):
+    """A container of named files. It is sent to worker processes, so it must be picklable and hold no open files.
+
+    `str()` of it is what messages, and the identity of a run, call it.
+
+    around: the folders, each with a slash after it, that hold everything and are no part of the names.
+    kind: what messages call such a container. reads_heads: whether the first bytes of a file are quickly there.
+    """
+
+    around = ""
+    kind: ClassVar[str] = "folder"
+    reads_heads: ClassVar[bool] = True
+
+    def fault(self) -> str:
+        """Why nothing can be listed, such as "no such folder"; "" if nothing is wrong."""
+        return ""
+
+    @abstractmethod
+    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+        """What lies directly in a folder ("": at the first level) and is not hidden: the folders, each with the reason
+        for which it is passed over, or ""; and the files. Nothing where there is no such folder.
+
+        Raises:
+            SourceError: it cannot be listed.
+        """
+
+    @abstractmethod
+    def find(self, name: str) -> Ref:
+        """The file of this name.
+
+        Raises:
+            OSError: there is none.
+        """
+
+    @abstractmethod
+    def read(self, address: str) -> bytes:
+        """The content of a file, in whichever process.
+
+        Raises:
+            OSError: it cannot be read. DecodeError: it is damaged, or is not read for another reason.
+        """
+
+    def head(self, name: str) -> bytes:
+        """The first `HEAD_BYTES` of a file; nothing of one that cannot be read."""
+        return b""
+
+    def refusal(self, file: Ref) -> str:
+        """Why a file is not read, which only its content or its entry tells; "" if it is."""
+        return ""
+
+    def folders(self, below: str = "") -> list[str]:
+        """The folders directly in a folder, sorted, empty ones too."""
+        return sorted(name for name, reason in self.scan(below)[0].items() if not reason)
+
+    def names(self, below: str = "") -> list[str]:
+        """The files directly in a folder, sorted."""
+        return sorted(self.scan(below)[1])
+
+    def walk(self, extensions: Collection[str], told: Told) -> Iterator[Ref]:
+        """Every file with one of these extensions (lower case, without a dot), folder by folder, sorted by name.
+
+        What is left out goes to `told`.
+        """
+        if self.around:
+            around = self.around.rstrip("/")
+            told.notes.append(f"names and classes start inside {around!r}, which holds everything in the {self.kind}")
+        levels = [self._entries("")]
+        while levels:
+            name, passed_over = next(levels[-1], ("", None))
+            if not name:
+                levels.pop()
+            elif passed_over:
+                told.notes.append(f"passed over {name!r}, {passed_over}")
+            elif passed_over is not None:
+                levels.append(self._entries(name))
+            elif told.wants(name, extensions, self.head if self.reads_heads else None) and (
+                file := self._listed(name, told)
+            ):
+                yield file
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:
+        """The names of what lies in a folder, sorted; of folders with the reason for which they are passed over."""
+        folders, files = self.scan(folder)
+        start = f"{folder}/" if folder else ""
+        both = sorted([*folders.items(), *((name, None) for name in files)], key=lambda entry: entry[0])
+        return ((start + name, passed_over) for name, passed_over in both)
+
+    def _listed(self, name: str, told: Told) -> Ref | None:
+        try:
+            file = self.find(name)
+            reason = self.refusal(file)
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
+        if not reason:
+            return file
+        told.reject(name, reason)
+        return None
+
+    def split_files(self, suffix: str) -> list[str]:
+        """The files with this suffix at the first level, or else in folders of splits; or so in the folder `data`.
+
+        Of folders that gpuload packed, too.
+        """
+        return split_files(self.scan, suffix)
+
+    def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for containers whose files take long to come
+        """Says what will be read, in this order; not what was expected before."""
+
+    def wait(self, address: str) -> None:  # noqa: B027
+        """Waits until a file that was expected can be read at once, or will not come."""
+
+
+Scan = Callable[[str], tuple[dict[str, str], list[str]]]  # as `Files.scan`
+
+
+def split_files(scan: Scan, suffix: str) -> list[str]:
+    for place in ("", "data/"):
+        splits = [f"{place}{name}/" for name in sorted(scan(place.rstrip("/"))[0]) if split_called(name)]
+        for folders in ([place], splits):
+            names = [folder + name for folder in folders for name in sorted(scan(folder.rstrip("/"))[1])]
+            if names := [name for name in names if name.lower().endswith(suffix)]:
+                return names
+    return []
+
+
+def extension_of(name: str) -> str:
+    """Of a file's name, in lower case and without the dot; "" without."""
+    return os.path.splitext(name)[1][1:].lower()
+
+
+class Names:
+    """Folders and files, place by place, of a container whose names are all known.
+
+    names: with slashes between folders; that of an empty folder ends in one.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.folders: dict[str, dict[str, str]] = {"": {}}
+        self.files: dict[str, list[str]] = {}
+        for name in names:
+            place, _, file = name.rpartition("/")
+            if file:
+                self.files.setdefault(place, []).append(file)
+            inside = ""
+            while place not in self.folders:
+                self.folders[place] = {inside: ""} if inside else {}
+                place, _, inside = place.rpartition("/")
+            if inside:
+                self.folders[place][inside] = ""
+
+    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+        """As `Files.scan`."""
+        return self.folders.get(folder, {}), self.files.get(folder, [])
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8. Python keeps bytes that are not as halves of surrogate pairs."""
+    return printable(name) == name
+
+
+def printable(name: str) -> str:
+    """The name with a mark in place of each byte that is not UTF-8, which Python keeps as half of a surrogate pair."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")
+
+
+_MANIFEST, _INDEX = "manifest.json", "index.arrow"  # in every folder that gpuload packed
+
+
+class Folder(Files):
+    """A folder with all that lies below it.
+
+    Links are followed, except one that leads back to a folder it lies in. The order is that of the names, whatever
+    order the file system gives. Addresses are names. Folders that gpuload packed are passed over.
+    """
+
+    def __init__(self, path: str | Path, around: str = "") -> None:
+        self.path = Path(path)
+        self.around = around
+        self._without: tuple[str, os.stat_result] | None = None
+        self._passed_over: dict[str, str] = {}  # of the folders at the first level, which are listed several times
+
+    def inside(self, folder: str) -> "Folder":
+        """A folder at the first level, as a container: the names in it begin behind its own."""
+        inner = Folder(self.path / folder, f"{self.around}{folder}/")
+        if self._without is not None:
+            inner._without = os.path.relpath(self._without[0], folder), self._without[1]
+        return inner
+
+    def leave_out(self, folder: str | Path) -> None:
+        """Passes over a folder from now on, if it is there, by whatever name: the one that is written to."""
+        self._without, self._passed_over = None, {}
+        with suppress(OSError):
+            self._without = os.path.relpath(os.path.realpath(folder), os.path.realpath(self.path)), os.stat(folder)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_passed_over": {}}
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def fault(self) -> str:
+        try:
+            return "" if stat.S_ISDIR(os.stat(self.path).st_mode) else "is a file, not a folder"
+        except FileNotFoundError:
+            return "no such folder"
+        except OSError as error:  # such as links in a circle
+            return f"cannot be opened ({error.strerror})"
+
+    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+        path = os.path.join(self.path, folder) if folder else str(self.path)
+        try:
+            with os.scandir(path) as scan:
+                entries = [entry for entry in scan if not is_hidden(entry.name)]
+        except (FileNotFoundError, NotADirectoryError):
+            return {}, []
+        except OSError as error:
+            raise SourceError(
+                f"{path}: cannot be listed ({error.strerror}). Correct its permissions, or move it elsewhere"
+            ) from None
+        start = f"{folder}/" if folder else ""
+        folders, files = dict[str, str](), list[str]()
+        for entry in entries:
+            if _is_dir(entry):
+                folders[entry.name] = self._why_passed_over(entry, f"{start}{entry.name}")
+            else:
+                files.append(entry.name)
+        return folders, files
+
+    def _why_passed_over(self, entry: os.DirEntry[str], name: str) -> str:
+        if "/" in name:
+            return self._is_left_out(entry, name) or ("which gpuload packed" if holds_packed_set(entry.path) else "")
+        if name not in self._passed_over:
+            is_packed = holds_packed_set(entry.path) or holds_packed_splits(entry.path)
+            self._passed_over[name] = self._is_left_out(entry, name) or ("which gpuload packed" if is_packed else "")
+        return self._passed_over[name]
+
+    def _is_left_out(self, entry: os.DirEntry[str], name: str) -> str:
+        if entry.is_symlink() and _leads_back(entry, name):
+            return "a link to a folder that it lies in"
+        if self._without is not None:
+            path, status = self._without
+            # The number of a folder's inode costs nothing here, but that of a mounted one is another.
+            maybe = entry.is_symlink() or entry.inode() == status.st_ino or name == path
+            if maybe and os.path.samestat(os.stat(entry.path), status):
+                return "the output folder"
+        return ""
+
+    def find(self, name: str) -> Ref:
+        """A file by a name that a text gives, which may not lead out of the folder."""
+        if ".." in name or name.startswith("/"):
+            whole = os.path.abspath(self.path)
+            name = os.path.relpath(os.path.normpath(os.path.join(whole, name)), whole)
+            if name.split("/")[0] == "..":
+                raise PermissionError(errno.EPERM, "leads out of the folder", name)
+        status = os.stat(os.path.join(self.path, name))
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", name)
+        return Ref(name, status.st_size, name)
+
+    def read(self, address: str) -> bytes:
+        return read_file(os.path.join(self.path, address))
+
+    def head(self, name: str) -> bytes:
+        try:
+            with open_regular(os.path.join(self.path, name)) as descriptor:
+                return os.read(descriptor, HEAD_BYTES)
+        except OSError:
+            return b""
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # such as links in a circle
+        return False
+
+
+def _leads_back(entry: os.DirEntry[str], name: str) -> bool:
+    """Whether a link leads to a folder above it."""
+    above, target = os.path.dirname(entry.path), os.stat(entry.path)
+    for _ in range(name.count("/") + 1):
+        if os.path.samestat(os.stat(above), target):
+            return True
+        above = os.path.dirname(above)
+    return False
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
+    """The descriptor of a file. A pipe would wait for its writer, and a device may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "not a regular file", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """A whole file, in four system calls: a sixth less time than `open` and `read` where it is cached.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    with open_regular(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while part := os.read(descriptor, 1 << 20):  # it grew
+            parts.append(part)
+        return b"".join(parts)
+
+
+def holds_packed_set(path: str) -> bool:
+    """Whether gpuload packed this folder, or indexed it."""
+    return all(os.path.exists(os.path.join(path, name)) for name in (_MANIFEST, _INDEX))
+
+
+def holds_packed_splits(path: str) -> bool:
+    """Whether there is nothing but packed folders in this one, as in the output folder of a run."""
+    found = False
+    try:
+        with os.scandir(path) as scan:
+            for entry in scan:
+                if entry.name.startswith("."):
+                    continue
+                if not entry.is_dir() or not holds_packed_set(entry.path):
+                    return False
+                found = True
+    except OSError:
+        return False
+    return found

@@ -1,0 +1,199 @@
+"""What lies at a URL: a folder of files, read one by one, or files that are copied into the scratch folder of a run."""
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
+from functools import cached_property
+from pathlib import Path
+
+from gpuload.errors import OutputError, RemoteError, SourceError
+from gpuload.sources.files import Files, Names, Ref, Told, is_hidden, split_files
+from gpuload.store.background import background
+from gpuload.store.bucket import Listed, expand_url
+from gpuload.store.hub import pinned
+from gpuload.store.objects import NoSuchObjectError, Objects
+from gpuload.store.transfer import fetch_file
+from gpuload.store.url import URL
+
+_AT_A_TIME = 4  # files, each in ranges
+_ALSO = "manifest.json"  # beside tars that gpuload packed: their fields and classes
+_AHEAD = 16  # files that a worker reads at a time, as many as a process has connections
+_PACKED = {"manifest.json", "index.arrow"}  # in every folder that gpuload packed
+
+
+class RemoteFolder(Files):
+    """A folder at a URL with all that lies below it.
+
+    It is listed once; of the Hub, at the commit that the URL means then. Addresses are names. Folders that gpuload
+    packed are passed over. What a worker is going to read (`expect`) is read ahead, in parallel. A server that cannot
+    be reached ends the run, by RemoteError: a set must not lack images because of the network.
+    """
+
+    reads_heads = False
+
+    def __init__(self, url: URL) -> None:
+        self.url = pinned(url)
+        self._objects = Objects(self.url)
+        self._start_reading(())
+
+    def _start_reading(self, addresses: Sequence[str]) -> None:
+        self._coming: dict[str, Future[bytes]] = {}
+        self._expected = deque(addresses)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"url": self.url, "_objects": self._objects}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._start_reading(())
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    def fault(self) -> str:
+        return "" if self._sizes else "holds no file, or does not exist"
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """The size of each file that is not hidden, by its name."""
+        try:
+            there = background().wait(Listed(self.url).list())
+        except RemoteError as error:
+            raise SourceError(str(error)) from None
+        return {name: one.size for name, one in sorted(there.items()) if not any(map(is_hidden, name.split("/")))}
+
+    @cached_property
+    def _packed(self) -> list[str]:
+        """Folders that gpuload packed, below this one."""
+        files = Names(self._sizes).files
+        return [folder for folder in files if folder and set(files[folder]) >= _PACKED]
+
+    @cached_property
+    def _names(self) -> Names:
+        below = tuple(f"{folder}/" for folder in self._packed)
+        return Names(name for name in self._sizes if not name.startswith(below))
+
+    def walk(self, extensions: Collection[str], told: Told) -> Iterator[Ref]:
+        told.notes += [f"passed over {folder!r}, which gpuload packed" for folder in self._packed]
+        yield from super().walk(extensions, told)
+
+    def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
+        return self._names.scan(folder)
+
+    def split_files(self, suffix: str) -> list[str]:
+        return split_files(Names(self._sizes).scan, suffix)
+
+    def has(self, name: str) -> bool:
+        return name in self._sizes
+
+    def find(self, name: str) -> Ref:
+        if name not in self._sizes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return Ref(name, self._sizes[name], name)
+
+    def read(self, address: str) -> bytes:
+        future = self._coming.pop(address, None) or self._start(address)
+        self._fill()
+        try:
+            return future.result()
+        except NoSuchObjectError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address) from None
+
+    def expect(self, addresses: Sequence[str]) -> None:
+        """Reads these files ahead, in this order, some at a time."""
+        for future in self._coming.values():
+            future.cancel()
+        self._start_reading(addresses)
+        self._fill()
+
+    def wait(self, address: str) -> None:
+        """Waits until a file is here, or does not exist.
+
+        Raises:
+            RemoteError: it cannot be read.
+        """
+        if address not in self._coming:  # expected twice, or behind files that were never read
+            self._coming[address] = self._start(address)
+        error = self._coming[address].exception()
+        if isinstance(error, RemoteError) and not isinstance(error, NoSuchObjectError):
+            raise error
+
+    def _fill(self) -> None:
+        while self._expected and len(self._coming) < _AHEAD:
+            address = self._expected.popleft()
+            if address not in self._coming:
+                self._coming[address] = self._start(address)
+
+    def _start(self, address: str) -> "Future[bytes]":
+        return background().start(_read(self._objects, address))
+
+
+async def _read(objects: Objects, name: str) -> bytes:
+    return bytes((await objects.read_whole(name)).data)
+
+
+class Copies:
+    """The files that a URL means: one, those that fit its wildcards, or those of a folder (`Files.split_files`).
+
+    suffixes: of their names. What a run copied is kept for the one that resumes it.
+
+    Raises:
+        SourceError: there is none. ArgumentError, RemoteError: it cannot be listed.
+    """
+
+    def __init__(self, url: URL, suffixes: Sequence[str]) -> None:
+        self.given, self.url = url, pinned(url)
+        self.is_folder = False
+        if "*" in url.text or "[" in url.text:
+            found = expand_url(self.url)
+            self.root = URL(self.url.text.partition("*")[0].partition("[")[0].rpartition("/")[0])
+            self.names = [one.text.removeprefix(f"{self.root}/") for one in found]
+        elif url.suffix.lower() in suffixes:
+            self.root, self.names = URL(self.url.text.rpartition("/")[0]), [url.name]
+        else:
+            self.root, self.is_folder = self.url, True
+            there = RemoteFolder(self.url)
+            self.names = there.split_files(suffixes[0])
+            folders = sorted({name.rpartition("/")[0] for name in self.names})
+            self.beside = [name for folder in folders if there.has(name := f"{folder}/{_ALSO}".lstrip("/"))]
+        if wrong := [name for name in self.names if {"", ".", ".."} & set(name.split("/"))]:
+            raise SourceError(
+                f"{url}: lists {wrong[0]!r}, which is not a path below it. Copy the files to a disk yourself"
+            )
+        if not self.names:
+            raise SourceError(f"{url}: holds no {suffixes[0]}. Give a file, or the folder that holds some")
+
+    def __str__(self) -> str:
+        return f"{self.url}: {', '.join(self.names)}"
+
+    def fetch(self, scratch: Path) -> Path:
+        """The copies: their folder, or of one file, its path.
+
+        Raises:
+            RemoteError: one cannot be read. OutputError: one cannot be written.
+        """
+        folder, objects = scratch / "copies", Objects(self.root)
+
+        async def one(name: str, limit: asyncio.Semaphore) -> None:
+            path = folder / name
+            async with limit:
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    await fetch_file(objects, name, path)
+
+        async def all_of_them() -> None:
+            limit = asyncio.Semaphore(_AT_A_TIME)
+            names = [*self.names, *(self.beside if self.is_folder else ())]
+            await asyncio.gather(*(one(name, limit) for name in names))
+
+        try:
+            background().wait(all_of_them())
+        except OSError as error:
+            raise OutputError(
+                f"{folder}: cannot be written ({error.strerror}), and what is read from {self.given} is copied there. "
+                "Free some space, or copy it to a disk yourself"
+            ) from None
+        return folder if self.is_folder or len(self.names) > 1 else folder / self.names[0]

@@ -1,0 +1,32 @@
+"""What a step does, as a code. Compiled code depends on this file, which imports nothing of gpuload."""
+
+from enum import IntEnum
+
+ARGS = 12  # numbers that a step takes, at most
+MAP_ARGS = 9  # those of a warp's matrix; its fill follows
+FIRST_OWN = 64  # codes from here on, int8, are of `PixelTransform`; those below are of `Op`
+
+
+class Op(IntEnum):
+    """What a step does, and the numbers it takes (`Steps.args`). Unlisted numbers are 0.
+
+    The names and the arithmetic are those of torchvision.transforms.v2.functional for uint8.
+    """
+
+    NOTHING = 0
+    BRIGHTNESS = 1  # factor
+    CONTRAST = 2  # factor
+    SATURATION = 3  # factor
+    HUE = 4  # factor, -0.5..0.5
+    GRAYSCALE = 5
+    GAUSSIAN_BLUR = 6  # sigma in pixels, kernel size in x, in y
+    SOLARIZE = 7  # threshold, 0..255
+    POSTERIZE = 8  # bits kept, 0..8
+    AUTOCONTRAST = 9
+    EQUALIZE = 10
+    INVERT = 11
+    SHARPNESS = 12  # factor
+    AFFINE = 13  # matrix (2, 3) from output to input, pixels from the centre (see geometry.py); fill R, G, B
+    WARP_NEAREST = 14  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
+    WARP_BILINEAR = 15  # the same
+    AFFINE_BILINEAR = 16  # as AFFINE, of four pixels weighted

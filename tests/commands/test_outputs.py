@@ -1,0 +1,93 @@
+"""Commands replace files that they wrote before, and keep all others."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuload import cli
+
+REPORT = ["report", "SET", "--seconds", "0", "--images", "4", "--size", "16", "--batch-size", "4"]
+TUNE = ["tune", "SET", "--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "4"]
+# Command, and the files that it writes.
+COMMANDS = {
+    "report": ([*REPORT, "-o", "page"], ["page", "page.json"]),
+    "report --json": ([*REPORT, "-o", "page", "--json", "facts"], ["page", "facts"]),
+    "tune": ([*TUNE, "--json", "figures"], ["figures", "figures.png"]),
+    "verify": (["verify", "SET", "--workers", "1", "--quarantine", "bad"], ["bad"]),
+    "show": (["show", "SET", "0"], ["KEY.png"]),
+}
+
+
+def link(path: Path) -> None:
+    path.with_name("thesis").write_text("mine")
+    path.symlink_to("thesis")
+
+
+KEPT: dict[str, Callable[[Path], object]] = {
+    "a text": lambda path: path.write_text("mine"),
+    "another's JSON": lambda path: path.write_text('{"settings": [], "gpuload": "1.0"}\n'),
+    "a picture": lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n and more"),
+    "a link": link,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+}
+
+
+def prepare(packed: Path, folder: Path, name: str) -> tuple[list[str], list[Path]]:
+    """The command, and the files that it is to write in this folder."""
+    from gpuload import Dataset
+
+    key = Dataset(packed)[0]["key"]
+    arguments, files = COMMANDS[name]
+    command = [str(packed) if word == "SET" else word for word in arguments]
+    return command, [folder / file.replace("KEY", key) for file in files]
+
+
+def listed(folder: Path) -> dict[str, tuple[int, ...]]:
+    found = {path.name: path.lstat() for path in folder.iterdir()}
+    return {name: (one.st_mode, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in found.items()}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_files_of_others_are_kept(
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    kept: str,
+) -> None:
+    for number in range(len(COMMANDS[name][1])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        command, files = prepare(packed, folder, name)
+        KEPT[kept](files[number])
+        before = listed(folder)
+        assert cli.main(command) == cli.WRONG
+        assert (
+            "is there, and was not written by this command" in (said := capsys.readouterr().err) or "is a fol" in said
+        )
+        assert listed(folder) == before
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_own_files_are_replaced(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("gpuload.loader.tuning.save_tuning", lambda *_: tmp_path / "tuning.json")
+    command, files = prepare(packed, tmp_path, name)
+    files[-1].touch()
+    assert cli.main(command) == cli.DONE
+    first = [path.lstat().st_ino for path in files]
+    assert cli.main(command) == cli.DONE
+    assert all(path.lstat().st_ino != before for path, before in zip(files, first, strict=True)) or name == "verify"
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {path.name for path in files}
+    for path in files:
+        if path.suffix == ".json":
+            json.loads(path.read_text())

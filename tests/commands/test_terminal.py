@@ -1,0 +1,180 @@
+"""Whatever a set, a path, an error, a warning or a log record holds, the commands print lines of printable characters."""
+
+import ast
+import io
+import json
+import logging
+import re
+import shutil
+import tarfile
+import warnings
+from pathlib import Path
+
+import pytest
+from images import encode
+from painted import paint
+from PIL import Image
+from store.servers import file_server, running
+
+import gpuload
+from gpuload import cli
+from gpuload.commands import terminal
+from gpuload.commands.sets import Info
+
+HOSTILE = "[/b][red]\x1b[31m\x1b]0;title\x07\x9b2J\u202e\u2066\r\nFORGED :smile: \x7f"
+NAME = HOSTILE.replace("/", "")  # for what is a file
+LONG = HOSTILE + 10_000_000 * "x"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set in which every text is hostile, with one damaged image and one that was rejected."""
+    samples = [
+        {
+            **paint(n, 48),
+            "label": LONG[:4000] if n == 3 else f"{HOSTILE}{n % 3}",
+            "caption": LONG if n == 4 else HOSTILE,
+            "name": f"{NAME}{n}",
+            "boxes_class": [HOSTILE] * len(paint(n, 48)["boxes"]),
+        }
+        for n in range(12)
+    ]
+    folder = tmp_path_factory.mktemp("sets") / NAME
+    gpuload.pack([*samples, {**samples[0], "image": b"no", "name": f"{NAME}bad"}], folder, workers=1, maxcount=6)
+    shutil.copytree(folder / "train", folder / "sound")
+    dataset = gpuload.Dataset(folder / "train")
+    row = dataset.rows(1).to_pylist()[2]
+    with Path(dataset.shard_paths[1]).open("r+b") as file:
+        file.seek(row["image_offset"])
+        file.write(b"\0" * row["image_bytes"])
+    with (folder / "train" / "rejected.jsonl").open("a") as lines:
+        lines.write(json.dumps({"source": HOSTILE, "reason": HOSTILE}) + "\n")
+    return folder / "train"
+
+
+def check(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said, all of which can be shown to a terminal."""
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        for line in text.split("\n"):
+            assert line.isprintable(), ascii(line[:300])
+            assert not line.lstrip().startswith("FORGED") and len(line) < 12_000
+    return captured.out + captured.err
+
+
+COMMANDS = [
+    (["info"], cli.DONE, "[/b][red]\\x1b[31m"),
+    (["verify", "--workers", "1"], cli.FAULTY, "FORGED"),
+    (["show", "0", "3", "4"], cli.DONE, "\\x1b]0;title\\x07"),
+    (["report", "--seconds", "0", "--size", "32", "-o", "report.html"], cli.DONE, "problem: "),
+    (["doctor", "--seconds", "0.1"], cli.FAULTY, "FORGED"),
+    (["tune", "--seconds", "0.5", "--size", "32", "--device", "cpu"], cli.WRONG, "does not decode"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"), COMMANDS, ids=lambda value: value[0] if type(value) is list else ""
+)
+def test_a_hostile_set(
+    hostile: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    part: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = cli.main([arguments[0], str(hostile), *arguments[1:]])
+    said = check(capsys)
+    assert (found, part in said) == (code, True), said
+
+
+def test_a_hostile_set_is_fetched(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(file_server(hostile.parent / "sound")) as server:
+        for folder, code in ((tmp_path / NAME, cli.DONE), (hostile.parent, cli.WRONG)):
+            assert cli.main(["fetch", server.url, str(folder)]) == code
+            assert "FORGED" in check(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(["--missing", "skip", "--skip-damaged"], cli.REJECTED), (["--skip-damaged"], cli.WRONG), ([], cli.WRONG)],
+)
+def test_hostile_shards_are_indexed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int
+) -> None:
+    """Names of folders, members and classes, captions, a member that is not indexed, and a damaged header."""
+    folder, names = tmp_path / NAME, tmp_path / f"classes{NAME}"
+    folder.mkdir()
+    names.write_text("".join(f"x{HOSTILE.replace(chr(13), '').replace(chr(10), '')}{n}\n" for n in range(3)))
+    shard = folder / f"{NAME}.tar"
+    with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as tar:
+        for number in range(4):
+            members = {"jpg": encode(Image.new("RGB", (8, 8))), "cls": b"1", "txt": HOSTILE.encode(), "[red]\x1b": b"x"}
+            for ending, content in list(members.items())[: 4 - (number == 2) * 3]:
+                member = tarfile.TarInfo(re.sub(r"\s|\.", "", f"{NAME}/{NAME}{number}") + f".{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    if "--skip-damaged" in options:
+        shard.write_bytes(shard.read_bytes().rstrip(b"\0") + b"\x1b[31m" * 999)
+    command = ["index", str(shard), "--out", str(tmp_path / f"out{NAME}"), "--classes", str(names), *options]
+    found, said = cli.main(command), check(capsys)
+    assert (found, "FORGED" in said) == (code, True), said
+
+
+def test_hostile_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / NAME
+    for name, content in ((f"{NAME}1.jpg", b"no"), (f"2{NAME}", b""), (f"{NAME}.{NAME}", b"")):
+        (photos / f"class {NAME}").mkdir(parents=True, exist_ok=True)
+        (photos / f"class {NAME}" / name).write_bytes(content)
+    assert cli.main(["pack", str(photos), str(tmp_path / f"out{NAME}"), "--workers", "1"]) == cli.WRONG
+    assert "FORGED" in check(capsys)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_hostile_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A shell puts names of files into a command, too."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        cli.main([command, "a", "b", f"--{HOSTILE.replace(' ', '')}"])
+    assert left.value.code == cli.WRONG
+    assert "FORGED" in check(capsys)
+    if command in ("warm-up", "index"):
+        return
+    more = {"pack": ["out"], "fetch": [HOSTILE], "show": [HOSTILE]}.get(command, [])
+    for path in (tmp_path / NAME, f"https://{NAME}", f"{NAME}://x/y"):
+        assert cli.main([command, str(path), *more]) in (cli.WRONG, cli.FAULTY)
+        check(capsys)
+
+
+class Noisy(Info):
+    def run(self) -> int:
+        warnings.warn(HOSTILE, stacklevel=1)
+        logging.getLogger("gpuload.x").warning("%s", HOSTILE)
+        raise ValueError(HOSTILE) if self.window == 1 else OSError(5, HOSTILE, HOSTILE)
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("window", [1, 2])
+def test_exceptions_warnings_and_records(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(cli, "load", lambda name: Noisy)
+    assert cli.main(["info", "x", "--window", str(window)]) == (cli.BROKEN if window == 1 else cli.WRONG)
+    said = check(capsys)
+    assert said.count("\\x1b[31m") >= 3 and "UserWarning: [/b]" in said
+    assert ("Traceback (most recent call last):" in said) == (window == 1)
+
+
+def test_the_commands_print_in_no_other_way() -> None:
+    own = Path(terminal.__file__)
+    for path in [*own.parent.glob("*.py"), own.parents[1] / "cli.py", own.parents[1] / "__main__.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+            allowed = path == own or (path.name == "cli.py" and name == "sys.stdout")  # whose end is gone
+            allowed |= path.name == "__main__.py"  # a fixed text
+            assert allowed or name not in ("print", "Console", "sys.stdout", "sys.stderr"), f"{path.name}: {name}"

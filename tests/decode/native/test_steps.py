@@ -1,0 +1,98 @@
+"""Threads share the rows of a batch among them in compiled code, and leave to Python what it must do."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from gpuload.decode.native import jpeg
+from gpuload.decode.native.resample import crop_or_pad
+from gpuload.decode.native.steps import Step, remaining_blocks
+from gpuload.decode.native.values import Target
+
+ROWS, SIDE = 40, 3
+
+
+class Pictures:
+    """Single-coloured pictures of which `fill` makes a batch; those at `missing` are not decoded."""
+
+    def __init__(self, missing: tuple[int, ...] = ()) -> None:
+        self.pixels = np.repeat(np.arange(1, ROWS + 1, dtype=np.uint8), SIDE * SIDE * 3).reshape(ROWS, SIDE, SIDE, 3)
+        self.rows = np.zeros((ROWS, 7), np.int64)
+        for row in set(range(ROWS)) - set(missing):
+            self.complete(row)
+        self.out = np.zeros((ROWS, 3, SIDE, SIDE), np.uint8)
+        self.taken = np.zeros(1, np.int64)
+
+    def complete(self, row: int) -> None:
+        self.rows[row] = (self.pixels[row].ctypes.data, SIDE, SIDE, SIDE * 3, 0, 0, 1)
+
+    def fill(self) -> Step:
+        constants = np.zeros(3, np.float32), np.ones(3, np.float32)
+        windows, sizes = np.tile([0, 0, SIDE, SIDE], (ROWS, 1)), np.full((ROWS, 2), SIDE)
+        flips, fills = np.zeros((ROWS, 2), np.bool_), np.zeros(3, np.uint8)
+        return crop_or_pad(self.rows, windows, flips, sizes, fills, 0, Target(self.out, *constants))
+
+    def colors(self) -> list[int]:
+        assert (self.out == self.out[:, :1, :1, :1]).all()
+        return [int(color) for color in self.out[:, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("block", [1, 7, ROWS, 100])
+def test_all_is_done_in_one_call_where_nothing_is_missing(block: int) -> None:
+    pictures = Pictures()
+    assert list(remaining_blocks(pictures.taken, block, pictures.rows, None, [pictures.fill()], False)) == []
+    assert pictures.colors() == list(range(1, ROWS + 1))
+
+
+def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_done() -> None:
+    pictures = Pictures(missing=(4, 38))
+    fill, left = pictures.fill(), []
+    for begin in remaining_blocks(pictures.taken, 5, pictures.rows, None, [fill], False):
+        left.append(begin)
+        assert pictures.colors()[begin : begin + 5] == [0] * 5
+        for row in range(begin, begin + 5):
+            pictures.complete(row)
+        fill(begin, begin + 5)
+    assert left == [0, 35]
+    assert pictures.colors() == list(range(1, ROWS + 1))
+
+
+def test_alone_each_block_is_left_to_the_caller() -> None:
+    pictures = Pictures()
+    assert list(remaining_blocks(pictures.taken, 15, pictures.rows, None, [], True)) == [0, 15, 30]
+
+
+def test_rows_that_were_taken_are_not_done_again() -> None:
+    pictures = Pictures()
+    pictures.taken[0] = 1 << 62  # as an abandoned batch has it
+    assert list(remaining_blocks(pictures.taken, 5, pictures.rows, None, [pictures.fill()], True)) == []
+    assert pictures.colors() == [0] * ROWS
+
+
+def test_threads_do_each_block_once() -> None:
+    pictures, left = Pictures(), []
+
+    def share() -> None:
+        left.extend(remaining_blocks(pictures.taken, 3, pictures.rows, None, [], True))
+
+    threads = [threading.Thread(target=share) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(left) == list(range(0, ROWS, 3))
+
+
+def test_what_is_no_jpeg_is_left_to_the_caller() -> None:
+    pictures = Pictures(missing=tuple(range(ROWS)))
+    files = np.zeros((ROWS, 16), np.uint8)
+    spans = np.stack([files.ctypes.data + 16 * np.arange(ROWS), np.full(ROWS, 16)], axis=1)
+    windows, factors = np.tile([0, 0, SIDE, SIDE], (ROWS, 1)), np.ones(ROWS, np.int64)
+    rooms, spare = jpeg.room_for(windows, factors)
+    memory = np.empty(int(rooms.sum()) + spare, np.uint8)
+    decode = jpeg.decode(
+        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures.rows
+    )
+    assert list(remaining_blocks(pictures.taken, 20, pictures.rows, decode, [pictures.fill()], False)) == [0, 20]
+    assert pictures.colors() == [0] * ROWS

@@ -1,0 +1,95 @@
+"""Which decoder "auto" is on a GPU, and what bounds a GPU's memory: no GPU is at hand, so its counts are pretended."""
+
+from pathlib import Path
+
+import pytest
+from images import encode
+from PIL import Image
+
+import gpuload
+from gpuload.decode import open as opening
+from gpuload.decode.dali import memory
+from gpuload.loader import tuning
+from gpuload.machine.installed import Fault
+from gpuload.machine.ranks import Ranks
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Images of 2,000×1,500 pixels: 9 MB each as RGB."""
+    samples = [{"image": encode(Image.new("RGB", (2000, 1500)), quality=50), "label": n} for n in range(4)]
+    gpuload.pack(samples, tmp_path, workers=1)
+    return tmp_path / "train"
+
+
+def test_whole_images_are_counted_by_the_index(large: Path) -> None:
+    dataset = gpuload.Dataset(large)
+    assert memory.whole_images_bytes([dataset], 256, 2) == 2000 * 1500 * 3 * 256 * 2
+    assert memory.whole_images_bytes([dataset, dataset], 1, 1) == 2000 * 1500 * 3
+
+
+def test_what_does_not_fit_is_an_error_with_its_figures(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = gpuload.Dataset(large)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: 8 * 10**9)
+    memory.check_whole_images([dataset], 64, 2, 0)  # 1.2 GB
+    with pytest.raises(
+        gpuload.DeviceError,
+        match=r"batch_size=256, with prefetch=2, take 4\.6 GB of the GPU's 8\.0, .*smaller batch_size or prefetch, decoder='native'",
+    ):
+        memory.check_whole_images([dataset], 256, 2, 0)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
+    memory.check_whole_images([dataset], 256, 2, 0)  # it is not known
+
+
+@pytest.mark.parametrize(
+    ("cores", "fits", "measured", "decoder"),
+    [
+        (2, True, None, "dali"),
+        (5, True, None, "dali"),
+        (6, True, None, "native"),
+        (64, True, None, "native"),
+        (2, False, None, "native"),  # whole images would not fit
+        (64, True, "dali", "dali"),  # tune knows better
+        (2, True, "native", "native"),
+        (2, True, "both", "both"),
+    ],
+)
+def test_auto_is_decided_by_cores_memory_and_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, fits: bool, measured: str | None, decoder: str
+) -> None:
+    monkeypatch.setattr(tuning, "count_threads", lambda ranks: cores)
+    monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if measured is not None:
+        device = tuning.describe_device(0, Ranks())
+        rates = {"dali": 900.0, "native": 800.0, "both": 700.0, measured: 1000.0}
+        saved = [tuning.Tuning(name, 4, 2, None, 64, rate) for name, rate in rates.items()]
+        tuning.save_tuning(tmp_path, device, saved)
+    assert tuning.prefer_decoder(tmp_path, 0, Ranks(), lambda device_id: fits) == decoder
+
+
+@pytest.mark.parametrize(
+    ("lacks", "torchs", "dalis", "expected"),
+    [
+        ((), 2, 2, ("both", 1)),  # what `prefer` says of GPU 1
+        (("dali",), 2, 2, ("native", 1)),
+        (("native",), 2, 2, ("dali", 1)),
+        ((), 0, 2, ("both", 1)),  # torch was built for the CPU; what uses it says so
+    ],
+)
+def test_auto_takes_what_can_be_used(
+    monkeypatch: pytest.MonkeyPatch, lacks: tuple[str, ...], torchs: int, dalis: int, expected: tuple[str, int]
+) -> None:
+    for name in ("native", "dali"):
+        fault = Fault(f"{name} is missing", "Get it") if name in lacks else None
+        monkeypatch.setattr(opening, f"{'_' * (name == 'dali')}{name}_fault", lambda fault=fault: fault)
+    monkeypatch.setattr(opening, "_count_torchs_gpus", lambda device: torchs)
+    monkeypatch.setattr(opening, "_count_gpus", lambda device: dalis)
+    asked: list[int] = []
+
+    def prefer(device_id: int) -> opening.Backend:
+        asked.append(device_id)
+        return "both"
+
+    assert opening.choose_backend("auto", "cuda", Ranks(1, 2, 1, 2), prefer=prefer) == expected
+    assert asked == ([1] if not lacks else [])

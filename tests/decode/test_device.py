@@ -1,0 +1,282 @@
+"""The CPU decoder for a GPU: uint8 from the CPU, values on the device; here a CPU stands for the GPU, in the same code."""
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loaders import drain, load
+from made_batches import make_batch
+from opened import pretend_gpu
+from painted import pack_painted
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode import open as opening
+from gpuload.decode.device import Device
+from gpuload.decode.finish import Finish, Postprocess
+from gpuload.decode.interface import Decoded, Stored
+from gpuload.decode.runner import Job, Runner, Stage
+from gpuload.transforms import ColorJitter, RandAugment, RandomErasing
+
+LIMITS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2, "uint8": 0}
+TRANSFORMS = [ColorJitter(0.4, 0.4), RandAugment(), RandomErasing(p=0.6, value="random")]
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"), count=30)
+
+
+@pytest.fixture
+def uploading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders decode as for a GPU."""
+    pretend_gpu(monkeypatch)
+
+
+def batches(folder: Path, augment: Any) -> list[dict[str, Any]]:
+    fields = ("index", "image", "mask")
+    with load(folder, 8, augment=augment, fields=fields, decoder="native", num_threads=2) as loader:
+        return [batch._asdict() for _ in range(2) for batch in loader]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "normalize", "transforms"),
+    [
+        ("float32", "NCHW", "constants", []),
+        ("float16", "channels_last", "constants", []),
+        ("uint8", "channels_last", "constants", []),
+        ("bfloat16", "NCHW", "image", []),
+        ("float32", "channels_last", "image", TRANSFORMS),
+        ("float16", "NCHW", "constants", TRANSFORMS),
+        ("uint8", "NCHW", "constants", TRANSFORMS),
+    ],
+)
+def test_values_are_the_native_decoders(
+    painted: Path, request: pytest.FixtureRequest, dtype: Any, layout: Any, normalize: Any, transforms: Any
+) -> None:
+    augment = Augment(24, dtype=dtype, layout=layout, normalize=normalize, transforms=transforms)
+    expected = batches(painted, augment)
+    request.getfixturevalue("uploading")
+    found = batches(painted, augment)
+    assert len(found) == len(expected) == 6
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours["index"], theirs["index"]) and torch.equal(ours["mask"], theirs["mask"])
+        images = ours["image"]
+        assert images.dtype == theirs["image"].dtype and images.stride() == theirs["image"].stride()
+        assert (images.double() - theirs["image"].double()).abs().max() <= LIMITS[dtype]
+    assert len({one["image"].double().sum().item() for one in found}) == 6
+
+
+@pytest.mark.usefixtures("uploading")
+def test_several_views_and_kept_batches(painted: Path) -> None:
+    views = [Augment(16), Augment(24, transforms=[ColorJitter(0.4)])]
+    kept = [(image, image.clone()) for batch in batches(painted, views) for image in batch["image"]]
+    assert len(kept) == 12 and all(torch.equal(*pair) for pair in kept)
+
+
+@pytest.mark.usefixtures("uploading")
+def test_loops_that_are_left_and_damaged_images(packed: Path, tmp_path: Path) -> None:
+    with load(packed, 8, decoder="native") as loader:
+        expected = [drain([loader]) for _ in range(2)]
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            assert drain([loader], steps=2) == expected[epoch][:16]
+            loader.set_epoch(epoch)
+            assert drain([loader]) == expected[epoch]
+
+
+def test_both_decoders_with_uploading(packed: Path, uploading: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"decoder": gpuload.Both(cpu=0.5), "augment": Augment(12)}
+    found = [images for _, images, _ in load(packed, 8, **options)]
+    monkeypatch.undo()
+    for ours, (_, theirs, _) in zip(found, load(packed, 8, **options), strict=True):
+        assert (ours - theirs).abs().max() <= LIMITS["float32"]
+
+
+@pytest.mark.parametrize("decoder", ["dali", "native", "both"])
+def test_torchs_tensors_are_not_exported(
+    painted: Path, uploading: None, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch refuses it for tensors of a GPU that is not the current one."""
+
+    def refuse(tensor: torch.Tensor, **_: Any) -> None:
+        raise BufferError("Can't export tensors on a different CUDA device index")
+
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
+    augment = Augment(16, transforms=TRANSFORMS)
+    with load(painted, 8, decoder=decoder, augment=augment, fields=("image", "mask")) as loader:
+        assert [len(images) for images, _ in loader] == [8] * 3
+
+
+class Cuda:
+    """torch's streams and events, which note what happens on them in order, on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.done = True
+        cuda = self
+
+        class Stream:
+            def __init__(self, device: Any = None, name: str = "runner") -> None:
+                self.name = name
+
+            def wait_event(self, event: Any) -> None:
+                cuda.log.append(f"{self.name} waits for {event.number}")
+
+            def synchronize(self) -> None:
+                cuda.log.append(f"{self.name} synchronized")
+
+        class Event:
+            count = 0
+
+            def __init__(self) -> None:
+                Event.count += 1
+                self.number = Event.count
+
+            def record(self, stream: Stream) -> None:
+                cuda.log.append(f"{self.number} after {stream.name}")
+
+            def query(self) -> bool:
+                return cuda.done
+
+        class Entered:
+            def __init__(self, stream: Stream) -> None:
+                self.stream = stream
+
+            def __enter__(self) -> None:
+                cuda.log.append(f"on {self.stream.name}")
+
+            def __exit__(self, *error: object) -> None:
+                cuda.log.append("left")
+
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "stream", Entered)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name=f"training on {device}"))
+
+        def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
+            cuda.log.append(f"copy to {device}, {non_blocking}")
+            return tensor.clone()
+
+        monkeypatch.setattr(torch.Tensor, "to", copy)
+        monkeypatch.setattr(
+            torch.Tensor, "record_stream", lambda tensor, stream: cuda.log.append(f"kept for {stream.name}")
+        )
+
+
+class Pixels(Stage):
+    """Makes pixels in host memory. made: weak references to them."""
+
+    name = "pixels"
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[Any]] = []
+
+    def begin(self, job: Job) -> None:
+        pixels = np.ones((1, 3, 2, 2), np.uint8)
+        self.made.append(weakref.ref(pixels))
+        job.decoded = Decoded((pixels,), ((),), 0.0)
+
+
+def one_batch() -> Any:
+    return make_batch(Augment(2), [np.zeros(1, np.uint8)], [(1, 1)])
+
+
+def on_the_cpu(self: Any, init: Any, form: Any, device: str, *rest: Any) -> None:
+    init(self, form, "cpu", *rest)
+
+
+def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Postprocess.__init__
+    monkeypatch.setattr(Postprocess, "__init__", lambda self, *args: on_the_cpu(self, init, *args))
+    cuda = Cuda(monkeypatch)
+    device = Device(3)
+    form = Augment(2, dtype="uint8").form
+    runner = Runner([Pixels(), Finish([form], Stored(), device, levels=True)], 1, device)
+    _, decoded = next(runner.decode(iter([one_batch()])))
+    begun = cuda.log.index("copy to cuda:3, True")
+    assert cuda.log[begun - 1 : begun + 3] == ["on runner", "copy to cuda:3, True", "1 after runner", "left"]
+    assert cuda.log[-2:] == ["training on cuda:3 waits for 1", "kept for training on cuda:3"]
+    assert torch.equal(decoded.images[0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
+    runner.close()
+    assert cuda.log[-1] == "runner synchronized"
+
+
+def test_memory_is_held_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch)
+    device, pixels = Device(0), Pixels()
+
+    def copy_one() -> None:
+        job = Job(one_batch())
+        pixels.begin(job)
+        device.leave([job.decoded])
+
+    cuda.done = False
+    copy_one()
+    copy_one()
+    assert [one() is not None for one in pixels.made] == [True, True]
+    cuda.done = True
+    copy_one()
+    assert [one() is not None for one in pixels.made] == [False, False, True]
+    device.close()
+    assert pixels.made[2]() is None and cuda.log[-1] == "runner synchronized"
+
+
+def test_pinned_memory_is_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cuda(monkeypatch)
+    asked: list[Any] = []
+    empty = torch.empty
+
+    class Entered:
+        def __init__(self, device: int) -> None:
+            asked.append(device)
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "device", Entered)
+    monkeypatch.setattr(
+        torch, "empty", lambda shape, dtype, pin_memory: asked.append(pin_memory) or empty(shape, dtype=dtype)
+    )
+    array = Device(2).allocate((4, 3), np.dtype("uint8"))
+    assert asked == [2, True] and array.shape == (4, 3) and array.dtype == np.uint8 and array.flags.writeable
+
+
+def test_the_capture_of_a_graph_is_recognised() -> None:
+    """torch's own error, in the thread of a stage; others stay as they are."""
+    device = Device(None)
+    said = "CUDA error: operation not permitted when stream is capturing"
+    with pytest.raises(gpuload.DeviceError, match="a CUDA graph was captured in mode 'global'"), device.stream():
+        raise RuntimeError(said)
+    with pytest.raises(RuntimeError, match="another"), device.stream():
+        raise RuntimeError("another")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_native_is_for_the_device_that_is_asked_for() -> None:
+    from gpuload.machine.ranks import Ranks
+
+    assert opening.choose_backend("native", "cuda", Ranks(1, 2, 1, 2)) == ("native", 1)
+    assert opening.choose_backend("native", "auto", Ranks()) == ("native", 0)
+    assert opening.choose_backend("native", "cpu", Ranks()) == ("native", None)
+    with pytest.raises(gpuload.DeviceError, match="device='cuda:2': needs GPU 2, and 2 can be used here"):
+        opening.choose_backend("native", "cuda:2", Ranks())
+
+
+def test_without_a_gpu_that_is_said(packed: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("is about machines without a GPU")
+    with pytest.raises(
+        gpuload.DeviceError, match=r"device='cuda': needs GPU 0, and none can be used here .*Use device='cpu'"
+    ):
+        load(packed, decoder="native", device="cuda")

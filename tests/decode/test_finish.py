@@ -1,0 +1,137 @@
+"""Normalisation of each image by itself, and what else is done after the resize, on both decoders."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from images import encode, smooth_image
+from PIL import Image
+
+import gpuload
+from gpuload import Augment, Normalize, PadOrCrop
+from gpuload.decode.finish import _standardise
+from gpuload.transforms import RandomErasing, RandomInvert
+
+LEVELS = (0, 1, 200, 255)  # of constant images
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight pictures, and four images of one level."""
+    rng = np.random.default_rng(2)
+    images = [smooth_image(rng, 60 + number, 50) for number in range(8)]
+    images += [Image.new("RGB", (40, 40), (level,) * 3) for level in LEVELS]
+    out = tmp_path_factory.mktemp("finish")
+    gpuload.pack([{"image": encode(image, "PNG"), "label": 0} for image in images], out, workers=1, shuffle=False)
+    return out / "train"
+
+
+@pytest.fixture(params=["dali", "native"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def batch(folder: Path, decoder: str, **options: Any) -> torch.Tensor:
+    usual: dict[str, Any] = {"decoder": decoder, "device": "cpu", "shuffle": False, "num_threads": 1}
+    augment = Augment(**{"size": (30, 36), **options})
+    with gpuload.DaliIterator(folder, 12, augment=augment, **usual) as loader:
+        [(images, _)] = loader
+    assert images.dtype == getattr(torch, augment.dtype)
+    return images
+
+
+def standardised(image: np.ndarray) -> np.ndarray:
+    """As tf.image.per_image_standardization is documented."""
+    values = image.astype(np.float64)
+    return (values - values.mean()) / max(values.std(), 1 / np.sqrt(values.size))
+
+
+@pytest.mark.parametrize(("dtype", "gap"), [("float32", 1e-4), ("float16", 4e-3), ("bfloat16", 4e-2)])
+@pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
+def test_standardised_images(folder: Path, decoder: str, dtype: Any, gap: float, layout: Any) -> None:
+    levels = batch(folder, decoder, dtype="uint8").numpy()
+    found = batch(folder, decoder, normalize="image", dtype=dtype, layout=layout)
+    memory = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    assert found.is_contiguous(memory_format=memory)
+    for image, values in zip(levels[:8], found[:8], strict=True):
+        np.testing.assert_allclose(values.float().numpy(), standardised(image), atol=gap)
+    assert (levels[8:] == np.array(LEVELS)[:, None, None, None]).all()
+    assert found[8:].abs().max() < 0.01  # constant images: 0, not what rounding would blow up
+
+
+@settings(deadline=None)
+@given(st.integers(1, 254), st.integers(1, 224), st.integers(-1, 1), st.integers(0, 1000))
+@example(100, 1, 1, 0)  # its standard deviation, √2 / 3, is below the smallest divisor, √3 / 3
+def test_images_that_are_almost_constant(level: int, side: int, step: int, place: int) -> None:
+    image = np.full((3, side, side), level, np.uint8)
+    image.flat[place % image.size] = level + step
+    found = _standardise(torch.from_numpy(image)[None])[0].numpy()
+    expected = standardised(image)
+    # float32 has the mean to 1e-7 of it, which the smallest divisor, 1 / sqrt(values), makes more of.
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=255 * 4e-7 * np.sqrt(image.size))
+
+
+def test_levels_cannot_be_standardised() -> None:
+    with pytest.raises(gpuload.ArgumentError, match="normalize='image', dtype='uint8'.*need a float dtype"):
+        Augment(8, normalize="image", dtype="uint8")
+    with pytest.raises(gpuload.ArgumentError, match="normalize='none'.: expected gpuload.Normalize.*'image', or None"):
+        Augment(8, normalize="none")  # type: ignore[arg-type]
+
+
+def test_transforms_come_before_normalisation(folder: Path, decoder: str) -> None:
+    levels = 255 - batch(folder, decoder, dtype="uint8").numpy()
+    inverted = {"transforms": [RandomInvert(p=1.0)]}
+    np.testing.assert_array_equal(batch(folder, decoder, dtype="uint8", **inverted).numpy(), levels)
+    found = batch(folder, decoder, normalize="image", **inverted).numpy()
+    np.testing.assert_allclose(found[0], standardised(levels[0]), atol=1e-4)
+    mean, std = (0.5, 0.25, 0.0), (0.5, 0.25, 1.0)
+    constants = {"normalize": Normalize(mean, std)}
+    expected = (levels / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    for dtype, gap in (("float32", 1e-5), ("float16", 2e-3)):
+        for layout in ("NCHW", "channels_last"):
+            found = batch(folder, decoder, dtype=dtype, layout=layout, **constants, **inverted).numpy()
+            np.testing.assert_allclose(found, expected, atol=gap)
+
+
+def test_erasing_comes_after_normalisation(folder: Path, decoder: str) -> None:
+    erasing = {"transforms": [RandomErasing(p=1.0, value=(7.0, 8.0, 9.0))]}
+    whole, erased = batch(folder, decoder), batch(folder, decoder, **erasing)
+    changed = ((whole - erased).abs() > 1e-4).any(dim=1)  # more than the rounding of another kernel
+    assert changed.flatten(1).any(dim=1).all() and not changed.flatten(1).all(dim=1).any()
+    assert torch.equal(torch.unique(erased.permute(0, 2, 3, 1)[changed], dim=0), torch.tensor([[7.0, 8.0, 9.0]]))
+    gray = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    levels = batch(folder, decoder, dtype="uint8", transforms=[RandomErasing(p=1.0)], normalize=gray)
+    assert (levels.permute(0, 2, 3, 1)[changed] == 128).all()  # value 0 is the mean: 127.5, rounded
+
+
+@pytest.mark.parametrize("fill", [0, 77, 255])
+def test_fill_of_padding_is_normalised_with_its_image(folder: Path, decoder: str, fill: int) -> None:
+    options: dict[str, Any] = {"size": (90, 90), "crop": PadOrCrop(fill)}
+    levels = batch(folder, decoder, dtype="uint8", **options)
+    assert (levels[:, :, :20] == fill).all() and (
+        levels[8:, :, 25:65, 25:65].flatten(1).numpy() == np.array(LEVELS)[:, None]
+    ).all()
+    found = batch(folder, decoder, normalize=None, **options)
+    torch.testing.assert_close(found[:, :, :20], torch.full((12, 3, 20, 90), fill / 255))
+    np.testing.assert_allclose(
+        batch(folder, decoder, normalize="image", **options)[9].numpy(), standardised(levels[9].numpy()), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vertical_flip": 1.2}, r"vertical_flip=1.2\): expected a probability in 0..1"),
+        ({"interpolation": "lanczos"}, "interpolation='lanczos'.: expected one of 'bilinear', 'bicubic'"),
+        ({"transforms": [len]}, r"<built-in function len> is not one of gpuload.transforms.*batch_transforms"),
+        ({"transforms": [RandomInvert]}, "RandomInvert'> is not one of gpuload.transforms"),
+        ({"transforms": [RandomErasing(), RandomErasing()]}, "expected one RandomErasing at most"),
+    ],
+)
+def test_impossible_augments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        Augment(**{"size": 32, **options})

@@ -1,0 +1,167 @@
+"""One runner for all stages: order, errors in their place, ends, and what is held."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import load
+from made_batches import make_batch
+
+import gpuload
+from gpuload.augment import Augment
+from gpuload.decode.interface import Decoded
+from gpuload.decode.runner import Job, Runner, Stage, Work
+from gpuload.read.batch import Batch
+
+
+def made(count: int) -> Batch:
+    return make_batch(Augment(2), [np.zeros(1, np.uint8)] * count, [(1, 1)] * count)
+
+
+class Noted(Stage):
+    """Adds its name to the notes of a batch, in each of its threads, and in capitals at its end."""
+
+    def __init__(self, name: str, threads: int = 0) -> None:
+        self.name, self.threads = name, threads
+        self.began_in: set[str] = set()
+        self.restarts = 0
+
+    def begin(self, job: Job) -> Work | None:
+        self.began_in.add(threading.current_thread().name)
+        if not self.threads:
+            self._note(job, self.name)
+            return None
+        return lambda: self._note(job, self.name)
+
+    def end(self, job: Job) -> None:
+        self._note(job, self.name.upper())
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def _note(self, job: Job, name: str) -> None:
+        job.decoded = job.decoded._replace(images=(*job.decoded.images, name))
+
+
+@pytest.fixture
+def stages() -> list[Noted]:
+    return [Noted("a"), Noted("b", threads=1), Noted("c")]
+
+
+def test_each_stage_has_every_batch_in_order_in_its_own_thread(stages: list[Noted]) -> None:
+    for prefetch in (1, 2, 7):
+        runner, wanted = Runner(stages, prefetch), [made(count) for count in (3, 1, 0, 2, 5)]
+        found = list(runner.decode(iter(wanted)))
+        assert [batch for batch, _ in found] == wanted
+        assert [decoded.images for _, decoded in found] == [("a", "A", "b", "B", "c", "C")] * 5
+        runner.close()
+    assert [stage.began_in for stage in stages] == [{"gpuload-a_0"}, {"gpuload-b-start_0"}, {"gpuload-c_0"}]
+    assert [stage.restarts for stage in stages] == [3] * 3
+
+
+@pytest.mark.parametrize("where", ["source", "begin", "share", "end"])
+def test_errors_come_after_the_batches_before(stages: list[Noted], where: str) -> None:
+    def fail(*_: Any) -> Any:
+        raise gpuload.ShardError("gone")
+
+    class Failing(Noted):
+        def begin(self, job: Job) -> Work | None:
+            if len(job.batch) == 2 and where in ("begin", "share"):
+                return fail() if where == "begin" else fail
+            return super().begin(job)
+
+        def end(self, job: Job) -> None:
+            super().end(job)
+            if len(job.batch) == 2 and where == "end":
+                fail()
+
+    def source() -> Iterator[Batch]:
+        yield from map(made, (5, 4, 3))
+        if where == "source":
+            fail()
+        yield from map(made, (2, 1))
+
+    stages[1] = Failing("b", threads=1)
+    runner, sizes = Runner(stages, 2), []
+    with pytest.raises(gpuload.ShardError, match="gone"):
+        for batch, _ in runner.decode(source()):
+            sizes.append(len(batch))
+    assert sizes == [5, 4, 3]
+    assert [len(batch) for batch, _ in runner.decode(iter([made(7)]))] == [7]
+    runner.close()
+
+
+def test_a_call_that_is_left_ends_before_the_next_begins(stages: list[Noted]) -> None:
+    runner = Runner(stages, 3)
+    for _ in range(20):
+        decoding = runner.decode(iter([made(count) for count in range(9)]))
+        assert [len(next(decoding)[0]) for _ in range(3)] == [0, 1, 2]
+    assert [len(batch) for batch, _ in runner.decode(iter([made(4)]))] == [4]
+    runner.close()
+
+
+def test_close_in_another_thread_ends_a_wait() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Stage):
+        name, threads = "slow", 1
+
+        def begin(self, job: Job) -> Work:
+            def work() -> None:
+                entered.set()
+                while not job.is_abandoned and not leave.wait(0.01):
+                    pass
+
+            return work
+
+    runner, found = Runner([Slow(), Noted("after")], 2), []
+    asking = threading.Thread(target=lambda: found.extend(runner.decode(iter([made(1)] * 3))))
+    asking.start()
+    assert entered.wait(250)
+    runner.close()
+    asking.join(250)
+    leave.set()
+    assert not asking.is_alive() and found == []
+
+
+@pytest.mark.parametrize("decoder", ["native", "dali", "both"])
+def test_a_batch_is_held_by_the_training_alone(packed: Path, decoder: str) -> None:
+    """While it waits for the next one, no stage keeps the one before."""
+
+    with load(packed, 8, decoder=decoder, augment=Augment(8), output="numpy") as loader:
+        batches = iter(loader)
+        for _ in range(4):
+            images, *others = next(batches)
+            held = weakref.ref(images if images.base is None else _base_of(images))
+            del images, others
+            gc.collect()
+            assert held() is None
+
+
+def _base_of(array: Any) -> Any:
+    while isinstance(getattr(array, "base", None), np.ndarray):
+        array = array.base
+    return array
+
+
+def test_nothing_is_held_by_a_job_that_was_handed_over() -> None:
+    class Pixels(Stage):
+        name = "pixels"
+
+        def begin(self, job: Job) -> None:
+            job.decoded = Decoded((np.zeros(9),), ((),), 0.0)
+            job.parts = (Job(job.batch),)
+            job.parts[0].decoded = job.decoded
+
+    runner = Runner([Pixels()], 1)
+    decoding = runner.decode(iter([made(1), made(2)]))
+    _, decoded = next(decoding)
+    held = weakref.ref(decoded.images[0])
+    del decoded, _
+    assert held() is None
+    runner.close()

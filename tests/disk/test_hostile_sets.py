@@ -1,0 +1,300 @@
+"""Sets of strangers: no text of a manifest chooses a file, no byte of an index differs unnoticed, no pipe is waited for."""
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store.servers import file_server, running
+
+import gpuload
+from gpuload.disk import Manifest, ShardInfo
+from gpuload.disk.fetch import fetch
+from gpuload.loader.tuning import describe_device, load_tuning
+from gpuload.machine.ranks import Ranks
+from gpuload.packing.verify import verify
+from gpuload.report.samples import Split, read_rejected
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(packed, tmp_path / "train"))
+
+
+def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Also the fingerprint, as somebody does who means it."""
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text())
+    change(found)
+    shards = tuple(ShardInfo(**shard) for shard in found["shards"])
+    path.write_text(json.dumps({**found, "fingerprint": Manifest(shards, ()).fingerprint}))
+
+
+def read_all(data: Path | str | gpuload.Dataset, verify: Any = None) -> list[Any]:
+    augment = gpuload.Augment(8, dtype="uint8")
+    dataset = data if isinstance(data, gpuload.Dataset) else gpuload.Dataset(data, verify=verify)
+    with gpuload.DaliIterator(dataset, 10, augment=augment, device="cpu", drop_last=False) as loader:
+        return [labels.tolist() for _, labels in loader]
+
+
+DIGESTS = [
+    "../../../x",
+    "/home/u/thesis",
+    "",
+    "A" * 64,
+    "0" * 63,
+    "0" * 63 + "\n",
+    "0" * 64 + ".part",
+    "é" * 64,
+    7,
+    None,
+]
+
+
+@pytest.mark.parametrize("sha256", DIGESTS)
+def test_a_shards_sha256_is_no_path(copy: Path, tmp_path: Path, sha256: Any) -> None:
+    change_manifest(copy, lambda found: found["shards"][3].update(sha256=sha256))
+    with pytest.raises(gpuload.FormatError, match=r"shards\[3\].sha256 is .*, expected 64 hexadecimal digits"):
+        gpuload.Dataset(copy)
+    with (
+        running(file_server(copy)) as server,
+        pytest.raises(gpuload.FormatError, match=r"^http.*shards\[3\].sha256 is .*expected 64"),
+    ):
+        gpuload.Dataset(server.url, cache=tmp_path / "cache")
+
+
+ELSEWHERE = ["../other/shard.tar", "../../x", "http://host/a.tar", "s3://bucket/a.tar"]
+NEVER = [
+    ("/etc/passwd", "is not a relative path"),
+    ("C:/x.tar", "is not a relative path"),
+    ("pipe:cat x", "is not a relative path"),
+    ("file:///x.tar", "is not a relative path"),
+    ("ftp://host/x.tar", "is not a relative path"),
+    ("http://user:pass@host/x.tar", "is not a relative path"),
+    ("http://host/x.tar?sign=1", "is not a relative path"),
+    ("a/../../x.tar", "leads out of the folder"),
+    ("http://host/../x.tar", "leads out of the folder|is not a relative path"),
+    ("..", "leads out of the folder|is not the path"),
+    ("", "is not the path of a file"),
+    (".", "is not the path of a file"),
+    ("a//b.tar", "is not the path of a file"),
+    ("a/", "is not the path of a file"),
+    ("..\\x.tar", "has a backslash or a control"),
+    ("a\nb.tar", "has a backslash or a control"),
+    ("a\x1b[31mb.tar", "has a backslash or a control"),
+    ("manifest.json", "gpuload uses for other files"),
+    ("index.arrow", "gpuload uses for other files"),
+]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(("name", "fault"), NEVER)
+def test_names_that_no_shard_has(copy: Path, tmp_path: Path, name: str, fault: str, indexed: bool) -> None:
+    if indexed:
+        change_manifest(copy, lambda found: found["packing"].update(indexed="yes"))
+    change_manifest(copy, lambda found: found["shards"][3].update(name=name))
+    with pytest.raises(gpuload.FormatError, match=rf"manifest.json: its shard .* ({fault}).* Do not use this one"):
+        gpuload.Dataset(copy)
+
+
+@pytest.mark.parametrize("name", [*ELSEWHERE, ".hidden/x.tar", ".fetching/manifest.json"])
+def test_shards_lie_below_their_manifest_unless_they_were_indexed(copy: Path, tmp_path: Path, name: str) -> None:
+    change_manifest(copy, lambda found: found["shards"][3].update(name=name))
+    message = "its shard .* (is not a relative path|leads out of the folder|gpuload uses for other files)"
+    with pytest.raises(gpuload.FormatError, match=message):
+        gpuload.Dataset(copy)
+    change_manifest(copy, lambda found: found["packing"].update(indexed="by a stranger"))
+    with running(file_server(copy)) as server:  # at a URL, indexed ones do, too
+        for open_set in (
+            lambda: gpuload.Dataset(server.url, cache=tmp_path / "cache"),
+            lambda: fetch(server.url, tmp_path / "fetched"),
+        ):
+            with pytest.raises(gpuload.FormatError, match=f"^{server.url}.*{message}"):
+                open_set()
+    assert not list((tmp_path / "fetched").glob("*"))
+
+
+def test_members_are_no_paths(copy: Path) -> None:
+    """Sets that are packed from this one would have them in the names of their members."""
+    for member in ("../../x", "a/b", "a\\b", "jpg\n"):
+        change_manifest(copy, lambda found, member=member: found["fields"][1].update(member=member))
+        with pytest.raises(gpuload.FormatError, match=r"fields\[1\].member is .*expected extensions of file names"):
+            gpuload.Dataset(copy)
+
+
+@pytest.mark.parametrize("change", [lambda ends: ends[:2][::-1] + ends[2:], lambda ends: [*ends[:-1], 1 << 50]])
+def test_parts_of_an_index_are_no_larger_than_its_set(copy: Path, change: Callable[[list[int]], list[int]]) -> None:
+    """At a URL, a part is read into memory."""
+    change_manifest(copy, lambda found: found.update(index_offsets=change(found["index_offsets"])))
+    with pytest.raises(gpuload.FormatError, match="index_offsets, .* do not grow, or are larger than the set"):
+        gpuload.Dataset(copy)
+
+
+def with_other_label(folder: Path) -> None:
+    """Changes the label of one sample of the last shard, in place, without a trace in size or structure."""
+    dataset = gpuload.Dataset(folder)
+    column = dataset.rows(len(dataset.shard_paths) - 1).column("label")
+    at = column.buffers()[1].address - dataset.index.bytes.address
+    with (folder / "index.arrow").open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([1 - column[0].as_py() if column[0].as_py() < 2 else 0]))
+
+
+@pytest.mark.parametrize("verify", [None, "sha256"])
+def test_a_label_that_was_changed_in_the_index_is_not_trained_on(copy: Path, verify: Any) -> None:
+    before = read_all(copy, verify=verify)
+    with_other_label(copy)
+    dataset = gpuload.Dataset(copy)
+    for ask in (
+        lambda: read_all(copy, verify=verify),
+        lambda: dataset.labels,
+        lambda: dataset.keys([96]),
+        lambda: dataset[96],
+        lambda: dataset.rows(9),
+    ):
+        with pytest.raises(gpuload.FormatError, match=r"index.arrow: is damaged: the SHA-256 of bytes .*Copy the fold"):
+            ask()
+    assert dataset[0]["key"] and dataset.keys([3, 80])  # other shards' rows are sound
+    path = copy / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "index_sha256": None, "index_parts": None}))
+    assert read_all(copy) != before  # a set of before there were such checksums
+
+
+def test_a_set_without_checksums_of_its_index_says_so_when_it_is_verified(
+    copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = copy / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "index_sha256": None, "index_parts": None}))
+    read_all(copy)
+    assert "index" not in caplog.text
+    read_all(copy, verify="sha256")
+    assert "its shards are verified, its index cannot be" in caplog.text
+
+
+def test_an_index_that_is_changed_while_it_is_read_is_noticed(copy: Path) -> None:
+    augment = gpuload.Augment(8, dtype="uint8")
+    with gpuload.DaliIterator(
+        copy, 10, augment=augment, device="cpu", drop_last=False, shuffle=gpuload.Shuffle(window=1)
+    ) as loader:
+        next(iter(loader))
+        with_other_label(copy)
+        os.utime(copy / "index.arrow", ns=(1, 1))  # as a change some time later; the clock of files may be coarse
+        with pytest.raises(gpuload.FormatError, match="the SHA-256 of bytes"):
+            for _ in range(3):
+                list(loader)
+
+
+def test_a_copy_of_the_index_that_was_damaged_in_the_cache_is_downloaded_again(copy: Path, tmp_path: Path) -> None:
+    with running(file_server(copy)) as server:
+        expected = gpuload.Dataset(server.url, cache=tmp_path / "cache").labels.tolist()
+        (path,) = tmp_path.glob("cache/**/index.arrow")
+        data = path.read_bytes()
+        at = len(data) // 2
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert gpuload.Dataset(server.url, cache=tmp_path / "cache").labels.tolist() == expected
+
+
+def replaced(path: Path, by: str) -> None:
+    path.unlink()
+    if by == "pipe":
+        os.mkfifo(path)
+    elif by == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"device": "/dev/zero", "loop": path.name}[by])
+
+
+@pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "shard-000003.tar"])
+def test_what_is_no_file_is_refused_at_once(copy: Path, name: str, by: str) -> None:
+    replaced(copy / name, by)
+    with pytest.raises(
+        gpuload.FormatError, match=rf"{name}: .*(s not a regular file|oo many levels of symbolic links)"
+    ):
+        gpuload.Dataset(copy)
+
+
+@pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])
+@pytest.mark.parametrize("name", ["tuning.json", "rejected.jsonl", "shard-000003.idx"])
+def test_what_lies_beside_the_shards_is_not_waited_for(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str
+) -> None:
+    (copy / name).touch()
+    replaced(copy / name, by)
+    if name == "tuning.json":
+        with pytest.warns(UserWarning, match="tuning.json: cannot be read"):
+            read_all(copy)
+        return
+    monkeypatch.chdir(tmp_path)
+    if name == "shard-000003.idx":
+        assert [fault.partition(" (")[0] for fault in verify(copy, 1)] == [f"{copy / name}: cannot be read"]
+    else:
+        assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)), None)["rejected"] == 0
+
+
+SLOW = {
+    "decoder": "native",
+    "num_threads": 2,
+    "prefetch": 2,
+    "hw_decoder_load": None,
+    "batch_size": 8,
+    "images_per_s": 9.0,
+}
+
+
+@pytest.mark.parametrize("name", ["num_threads", "prefetch"])
+def test_settings_that_would_take_all_memory_are_no_settings(copy: Path, name: str) -> None:
+    device = describe_device(None, Ranks())
+    for value, kept in ((16, True), (2000, False)):
+        content = {"version": 2, "devices": {device: [{**SLOW, name: value}]}}
+        (copy / "tuning.json").write_text(json.dumps(content))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            assert (load_tuning(copy, device) is not None) == kept
+    (copy / "tuning.json").write_text(" " * (1 << 20) + json.dumps(content))
+    with pytest.warns(UserWarning, match="tuning.json: cannot be read"):
+        assert load_tuning(copy, device) is None
+
+
+@pytest.mark.parametrize("by", ["pipe", "folder", "device", "loop"])
+def test_a_shard_that_becomes_something_else_after_opening(copy: Path, by: str) -> None:
+    dataset = gpuload.Dataset(copy)
+    replaced(copy / "shard-000003.tar", by)
+    for ask in (lambda: dataset[35], lambda: read_all(dataset)):
+        with pytest.raises(gpuload.ShardError, match="shard-000003.tar: .*(not a regular file|symbolic links)"):
+            ask()
+
+
+@pytest.mark.parametrize("verify", [None, "sha256"])
+def test_a_folder_that_is_deleted_after_opening_is_an_error_of_a_shard(copy: Path, verify: Any) -> None:
+    dataset = gpuload.Dataset(copy, verify=verify)
+    augment = gpuload.Augment(8, dtype="uint8")
+
+    def open_loader() -> gpuload.DaliIterator:
+        return gpuload.DaliIterator(dataset, 10, augment=augment, device="cpu", shuffle=gpuload.Shuffle(window=1))
+
+    with open_loader() as loader:
+        batches = iter(loader)
+        next(batches)
+        shutil.rmtree(copy)
+        assert len(list(batches)) == 8  # of shards that are open
+    for ask in (lambda: dataset[0], lambda: list(open_loader())):
+        with pytest.raises(gpuload.ShardError, match=r"shard-0000\d\d.tar.*: cannot be read \(No such file"):
+            ask()
+
+
+@pytest.mark.parametrize("size", [(64 << 20) + (20 << 10), 1 << 40])
+def test_a_manifest_is_no_longer_than_its_shards_need(copy: Path, size: int) -> None:
+    with (copy / "manifest.json").open("r+b") as file:
+        file.truncate(size)  # zeros, which take no room on the disk; in a text they would be lists in lists
+    with pytest.raises(gpuload.FormatError, match=rf"manifest.json: cannot be read \({size:,} bytes are too many for"):
+        gpuload.Dataset(copy)
+
+
+def test_a_long_manifest_of_many_shards_is_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.disk.manifest._FREE_BYTES", 2000)
+    assert (copy / "manifest.json").stat().st_size > 2000 and len(gpuload.Dataset(copy)) == 97

@@ -1,0 +1,176 @@
+"""One contract for every way in which samples are drawn and divided: ranks, resuming, leaving and epochs change nothing."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from loaders import load
+
+import gpuload
+from gpuload import transforms
+
+STEP = 12  # samples of a global batch, which 1, 2, 3 and 4 ranks divide
+WEIGHTS = np.arange(97) % 5 / 4.0
+Row = tuple[int, bytes]  # sample and pixels
+
+
+class Way(NamedTuple):
+    """data: what a loader is given, made of the packed set. options: of the loader. is_once: an epoch holds each sample
+    exactly once. worlds: numbers of ranks. is_sorted: ranks divide a global batch in an order of their own."""
+
+    options: dict[str, Any]
+    data: Callable[[Path], Any] = str
+    is_once: bool = False
+    worlds: tuple[int, ...] = (2, 3)
+    is_sorted: bool = False
+
+
+def part(packed: Path) -> gpuload.Dataset:
+    return gpuload.Dataset(packed).subset(range(3, 97, 2))
+
+
+def mixed(packed: Path, **options: Any) -> Any:
+    return gpuload.mix([(str(packed), 0.5), (part(packed), 0.25), (str(packed), 0.25)], **options)
+
+
+def speckle(sample: Any, rng: np.random.Generator) -> Any:
+    return sample["image"] ^ rng.integers(0, 256, sample["image"].shape, np.uint8)
+
+
+WARPED = gpuload.Augment(
+    12,
+    crop=gpuload.RandomCrop((4, 6), pad_if_needed=True, padding_mode="reflect"),
+    dtype="uint8",
+    transforms=[transforms.RandomRotation(20), transforms.RandomPerspective()],
+)
+SIZES = gpuload.Buckets([(12, 12), (8, 16), (16, 8)])
+BUCKETS = {"augment": gpuload.Augment(SIZES, crop="cover", dtype="uint8")}
+WAYS = {
+    "shuffled": Way({"drop_last": False}, is_once=True),
+    "dropped": Way({}),
+    "dali": Way({"drop_last": False, "decoder": "dali"}, is_once=True),
+    "both": Way({"drop_last": False, "decoder": gpuload.Both(cpu=0.4), "augment": WARPED}, part, True, (2, 4)),
+    "a function": Way(
+        {"decoder": "dali", "augment": gpuload.Augment(12, dtype="uint8", transforms=[transforms.Function(speckle)])}
+    ),
+    "stored": Way({"shuffle": False}, is_once=True, worlds=(2, 3, 4)),
+    "subset": Way({"drop_last": False, "shuffle": gpuload.Shuffle(window=2)}, part, is_once=True, worlds=(2, 4)),
+    "even": Way({"shuffle": False, "drop_last": "even"}, part, is_once=True),
+    "steps": Way({"steps_per_epoch": 5, "shuffle": gpuload.Shuffle(window=2)}),
+    "lanes": Way(
+        {"shuffle": gpuload.Shuffle(window=1, lanes=4), "drop_last": False}, is_once=True, worlds=(2, 4), is_sorted=True
+    ),
+    "dropped lanes": Way({"shuffle": gpuload.Shuffle(window=1, lanes=4)}, worlds=(2, 4), is_sorted=True),
+    "lanes of a subset": Way(
+        {"shuffle": gpuload.Shuffle(window=2, lanes=2), "drop_last": False}, part, True, (2,), True
+    ),
+    "lanes and steps": Way(
+        {"shuffle": gpuload.Shuffle(window=1, lanes=4), "steps_per_epoch": 5}, worlds=(2, 4), is_sorted=True
+    ),
+    "mixture": Way({"shuffle": gpuload.Shuffle(window=3)}, mixed),
+    "stratified": Way({"drop_last": False}, partial(mixed, batches="stratified")),
+    "mixture and steps": Way({"steps_per_epoch": 5}, mixed),
+    "balance": Way({"sampling": gpuload.Balance("label"), "drop_last": False}),
+    "weights": Way({"sampling": gpuload.Weights(WEIGHTS), "drop_last": False}),
+    "longer": Way({"sampling": gpuload.Weights(WEIGHTS, num_samples=200)}),
+    "chosen": Way({"sampling": gpuload.Weights(WEIGHTS, replacement=False, num_samples=50), "drop_last": False}),
+    "chosen of classes": Way({"sampling": gpuload.Balance("label", replacement=False, num_samples=60)}),
+    "weights of a subset": Way({"sampling": gpuload.Weights(WEIGHTS[3::2]), "drop_last": False}, part),
+    "weights of a mixture": Way(
+        {"sampling": gpuload.Weights(np.tile(WEIGHTS, 3)[: 97 + 47 + 97]), "steps_per_epoch": 4}, mixed
+    ),
+    "repeated": Way({"sampling": gpuload.Repeated(3), "shuffle": gpuload.Shuffle(window=2)}, is_sorted=True),
+    "repeated, all": Way({"sampling": gpuload.Repeated(2), "drop_last": False}, part, worlds=(2, 4), is_sorted=True),
+    "buckets": Way({**BUCKETS, "shuffle": gpuload.Shuffle(window=2)}),
+    "buckets and steps": Way({**BUCKETS, "steps_per_epoch": 5}),
+    "whole buckets": Way({**BUCKETS, "drop_last": False}, is_once=True),
+    "buckets of a mixture": Way(BUCKETS, mixed),
+    "buckets of a subset": Way(BUCKETS, part),
+    "buckets of weights": Way({**BUCKETS, "sampling": gpuload.Weights(WEIGHTS)}),
+}
+
+
+def make(way: Way, packed: Path, ranks: int) -> list[gpuload.DaliIterator]:
+    data = way.data(packed)
+    places = [(rank, ranks) for rank in range(ranks)]
+    usual = {"decoder": "native", "augment": gpuload.Augment(12, dtype="uint8"), "fields": ("index", "image")}
+    return [load(data, STEP // ranks, **{**usual, **way.options}, rank=rank, world_size=size) for rank, size in places]
+
+
+def epoch_of(loaders: list[gpuload.DaliIterator], steps: int | None = None) -> list[list[Row]]:
+    """The global batches of an epoch, or of `steps` of it: all ranks are in step, and none gets an empty batch."""
+    found = []
+    for number, parts in enumerate(zip(*loaders, strict=True), start=1):
+        assert all(len(index) for index, _ in parts)
+        assert len({image.shape[1:] for _, image in parts}) == 1
+        states = [json.dumps(loader.state_dict()) for loader in loaders]
+        assert len(set(states)) == 1 and len(states[0]) < 1000
+        found.append(
+            [
+                (sample, image.numpy().tobytes())
+                for (index, images), loader in zip(parts, loaders, strict=True)
+                for sample, image in list(zip(index.tolist(), images, strict=True))[: len(index) - loader.padding]
+            ]
+        )
+        if number == steps:
+            break
+    return found
+
+
+def same(way: Way, found: list[list[Row]], expected: list[list[Row]]) -> bool:
+    """The same samples, in the same order over all ranks. Where each rank is to have a sample of a short last batch,
+    the one before it may have given some up."""
+
+    def rows(batches: list[list[Row]]) -> list[Row]:
+        every = [row for batch in batches for row in batch]
+        return sorted(every) if way.is_sorted else every
+
+    if len(found) != len(expected):
+        return False
+    return all(rows([one]) == rows([other]) for one, other in zip(found[:-2], expected[:-2], strict=True)) and rows(
+        found[-2:]
+    ) == rows(expected[-2:])
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_ranks_resuming_and_leaving_change_nothing(packed: Path, name: str) -> None:
+    way = WAYS[name]
+    alone = make(way, packed, 1)
+    epochs = [epoch_of(alone) for _ in range(3)]
+    assert all(len(epoch) == len(alone[0]) for epoch in epochs)
+    if name not in ("stored", "even"):
+        assert epochs[0] != epochs[1]
+    if way.is_once:
+        data = way.data(packed)
+        expected = range(97) if isinstance(data, str) else range(3, 97, 2)
+        assert [sorted(sample for batch in epoch for sample, _ in batch) for epoch in epochs] == [list(expected)] * 3
+
+    for ranks in way.worlds:
+        loaders = make(way, packed, ranks)
+        assert {len(loader) for loader in loaders} == {len(alone[0])}
+        for epoch in epochs[:2]:
+            assert same(way, epoch_of(loaders), epoch)
+            expected_padding = [int(name == "even" and rank == ranks - 1) for rank in range(ranks)]
+            assert (
+                way.options.get("augment") is BUCKETS["augment"]
+                or [loader.padding for loader in loaders] == expected_padding
+            )
+
+    first, second = way.worlds[0], way.worlds[-1]
+    stopped, resumed = make(way, packed, first), make(way, packed, second)
+    epoch_of(stopped)
+    head = epoch_of(stopped, steps=2)
+    for loader in resumed:
+        loader.load_state_dict(stopped[0].state_dict())
+        loader.set_epoch(1)  # as training loops do: it does not go back to the epoch's start
+    assert same(way, head + epoch_of(resumed), epochs[1])
+    assert same(way, epoch_of(resumed), epochs[2])
+    assert same(way, epoch_of(stopped), epochs[2])  # which was left early
+    for loader in stopped:
+        loader.set_epoch(0)
+    if "steps_per_epoch" not in way.options:
+        assert same(way, epoch_of(stopped), epochs[0])

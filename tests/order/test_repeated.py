@@ -1,0 +1,54 @@
+"""Samples that come several times in a row: divided as RASampler does, each equally often over epochs, other crops."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from loaders import load
+
+import gpuload
+from gpuload import ArgumentError, Repeated
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_ranks_take_turns_as_with_rasampler(packed: Path, world: int) -> None:
+    """RASampler's parts of `order`, each element three times: every world-th element."""
+    options = {"sampling": Repeated(3), "fields": ("index",), "shuffle": gpuload.Shuffle(window=2)}
+    ranks = [load(packed, 12 // world, rank=rank, world_size=world, **options) for rank in range(world)]
+    assert {len(loader) for loader in ranks} == {97 // 12}
+    (alone,) = [load(packed, 12, **options)]
+    stream = [number for _ in range(4) for (index,) in alone for number in index.tolist()]
+    for rank, loader in enumerate(ranks):
+        own = [number for _ in range(4) for (index,) in loader for number in index.tolist()]
+        # An epoch is 97 samples of the stream, of which 8 batches of 12 are handed out.
+        places = [97 * epoch + place for epoch in range(4) for place in range(96)]
+        assert own == [stream[96 * (at // 97) + at % 97] for at in places if at % world == rank]
+
+
+def test_each_sample_comes_equally_often(packed: Path) -> None:
+    loader = load(packed, 97, sampling=Repeated(3), fields=("index", "image"))
+    epochs = [
+        [(int(i), image.numpy().tobytes()) for i, image in zip(*next(iter(loader)), strict=True)] for _ in range(3)
+    ]
+    for epoch in epochs:
+        assert len({index for index, _ in epoch}) in (33, 34)
+        assert epoch[1][0] == epoch[2][0] if epoch is epochs[0] else True
+    assert set(Counter(index for epoch in epochs for index, _ in epoch).values()) == {3}
+    assert len({pixels for epoch in epochs for _, pixels in epoch}) > 280  # 291 crops, some of which are alike
+
+
+def test_what_it_does_not_go_with(packed: Path) -> None:
+    for options, message in [
+        ({"sampling": Repeated(3), "shuffle": False}, "samples are drawn at random"),
+        ({"sampling": Repeated(3), "drop_last": "even"}, "Repeated do not allow"),
+        ({"sampling": Repeated(3), "shuffle": gpuload.Shuffle(lanes=2)}, "does not go with sampling="),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            load(packed, **options)
+    with pytest.raises(ArgumentError, match="found a mixture of 2"):
+        load(gpuload.mix([(str(packed), 1), (str(packed), 1)]), sampling=Repeated(3))  # type: ignore[arg-type]
+    state = load(packed, sampling=Repeated(3)).state_dict()
+    with pytest.raises(gpuload.StateError, match="was made with sampling="):
+        load(packed, sampling=Repeated(2)).load_state_dict(state)
+    with pytest.raises(ArgumentError, match=r"Repeated\(times=1\)"):
+        Repeated(1)

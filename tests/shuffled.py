@@ -1,0 +1,20 @@
+"""Runs the tests in a random order: pytest --shuffle SEED. Tests of a file stay together, as do their fixtures."""
+
+import random
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="run the tests in a random order, which depends on SEED"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        draw = random.Random(seed)
+        places = {path: draw.random() for path in sorted({item.path for item in items})}
+        draw.shuffle(items)
+        items.sort(key=lambda item: places[item.path])

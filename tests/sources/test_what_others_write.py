@@ -1,0 +1,285 @@
+"""Sets as Hugging Face, pandas, MNIST and CIFAR keep them: read with their class names, or a message that helps."""
+
+import gzip
+import io
+import json
+import pickle
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import Folder, encode, photo
+from PIL import Image
+from pyarrow import parquet
+from reading import rows_of
+
+import gpuload
+from gpuload.errors import ArgumentError, SourceError
+from gpuload.sources import open_source
+
+PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
+NAMES = ["cat", "dog"]
+# As datasets writes it into a schema.
+FEATURES = {
+    "img": {"_type": "Image"},
+    "labels": {"names": NAMES, "_type": "ClassLabel"},
+    "coarse": {"names": ["x", "y", "z"], "_type": "ClassLabel"},
+    "tags": {"feature": {"names": ["p", "q"], "_type": "ClassLabel"}, "_type": "List"},
+}
+CLASSES = {"label": None, "coarse": ("x", "y", "z"), "labels": ("p", "q")}  # the label's are those of the set
+
+
+class ClassLabel:
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+
+class List:
+    def __init__(self, feature: Any) -> None:
+        self.feature = feature
+
+
+class Picture:
+    def __init__(self, decode: bool = True) -> None:
+        self.decode = decode
+
+
+Picture.__name__ = "Image"
+
+
+class Dataset:
+    """As Hugging Face's: features, and images that are decoded unless their column is cast."""
+
+    def __init__(self, rows: range, decode: bool = True) -> None:
+        self.features = {
+            "img": Picture(decode), "labels": ClassLabel(NAMES), "coarse": ClassLabel(["x", "y", "z"]),
+            "tags": List(ClassLabel(["p", "q"])),
+        }  # fmt: skip
+        self.rows = rows
+
+    def cast_column(self, name: str, feature: Picture) -> "Dataset":
+        assert (name, feature.decode) == ("img", False)
+        return Dataset(self.rows, decode=False)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in table_rows(self.rows):
+            if self.features["img"].decode:
+                row["img"] = Image.open(io.BytesIO(row["img"]["bytes"]))
+            yield row
+
+
+def table_rows(rows: range, embedded: bool = True) -> list[dict[str, Any]]:
+    return [
+        {
+            "img": {"bytes": PHOTOS[n] if embedded else None, "path": f"{n}.jpg"},
+            "labels": n % 2,
+            "coarse": n % 3,
+            "tags": [0, 1][: n % 3],
+        }
+        for n in rows
+    ]
+
+
+def hub_table(rows: range, embedded: bool = True) -> pa.Table:
+    table = pa.Table.from_pylist(table_rows(rows, embedded))
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+
+
+def saved(folder: Path, rows: range) -> Path:
+    """A folder as save_to_disk writes it."""
+    folder.mkdir(parents=True)
+    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), hub_table(rows).schema) as file:
+        file.write_table(hub_table(rows))
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text("{}")
+    return folder
+
+
+def saved_splits(folder: Path) -> Path:
+    saved(folder / "train", range(4))
+    saved(folder / "test", range(4, 6))
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    return folder
+
+
+def written(path: Path, table: pa.Table) -> Path:
+    parquet.write_table(table, path)
+    return path
+
+
+HUB = {
+    "data set": lambda folder: Dataset(range(6)),
+    "data set by split": lambda folder: {"train": Dataset(range(4)), "test": Dataset(range(4, 6))},
+    "saved": lambda folder: open_source(saved(folder / "x", range(6))),
+    "saved by split": lambda folder: open_source(saved_splits(folder / "x")),
+    "parquet": lambda folder: open_source(written(folder / "x.parquet", hub_table(range(6)))),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_hugging_face(tmp_path: Path, name: str) -> None:
+    report = gpuload.pack(HUB[name](tmp_path), tmp_path / "out", workers=1, shuffle=False)
+    assert list(report.manifests) == (["train", "test"] if "split" in name else ["train"])
+    rows = []
+    for split, manifest in report.manifests.items():
+        assert manifest.classes == tuple(NAMES)
+        assert {field.name: field.classes for field in manifest.fields[1:]} == CLASSES
+        rows += rows_of(tmp_path / "out" / split)
+    assert [row["image"] for row in rows] == PHOTOS
+    assert [(row["source"], row["label"], row["coarse"], row["labels"]) for row in rows] == [
+        (f"{n}.jpg", n % 2, [n % 3], [0, 1][: n % 3]) for n in range(6)
+    ]
+
+
+def test_parquet_of_paths(make_folder: Folder, tmp_path: Path) -> None:
+    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(6)})
+    report = gpuload.pack(
+        open_source(written(root / "x.parquet", hub_table(range(6), False))), tmp_path / "1", workers=1
+    )
+    assert report.manifests["train"].classes == tuple(NAMES)
+    assert sorted(row["image"] for row in rows_of(tmp_path / "1" / "train")) == sorted(PHOTOS)
+    table = written(tmp_path / "x.parquet", hub_table(range(6), False))
+    listing = open_source(root, table, {"path": ("img",)}).list_samples()
+    assert (listing.classes, listing.samples.column("label").to_pylist()) == (tuple(NAMES), [0, 1] * 3)
+    with pytest.raises(
+        SourceError, match=r"holds no image but the path '0.jpg'.*give their folder as SOURCE, and --labels"
+    ):
+        gpuload.pack(open_source(table), tmp_path / "2", workers=1)
+
+
+@pytest.mark.parametrize("path", ["../secret.jpg", "/etc/hostname", "a/../../secret.jpg"])
+def test_paths_in_parquet_do_not_lead_out(make_folder: Folder, tmp_path: Path, path: str) -> None:
+    root = make_folder({"0.jpg": PHOTOS[0]})
+    (tmp_path / "secret.jpg").write_bytes(PHOTOS[1])
+    parquet.write_table(pa.Table.from_pylist([{"image": {"bytes": None, "path": path}}]), root / "x.parquet")
+    with pytest.raises(SourceError, match="holds no image but the path"):
+        gpuload.pack(open_source(root / "x.parquet"), tmp_path / "out", workers=1)
+
+
+def test_saved_under_other_names(tmp_path: Path) -> None:
+    saved(tmp_path / "x" / "cats", range(4))
+    (tmp_path / "x" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"holds no \.arrow, but in 'cats', which are called as no splits are"):
+        gpuload.pack(open_source(tmp_path / "x"), tmp_path / "out", workers=1)
+    saved(tmp_path / "x" / "train", range(4))
+    report = gpuload.pack(open_source(tmp_path / "x"), tmp_path / "out", workers=1)
+    assert "passed over 'cats': not called as splits are" in report.notes
+    with pytest.raises(SourceError, match="is one file of what save_to_disk wrote. Give the folder"):
+        open_source(tmp_path / "x" / "train" / "data-00000-of-00001.arrow")
+
+
+class Frame:
+    """As a table of pandas."""
+
+    columns = ("image_path", "label", "age")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def itertuples(self, index: bool, name: None) -> Iterator[tuple[Any, ...]]:
+        assert not index
+        return iter([(str(self.root / f"{n}.jpg"), NAMES[n % 2], n / 2) for n in range(6)])
+
+
+def columns_of(root: Path) -> dict[str, list[Any]]:
+    cells = Frame(root).itertuples(False, None)
+    return {name: list(column) for name, column in zip(Frame.columns, zip(*cells, strict=True), strict=True)}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", ""])
+def test_tables_of_paths(make_folder: Folder, tmp_path: Path, library: str) -> None:
+    root = make_folder({f"{n}.jpg": PHOTOS[n] for n in range(6)})
+    table = Frame(root)
+    if library:
+        module = pytest.importorskip(library)
+        table = getattr(module, "DataFrame", getattr(module, "table", None))(columns_of(root))
+    report = gpuload.pack(table, tmp_path / "out", workers=1, shuffle=False)
+    assert report.manifests["train"].classes == tuple(NAMES)
+    rows = rows_of(tmp_path / "out" / "train")
+    assert [(row["image"], row["label"], row["age"]) for row in rows] == [(PHOTOS[n], n % 2, n / 2) for n in range(6)]
+
+
+def test_dicts_that_are_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"a dict with 'image', 'label'; expected an iterable of dicts, one per"):
+        gpuload.pack({"image": PHOTOS[0], "label": 1}, tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"a dict with 'unsupervised'; .*keep those called train, val and test"):
+        gpuload.pack({"train": [], "unsupervised": []}, tmp_path / "out")
+    with pytest.raises(SourceError, match=r"its columns are \['a'\]; which holds the image\? Call it 'image', or give"):
+        gpuload.pack(pa.table({"a": [1]}), tmp_path / "out")
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (10, 28, 28), np.uint8)
+NUMBERS = np.arange(10, dtype=np.uint8)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def mnist(packed: bool) -> dict[str, bytes]:
+    files = {}
+    for name, rows in (("train", slice(0, 7)), ("t10k", slice(7, 10))):
+        for what, array in (("images-idx3-ubyte", PIXELS[rows]), ("labels-idx1-ubyte", NUMBERS[rows])):
+            files[f"{name}-{what}{'.gz' * packed}"] = gzip.compress(idx(array)) if packed else idx(array)
+    return files
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("place", ["", "MNIST/raw/"])
+def test_mnist(make_folder: Folder, tmp_path: Path, packed: bool, place: str) -> None:
+    source = open_source(make_folder({place + name: data for name, data in mnist(packed).items()}))
+    report = gpuload.pack(source, tmp_path / "out", workers=1, shuffle=False, lossless=True)
+    assert list(report.manifests) == ["train", "test"]
+    rows = [row for split in report.manifests for row in rows_of(tmp_path / "out" / split)]
+    assert [row["label"] for row in rows] == NUMBERS.tolist()
+    found = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("L")) for row in rows]
+    assert np.array_equal(found, PIXELS)
+
+
+def test_one_split_of_mnist(make_folder: Folder, tmp_path: Path) -> None:
+    files = {name: data for name, data in mnist(True).items() if name.startswith("train")}
+    report = gpuload.pack(open_source(make_folder(files)), tmp_path / "out", workers=1)
+    assert (list(report.manifests), report.manifests["train"].samples) == (["train"], 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda data: data[:-1],
+            r"t10k-images-idx3-ubyte: cannot be read as an idx file \(it holds less than an array",
+        ),
+        (lambda data: data + b"1", r"it holds more than an array of shape \(3, 28, 28\)"),
+        (lambda data: b"\1" + data[1:], "its header is not that of an idx file"),
+        (lambda data: data[:4] + struct.pack(">i", -3) + data[8:], "cannot be read as an idx file"),
+        (lambda data: data[:9], "cannot be read as an idx file"),
+    ],
+)
+def test_mnist_that_is_damaged(make_folder: Folder, tmp_path: Path, change: Any, message: str) -> None:
+    files = mnist(False)
+    files["t10k-images-idx3-ubyte"] = change(files["t10k-images-idx3-ubyte"])
+    with pytest.raises(SourceError, match=message) as caught:
+        gpuload.pack(open_source(make_folder(files)), tmp_path / "out", workers=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_several_sets_of_idx(make_folder: Folder, tmp_path: Path) -> None:
+    files = {f"emnist-{name}-train-images-idx3-ubyte": idx(PIXELS) for name in ("letters", "balanced")}
+    with pytest.raises(SourceError, match=r"holds several sets .*Move each into its own folder"):
+        gpuload.pack(open_source(make_folder(files)), tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["data_batch_1", "x.pkl", "x.pt", "x.tfrecord", "x.beton", "train-images-idx3-ubyte.gz"]
+)
+def test_what_is_not_read_gets_advice(make_folder: Folder, name: str) -> None:
+    root = make_folder({name: pickle.dumps(1)})
+    with pytest.raises(SourceError, match=r"hand the samples to gpuload.pack|Give its folder"):
+        open_source(root / name)
+    if name == "data_batch_1":
+        with pytest.raises(SourceError, match="data_batch_1 is a pickle, which could run anything and is never opened"):
+            open_source(root)

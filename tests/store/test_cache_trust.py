@@ -1,0 +1,208 @@
+"""What lies in the cache is used only where it is a file of one's own with the bytes of the manifest."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load
+from store.servers import shards_asked
+
+import gpuload
+from gpuload import ArgumentError, FormatError, GpuloadError
+from gpuload.store import stores
+from gpuload.store.cache import Cache, Wanted
+
+Rows = list[tuple[int, bytes]]
+
+NAMES = [
+    "/etc/passwd", "../../x", "", ".", "..", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "a" * 64 + "\n", "a" * 64 + "/..",
+    "s3://bucket/x", "\0" * 64, "a" * 63 + "\0", "%2e" * 21 + "a", "a" * 64 + ".part",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_other_name_becomes_a_path(name: str, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", 10_000)
+    for use in (cache.lease, cache.begin):
+        with pytest.raises(FormatError, match=r"^a shard's SHA-256 is .*, expected 64 lower-case hexadecimal digits"):
+            use(Wanted(name, 1000))
+    assert {path.name for path in tmp_path.rglob("*")} == {"cache", "gpuload-1", "lock", "shards", "sets"}
+
+
+def run(proxy: Any, cache: Path, epochs: int = 1, **options: Any) -> Rows:
+    data = gpuload.Dataset(f"{proxy.url}/train", cache=cache, **options)
+    with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
+        rows = [drain([loader]) for _ in range(epochs)]
+        return rows[-1]
+
+
+def shards_of(cache: Path) -> list[Path]:
+    return sorted((cache / "gpuload-1" / "shards").iterdir())
+
+
+def flip(path: Path, keeps_time: bool) -> None:
+    """Changes bytes of each image."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    for at in range(512, len(data), 512):
+        data[at + 400 : at + 404] = bytes(byte ^ 0x55 for byte in data[at + 400 : at + 404])
+    path.write_bytes(data)
+    if keeps_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("verify", [None, "sha256"])
+@pytest.mark.parametrize("by", ["this process", "another process"])
+def test_damaged_shards_are_downloaded_again(
+    by: str, verify: str | None, proxy: Any, tmp_path: Path, epochs: list[Rows], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert run(proxy, tmp_path, verify=verify) == epochs[0]
+    first, *_, last = shards_of(tmp_path)
+    for path in (first, last):
+        flip(path, keeps_time=by != "this process")
+    if by == "another process":
+        monkeypatch.setattr(stores, "_compared", {})
+    proxy.reset()
+    with caplog.at_level(logging.WARNING):
+        assert run(proxy, tmp_path, verify=verify) == epochs[0]
+    assert sum(shards_asked(proxy).values()) == 2
+    told = [record.getMessage() for record in caplog.records if record.name == "gpuload.store.stores"]
+    told = [line.partition(": is damaged: its SHA-256 is ")[0] for line in told]
+    assert sorted(told) == [str(first), str(last)]
+
+
+def test_each_shard_is_hashed_once_by_a_process(
+    proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = list[int]()
+
+    async def sha256_of(handle: int, size: int) -> str:
+        hashed.append(size)
+        return await whole(handle, size)
+
+    whole = stores.sha256_of
+    monkeypatch.setattr(stores, "sha256_of", sha256_of)
+    run(proxy, tmp_path, epochs=2)
+    assert not hashed  # all were hashed as they arrived
+    monkeypatch.setattr(stores, "_compared", {})
+    assert run(proxy, tmp_path, epochs=2) == epochs[1]
+    assert sorted(hashed) == sorted(path.stat().st_size for path in shards_of(tmp_path))
+    monkeypatch.setattr(stores, "_compared", {})
+    hashed.clear()
+    assert run(proxy, tmp_path, verify="downloads") == epochs[0] and not hashed
+
+
+def to_link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
+
+
+def to_second_name(path: Path, target: Path) -> None:
+    path.hardlink_to(target)
+
+
+def to_pipe(path: Path, target: Path) -> None:
+    os.mkfifo(path)
+
+
+def to_folder(path: Path, target: Path) -> None:
+    path.mkdir()
+
+
+def to_others_file(path: Path, target: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file to another user")
+    path.write_bytes(target.read_bytes())
+    os.chown(path, 12345, -1)
+
+
+PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "a link": (to_link, "a symbolic link"),
+    "a pipe": (to_pipe, "a pipe"),
+    "a folder": (to_folder, "a folder"),
+    "another user's file": (to_others_file, r"a file of another user \(number 12345\)"),
+}
+
+
+@pytest.mark.parametrize(("plant", "what"), PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize("suffix", ["", ".part"])
+def test_what_is_no_file_of_ones_own_is_refused(
+    suffix: str, plant: Callable[[Path, Path], None], what: str, proxy: Any, packed: Path, tmp_path: Path
+) -> None:
+    """At once, and what a link leads to stays as it is."""
+    target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
+    target.write_bytes((packed / "shard-000003.tar").read_bytes())
+    info = gpuload.Dataset(packed).manifest.shards[3]
+    path = cache.shards / f"{info.sha256}{suffix}"
+    plant(path, target)
+    message = f"^{path}: is {what}, expected a regular file of this user. Delete it, or give another folder$"
+    with pytest.raises(FormatError, match=message):
+        run(proxy, cache.folder)
+    assert target.read_bytes() == (packed / "shard-000003.tar").read_bytes() and os.path.lexists(path)
+
+
+def test_a_part_with_a_second_name_is_not_written(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    target, cache = tmp_path / "thesis", Cache(tmp_path / "cache")
+    target.write_text("years")
+    to_second_name(cache.shards / f"{gpuload.Dataset(packed).manifest.shards[3].sha256}.part", target)
+    with pytest.raises(FormatError, match="is a file with a second name, expected a regular file of this user"):
+        run(proxy, cache.folder)
+    assert target.read_text() == "years"
+
+
+def test_folders_that_others_can_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = tmp_path / "cache"
+    outer.mkdir()
+    outer.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        cache, _ = Cache(outer), Cache(outer)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and told[0].startswith(
+        f"cache {outer}: can be written by other users (mode 777), so others could"
+    )
+    for folder in (outer / "gpuload-1", cache.shards, cache.sets):
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o702)
+        with pytest.raises(ArgumentError, match=rf"^cache {folder}: can be written by other users \(mode 702\), who"):
+            Cache(outer)
+        folder.chmod(0o1702)  # each user replaces their own files alone
+        Cache(outer)
+        folder.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(cache.sets, 12345, -1)
+        with pytest.raises(ArgumentError, match=rf"^cache {cache.sets}: belongs to another user \(number 12345\), who"):
+            Cache(outer)
+
+
+@pytest.mark.parametrize("when", ["between opening and looping", "in an epoch"])
+def test_a_cache_that_is_deleted_is_made_again(when: str, proxy: Any, tmp_path: Path, epochs: list[Rows]) -> None:
+    with load(
+        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
+    ) as loader:  # type: ignore[arg-type]
+        rows: Rows = []
+        for step in range(2 if when == "in an epoch" else 1):
+            if step == 0:
+                (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{len(rows)}")
+            for number, (index, images, _) in enumerate(loader):
+                rows += [(int(i), image.numpy().tobytes()) for i, image in zip(index, images, strict=True)]
+                if (step, number) == (0, 2) and when == "in an epoch":
+                    (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{len(rows)}")
+        assert rows == [row for epoch in epochs[: 1 + (when == "in an epoch")] for row in epoch]
+
+
+def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
+    with load(
+        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
+    ) as loader:  # type: ignore[arg-type]
+        shutil.rmtree(tmp_path / "gpuload-1")
+        (tmp_path / "gpuload-1").touch()
+        with pytest.raises(
+            GpuloadError,
+            match=rf"^cache {tmp_path}: cannot be written \(File exists\). Check the folder and its disk",
+        ):
+            drain([loader])

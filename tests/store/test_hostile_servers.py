@@ -1,0 +1,272 @@
+"""What a server, or a file of the cache, may say that is wrong: a named error at once, and nothing outside is touched."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loaders import drain, load
+from store.hub_server import COMMIT, CdnServer, HubServer
+from store.servers import _Files, _Server, running
+
+import gpuload
+from gpuload import FormatError, GpuloadError, RemoteError, SourceError
+from gpuload.disk.fetch import fetch
+from gpuload.packing.verify import verify
+
+Rows = list[tuple[int, bytes]]
+Answer = Callable[["_Odd", bytes, int, int], None]
+
+
+class _Odd(_Files):
+    """Answers in its own way, of the file's bytes and the range that was asked for."""
+
+    def __init__(self, folder: Path, about: str, odd: Answer, *args: Any) -> None:
+        self.about, self.odd = about, odd
+        super().__init__(folder, True, *args)
+
+    def do_GET(self) -> None:  # noqa: N802
+        name = self.path.rpartition("/")[2]
+        if not re.fullmatch(self.about, name):
+            return super().do_GET()
+        data = (self.folder / name).read_bytes()
+        wanted = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        start, stop = (int(wanted[1]), min(int(wanted[2]) + 1, len(data))) if wanted else (0, len(data))
+        return self.odd(self, data, start, stop)
+
+    def endless(self, status: int, data: bytes, **headers: str) -> None:
+        """An answer that ends with the connection."""
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
+
+@contextmanager
+def odd_server(folder: Path, name: str, odd: Answer) -> Iterator[Any]:
+    """The URL of a folder of which one file is answered in an odd way."""
+    with running(_Server(("127.0.0.1", 0), partial(_Odd, folder, re.escape(name), odd))) as server:
+        yield server.url
+
+
+def ranged(to: Callable[[int, int, int], str]) -> Answer:
+    """Says of the right bytes that they are others."""
+
+    def answer(self: _Odd, data: bytes, start: int, stop: int) -> None:
+        self.answer(206, data[start:stop], **{"Content-Range": to(start, stop, len(data))})
+
+    return answer
+
+
+ANSWERS: dict[str, tuple[Answer, str]] = {
+    "an unasked 304": (lambda self, *_: self.answer(304), "the server answered 304, which was not asked for. Check the se"),
+    "an unasked 412": (lambda self, *_: self.answer(412), "the server answered 412, which was not asked for. Check the se"),
+    "no length": (
+        lambda self, data, *_: self.endless(200, data),
+        "the server does not say how long it is. Use one that sends Content-Length with files",
+    ),
+    "no length of a range": (
+        lambda self, data, start, stop: self.endless(
+            206, data[start:stop], **{"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
+        ),
+        "the server does not say how long it is. Use one that sends Content-Length with files",
+    ),
+    "another range": (
+        ranged(lambda start, stop, size: f"bytes {start + 1}-{stop}/{size + 1}"),
+        "the server sent other bytes than were asked for. Check the server, and what lies between it and here",
+    ),
+    "no range": (
+        lambda self, data, start, stop: self.answer(206, data[start:stop]),
+        "the server does not say which bytes it sent. Check the server",
+    ),
+    "a range of letters": (ranged(lambda *_: "bytes a-b/c"), "the server does not say which bytes it sent. Check the ser"),
+    "a range below zero": (ranged(lambda *_: "bytes 0-9/-5"), "the server does not say which bytes it sent. Check the s"),
+    "a circle": (
+        lambda self, *_: self.answer(302, Location=self.path),
+        "it is redirected in a circle. Check the URL, and the server's redirects",
+    ),
+    "a redirect to a file": (
+        lambda self, *_: self.answer(302, Location="file:///etc/passwd"),
+        "the server answered 302. Check the URL",
+    ),
+    "a redirect to another scheme": (
+        lambda self, *_: self.answer(302, Location="ftp://127.0.0.1/x"),
+        "it is redirected to what is no web address. Check the URL, and the server's redirects",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("odd", "message"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "shard-000003.tar"])
+def test_what_servers_answer(
+    name: str, odd: Answer, message: str, packed: Path, tmp_path: Path, impatient: None
+) -> None:
+    with odd_server(packed, name, odd) as url, pytest.raises(RemoteError, match=f"^{url}/{name}: {message}"):
+        drain([load(gpuload.Dataset(url, cache=tmp_path), drop_last=False)])
+
+
+def test_a_manifest_of_any_length(packed: Path, tmp_path: Path, impatient: None) -> None:
+    def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
+        self.answer(206, bytes(8 << 20), **{"Content-Range": f"bytes 0-{(8 << 20) - 1}/{1 << 40}"})
+
+    def whole(self: _Odd, data: bytes, start: int, stop: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(1 << 40))
+        self.end_headers()
+        self.wfile.write(data)
+        self.close_connection = True
+
+    expected = "/manifest.json: is 1,099,511,627,776 bytes, expected 1,073,741,824 at most"
+    for answer in (odd, whole):
+        with odd_server(packed, "manifest.json", answer) as url, pytest.raises(RemoteError, match=f"^{url}{expected}"):
+            gpuload.Dataset(url, tmp_path)
+
+
+def test_a_manifest_that_is_too_long_is_not_downloaded(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as it is longer than the shards explain that it has named so far."""
+    monkeypatch.setattr("gpuload.disk.manifest._FREE_BYTES", 9 << 20)
+    asked = []
+
+    def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
+        asked.append(start)
+        content = {"Content-Range": f"bytes {start}-{start + (8 << 20) - 1}/{512 << 20}"}
+        self.answer(206, b"[" * (8 << 20), **content)
+
+    with (
+        odd_server(packed, "manifest.json", odd) as url,
+        pytest.raises(
+            FormatError, match=f"^{url}/manifest.json: 16,777,216 bytes are too many for the manifest of 0 sh"
+        ),
+    ):
+        gpuload.Dataset(url, tmp_path)
+    assert asked == [0, 8 << 20]
+
+
+@pytest.mark.parametrize("name", ["index.arrow", "rejected.jsonl", "shard-000003.idx"])
+def test_what_lies_beside_the_shards_has_an_end(packed: Path, tmp_path: Path, impatient: None, name: str) -> None:
+    """A server that goes on and on would fill the disk."""
+
+    def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        self.answer(206, bytes(last + 1 - first), **{"Content-Range": f"bytes {first}-{last}/{1 << 40}"})
+
+    with odd_server(packed, name, odd) as url:
+        message = f"^{url}/{name}: is 1,099,511,627,776 bytes, expected [0-9,]+ at most"
+        with pytest.raises(RemoteError, match=message):
+            fetch(url, tmp_path / "fetched")
+        if name != "rejected.jsonl":
+            with pytest.raises(RemoteError, match=message):
+                verify(url, 1)
+        if name == "index.arrow":
+            with pytest.raises(GpuloadError):
+                gpuload.Dataset(url, tmp_path / "cache")
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 2 << 20
+
+
+PLACES = ["../../../outside", "/tmp/outside", "", ".", "a" * 24 + "/../../..", 3, None, ["x"]]
+
+
+@pytest.mark.parametrize("version", PLACES)
+def test_no_field_of_a_file_of_the_cache_becomes_a_path(version: Any, proxy: Any, packed: Path, tmp_path: Path) -> None:
+    cache, url = tmp_path / "cache", f"{proxy.url}/train"
+    gpuload.Dataset(url, cache)
+    (state,) = cache.rglob("current.json")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("manifest.json", "index.arrow"):
+        (outside / name).write_text("mine")
+    content = json.loads(state.read_text())
+    for change in ({"version": version}, {"version": os.path.relpath(outside, state.parent)}, {"tag": version}):
+        state.write_text(json.dumps({**content, **change}))
+        assert len(gpuload.Dataset(url, cache)) == 97
+        assert json.loads(state.read_text())["version"] == content["version"]
+    for text in ("[]", "3", "{", "null", '"x"', ""):
+        state.write_text(text)
+        assert len(gpuload.Dataset(url, cache)) == 97
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {
+        "manifest.json": "mine",
+        "index.arrow": "mine",
+    }
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.arrow"])
+def test_a_damaged_copy_is_downloaded_again(name: str, proxy: Any, tmp_path: Path) -> None:
+    """What is damaged here is not what somebody must upload again."""
+    url = f"{proxy.url}/train"
+    keys = gpuload.Dataset(url, tmp_path).keys(range(97))
+    (path,) = tmp_path.rglob(name)
+    data = path.read_bytes()
+    for wrong in (
+        data[: len(data) // 2],
+        data[:-9] + bytes(9),
+        b"",
+        data[: len(data) // 2] + bytes(64) + data[len(data) // 2 + 64 :],
+    ):
+        path.unlink()  # else it would be truncated where it is mapped
+        path.write_bytes(wrong)
+        assert gpuload.Dataset(url, tmp_path).keys(range(97)) == keys
+        assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["lock", "current.json", "manifest.json", "index.arrow"])
+def test_links_in_the_cache_are_not_followed(name: str, proxy: Any, tmp_path: Path) -> None:
+    url, cache = f"{proxy.url}/train", tmp_path / "cache"
+    gpuload.Dataset(url, cache)
+    (path,) = (one for one in cache.rglob(name) if one.parent.name != "gpuload-1")
+    target = tmp_path / "mine"
+    path.rename(target)
+    before = target.read_bytes()
+    path.symlink_to(target)
+    with pytest.raises(FormatError, match=f"{name}: is a symbolic link|{name}: .*not a regular file"):
+        gpuload.Dataset(url, cache)
+    assert target.read_bytes() == before
+
+
+@pytest.fixture
+def hub(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra remote)")
+    with running(CdnServer(packed.parent)) as cdn, running(HubServer(packed.parent, cdn)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+        yield server
+
+
+def test_what_the_hub_answers(hub: HubServer, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is one, files lie below the folder, and what the cache remembers is a commit again."""
+    url = "hf://datasets/me/photos/train"
+    hub.commit = "../../other/set/resolve/main"
+    with pytest.raises(
+        RemoteError, match=r"^hf://.*: the Hub names the commit '\.\./\.\./other.*', expected 40 hexadecim"
+    ):
+        gpuload.Dataset(url)
+    hub.commit = COMMIT
+    assert len(gpuload.Dataset(url)) == 97
+    (path,) = tmp_path.rglob("commit")
+    path.write_text("../../other")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(RemoteError, match="the Hub cannot be reached"):
+        gpuload.Dataset(url)
+
+
+@pytest.mark.parametrize("name", ["../outside.tar", "a/../../outside.tar", "/tmp/outside.tar", "a//b.tar", "./x.tar"])
+def test_listed_names_lie_below_their_folder(
+    name: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from store import hub_server
+
+    def tree(self: Any, below: str) -> list[dict[str, Any]]:
+        return [{"type": "file", "path": name, "size": 5, "oid": "0" * 40}]
+
+    monkeypatch.setattr(hub_server._Hub, "_tree", tree)
+    with pytest.raises(SourceError, match=f"^hf://.*: holds {name!r}, which is no name of a file below a folder"):
+        gpuload.pack(gpuload.sources.open_source("hf://datasets/me/photos"), tmp_path / "out")
+    assert not list(tmp_path.rglob("outside*"))
