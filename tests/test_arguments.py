@@ -221,9 +221,9 @@ PADDED: dict[str, Wrong] = {
     "padding_mode": words("constant", "edge", "reflect", "symmetric"),
 }
 DEGREES = wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(-1e6, 1e6)))
+FILLED: dict[str, Wrong] = {"interpolation": words("nearest", "bilinear"), "fill": FILL}
 WARP: dict[str, Wrong] = {
-    "interpolation": words("nearest", "bilinear"),
-    "fill": FILL,
+    **FILLED,
     "center": or_none(wrong("items", "array", too=tuples(2, 1, number(-1e6, 1e6)))),
 }
 ODD = wrong(
@@ -449,10 +449,10 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "RandAugment": Call(
             own["RandAugment"],
             {},
-            {"num_ops": whole(1, 64), "magnitude": whole(0, 30), "num_magnitude_bins": whole(2, 1000), "fill": FILL},
+            {"num_ops": whole(1, 64), "magnitude": whole(0, 30), "num_magnitude_bins": whole(2, 1000), **FILLED},
         ),
-        "TrivialAugmentWide": Call(own["TrivialAugmentWide"], {}, {"num_magnitude_bins": whole(2, 1000), "fill": FILL}),
-        "AutoAugment": Call(own["AutoAugment"], {}, {"policy": words("imagenet", "cifar10", "svhn"), "fill": FILL}),
+        "TrivialAugmentWide": Call(own["TrivialAugmentWide"], {}, {"num_magnitude_bins": whole(2, 1000), **FILLED}),
+        "AutoAugment": Call(own["AutoAugment"], {}, {"policy": words("imagenet", "cifar10", "svhn"), **FILLED}),
         "RandomApply": Call(
             own["RandomApply"],
             {"transforms": [transforms.RandomInvert()]},
@@ -480,7 +480,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
             {
                 "distortion_scale": number(0, 1),
                 **BITS,
-                **{name: WARP[name] for name in ("interpolation", "fill")},
+                **FILLED,
             },
         ),
         "RandomErasing": Call(

@@ -128,4 +128,4 @@ def test_check_wheel(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "loaded 4 batches" in done.stdout and "all is well" in done.stdout
+    assert "loaded 8 batches" in done.stdout and "all is well" in done.stdout

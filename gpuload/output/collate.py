@@ -85,7 +85,8 @@ class Collate:
             raise ArgumentError(f"fields={tuple(names)!r}: a field is there twice")
         for dataset in datasets:
             check_first_rows(dataset)
-        bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in added]
+        made = added - {name for dataset in datasets for name in dataset.fields}
+        bound = [bind_field(field, datasets) for field, name in zip(fields, names, strict=True) if name not in made]
         self._bound = [field for field in bound if not isinstance(field, PixelField)]
         _check_padding(self._bound, schedule)
         masks = [field for field in bound if isinstance(field, PixelField) and field.kind == "mask"]

@@ -12,6 +12,9 @@ from gpuload.errors import RemoteError
 
 T = TypeVar("T")
 
+# Not the generator that the program may have seeded: requests are tried again in threads of their own.
+_DRAWS = random.SystemRandom()
+
 
 @dataclass(frozen=True)
 class Patience:
@@ -66,7 +69,7 @@ async def persist(
         except Exception as error:
             problem = explain(error)
         passed_s = time.monotonic() - started
-        pause_s = wait_s * random.uniform(0.75, 1.25) if problem.wait_s is None else problem.wait_s
+        pause_s = wait_s * _DRAWS.uniform(0.75, 1.25) if problem.wait_s is None else problem.wait_s
         if problem.final or passed_s + pause_s > min(give_up_s, problem.limit_s):
             after = "" if problem.final else f" after {counted(attempt, 'attempt')} in {passed_s:.0f} s"
             raise problem.kind(f"{where}: {problem.what}{after}. {problem.advice}")

@@ -115,7 +115,9 @@ def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> N
         if all(getattr(tried, field.name) == getattr(usual, field.name) for tried in seen)
     }
     assert untried == {"measure"}  # the one that has no option
-    tried = {"check", "mode", "keep"}
+    cli.main(["pack", "a", "b", "--points", "no", "--jpeg", "baseline"])
+    assert seen[5].encoding == Encoding(points="no", jpeg="baseline")
+    tried = {"check", "mode", "keep", "points", "jpeg"}
     assert all(getattr(encoding, field.name) != field.default for field in fields(Encoding) if field.name not in tried)
 
 

@@ -45,13 +45,13 @@ def batches(folder: Path, augment: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("dtype", "layout", "normalize", "transforms"),
     [
-        ("float32", "NCHW", "constants", []),
-        ("float16", "channels_last", "constants", []),
-        ("uint8", "channels_last", "constants", []),
+        ("float32", "NCHW", gpuload.Normalize(), []),
+        ("float16", "channels_last", gpuload.Normalize(), []),
+        ("uint8", "channels_last", gpuload.Normalize(), []),
         ("bfloat16", "NCHW", "image", []),
         ("float32", "channels_last", "image", TRANSFORMS),
-        ("float16", "NCHW", "constants", TRANSFORMS),
-        ("uint8", "NCHW", "constants", TRANSFORMS),
+        ("float16", "NCHW", gpuload.Normalize(), TRANSFORMS),
+        ("uint8", "NCHW", gpuload.Normalize(), TRANSFORMS),
     ],
 )
 def test_values_are_the_native_decoders(

@@ -27,7 +27,7 @@ def reports(split_report: Any, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {name: folder / f"{name}.html" for name in pages}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright's loop runs in this thread, asyncio.run refuses to
 def browser() -> Iterator[Any]:
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])

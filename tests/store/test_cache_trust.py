@@ -168,14 +168,14 @@ def test_folders_that_others_can_write(
     for folder in (outer / "gpuload-1", cache.shards, cache.sets):
         assert folder.stat().st_mode & 0o777 == 0o700
         folder.chmod(0o702)
-        with pytest.raises(ArgumentError, match=rf"^cache {folder}: can be written by other users \(mode 702\), who"):
+        with pytest.raises(ArgumentError, match=rf"^cache {folder}: can be written by other users \(mode 702\), so"):
             Cache(outer)
         folder.chmod(0o1702)  # each user replaces their own files alone
         Cache(outer)
         folder.chmod(0o700)
     if os.geteuid() == 0:
         os.chown(cache.sets, 12345, -1)
-        with pytest.raises(ArgumentError, match=rf"^cache {cache.sets}: belongs to another user \(number 12345\), who"):
+        with pytest.raises(ArgumentError, match=rf"^cache {cache.sets}: belongs to another user \(number 12345\), so"):
             Cache(outer)
 
 

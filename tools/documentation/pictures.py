@@ -78,6 +78,10 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "RandomPerspective": whole(T.RandomPerspective(0.5, p=0.75, fill=128)),
     "RandomErasing": whole(T.RandomErasing(p=0.75)),
     "RandomApply": whole(T.RandomApply([T.GaussianBlur(9, 2.0), T.RandomGrayscale(p=1)], p=0.5)),
+    "RandomChoice": whole(
+        T.RandomChoice([T.RandomGrayscale(p=1), T.RandomSolarize(128, p=1), T.GaussianBlur(23, (2.0, 4.0))]),
+    ),
+    "RandomOrder": whole(T.RandomOrder([T.RandomPosterize(2, p=1), T.ColorJitter(brightness=(1.6, 1.6))])),
     "RandAugment": whole(T.RandAugment()),
     "TrivialAugmentWide": whole(T.TrivialAugmentWide()),
     "AutoAugment": whole(T.AutoAugment()),
@@ -85,6 +89,7 @@ AUGMENTS: dict[str, gpuload.Augment] = {
 BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "MixUp": batchwise.MixUp(alpha=1.0),
     "CutMix": batchwise.CutMix(),
+    "TimmMixup": batchwise.TimmMixup(0.8, 1.0, mode="elem"),
     "CenterHole": batchwise.CenterHole(48),
 }
 # With which a picture shows both what is changed and what is not.
