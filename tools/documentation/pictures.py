@@ -79,7 +79,7 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "RandomErasing": whole(T.RandomErasing(p=0.75)),
     "RandomApply": whole(T.RandomApply([T.GaussianBlur(9, 2.0), T.RandomGrayscale(p=1)], p=0.5)),
     "RandomChoice": whole(
-        T.RandomChoice([T.RandomGrayscale(p=1), T.RandomSolarize(128, p=1), T.GaussianBlur(23, (2.0, 4.0))]),
+        T.RandomChoice([T.RandomGrayscale(p=1), T.RandomSolarize(128, p=1), T.GaussianBlur(23, (2.0, 4.0))])
     ),
     "RandomOrder": whole(T.RandomOrder([T.RandomPosterize(2, p=1), T.ColorJitter(brightness=(1.6, 1.6))])),
     "RandAugment": whole(T.RandAugment()),
@@ -93,7 +93,7 @@ BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "CenterHole": batchwise.CenterHole(48),
 }
 # With which a picture shows both what is changed and what is not.
-SEEDS = {"vertical_flip": 2, "RandomAdjustSharpness": 1}
+SEEDS = {"vertical_flip": 2, "RandomAdjustSharpness": 1, "RandomChoice": 2}
 # The batch of a batch transform holds different images, so that they can be seen through one another.
 TINTS = ((1.0, 1.0, 1.0), (1.0, 0.6, 0.6), (0.6, 0.75, 1.1), (0.8, 1.1, 0.6))
 
