@@ -214,11 +214,11 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
     before = builder.atomic_rmw("add", at(builder.add(table, constant(8))), constant(1), "seq_cst")
     is_first = builder.icmp_unsigned("==", before, constant(0))
     action = builder.select(is_first, constant(previous), constant(default))
-    call("sigaction", number, ir.Constant(number, signal.SIGBUS), action, constant(0))
+    call("sigaction", number, ir.Constant(number, int(signal.SIGBUS)), action, constant(0))
     builder.cbranch(is_fault, end, again)
 
     builder.position_at_end(again)
-    call("raise", number, ir.Constant(number, signal.SIGBUS))
+    call("raise", number, ir.Constant(number, int(signal.SIGBUS)))
     builder.branch(end)
 
     builder.position_at_end(end)
