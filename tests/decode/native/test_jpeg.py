@@ -207,7 +207,7 @@ def _with_wide_scales() -> bytes:
     at = data.index(b"\xff\xdb\x00\x43")
     table = data[at + 5 : at + 69]
     segment = bytes([data[at + 4] | 16]) + b"".join(bytes([0, number]) for number in table)
-    return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2) + segment + data[at + 69 :]
+    return data[:at] + b"\xff\xdb" + (len(segment) + 2).to_bytes(2, "big") + segment + data[at + 69 :]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_part_of_a_file_that_was_cut_is_not_taken_for_one_of_a_whole() -> None
 def _with_exif(exif: bytes, before: bytes = b"") -> bytes:
     data = make((40, 30))
     segment = b"Exif\0\0" + exif
-    return data[:2] + before + b"\xff\xe1" + (len(segment) + 2).to_bytes(2) + segment + data[2:]
+    return data[:2] + before + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + data[2:]
 
 
 def _exif(order: str, orientation: int, kind: int = 3, tag: int = 0x0112) -> bytes:
