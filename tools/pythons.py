@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("tests/decode/native/test_jpeg.py", "tests/decode/test_buffers.py")
 # Several times what each takes alone. What is not installed in time is skipped; what hangs is a fault.
-INSTALL_S, TRY_S = 60, 300
+INSTALL_S, TRY_S = 300, 600
 
 
 def main(arguments: list[str] | None = None) -> int:

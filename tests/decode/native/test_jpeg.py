@@ -165,7 +165,7 @@ def _without(data: bytes, marker: int) -> bytes:
     """The file without its segments of this kind."""
     kept, at = data[:2], 2
     while data[at + 1] != 0xDA:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         kept += b"" if data[at + 1] == marker else data[at:end]
         at = end
     return kept + data[at:]
@@ -189,7 +189,7 @@ def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
 def _with_adobe(transform: int) -> bytes:
     """Without a JFIF segment, and with one of Adobe's."""
     data = make((40, 30))
-    length = int.from_bytes(data[4:6])
+    length = int.from_bytes(data[4:6], "big")
     assert data[2:4] == b"\xff\xe0"
     return data[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + bytes([transform]) + data[4 + length :]
 
@@ -198,7 +198,7 @@ def test_colours_are_told_as_libjpeg_tells_them() -> None:
     check(_with_adobe(1), (40, 30))  # YCbCr
     assert decode(_with_adobe(0), (40, 30)) is None  # RGB, which is not decoded here
     plain = make((40, 30))
-    check(plain[:2] + plain[4 + int.from_bytes(plain[4:6]) :], (40, 30))  # by its components' names
+    check(plain[:2] + plain[4 + int.from_bytes(plain[4:6], "big") :], (40, 30))  # by its components' names
 
 
 def _with_wide_scales() -> bytes:
@@ -263,7 +263,7 @@ def _with_a_code_of_ones() -> bytes:
 def _gray_with_frame(size: tuple[int, int], width: int, sampling: int) -> bytes:
     data = bytearray(encode(Image.new("L", size, 77)))
     at = data.index(b"\xff\xc0")
-    data[at + 7 : at + 9], data[at + 11] = width.to_bytes(2), sampling
+    data[at + 7 : at + 9], data[at + 11] = width.to_bytes(2, "big"), sampling
     return bytes(data)
 
 
