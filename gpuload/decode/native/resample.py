@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.pointers import array_at, bytes_at, doubles_at, longs_at
-from gpuload.decode.native.steps import Step, step
+from gpuload.decode.native.steps import Step, kept, step
 from gpuload.decode.native.values import (
     CUBIC_BIAS,
     CUBIC_BITS,
@@ -245,7 +245,7 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
                 _sum_rows(ring, first, row_weights, row, row_taps[row], start, sums)
             shown = height - 1 - row if flips[image, 0] != 0 else row
             store_row(sums_at, cubic, means, factors, output, row_of(output, image, shown), spare_at)
-    return 1
+    return kept(all_sums, spare)
 
 
 @inlined
@@ -313,4 +313,4 @@ def crop_or_pad_rows(arguments: int, begin: int, end: int) -> int:
                 else:
                     words[column] = outside
             store_row(words_at, False, means, factors, output, row_of(output, image, row), spare_at)
-    return 1
+    return kept(words, spare)

@@ -1,13 +1,17 @@
 """Threads share the rows of a batch among them in compiled code, and leave to Python what it must do."""
 
+import ast
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.resample import crop_or_pad
-from gpuload.decode.native.steps import Step, remaining_blocks
+from gpuload.decode.native.steps import Step, kept, remaining_blocks
 from gpuload.decode.native.values import Target
 
 ROWS, SIDE = 40, 3
@@ -96,3 +100,29 @@ def test_what_is_no_jpeg_is_left_to_the_caller() -> None:
     )
     assert list(remaining_blocks(pictures.taken, 20, pictures.rows, decode, [pictures.fill()], False)) == [0, 20]
     assert pictures.colors() == [0] * ROWS
+
+
+# ---- memory of its own
+
+
+def test_arrays_live_until_they_are_kept() -> None:
+    @njit
+    def addresses(size: int) -> tuple[int, int, int]:
+        first = np.empty(size, np.uint8)
+        at = np.int64(first.ctypes.data)
+        second = np.empty(size, np.uint8)  # in the same place, where numba has freed the first one
+        return kept(first, second), at, np.int64(second.ctypes.data)
+
+    _, at, second_at = addresses(1000)
+    assert at != second_at
+
+
+def test_compiled_code_keeps_what_it_takes_the_address_of() -> None:
+    found = set()
+    for path in Path(jpeg.__file__).parents[1].rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef) and "step" in map(ast.unparse, function.decorator_list):
+                taken = set(re.findall(r"(\w+)\.ctypes\.data", ast.unparse(function)))
+                found |= {function.name} if taken else set()
+                assert taken <= set(re.findall(r"\w+", ast.unparse(function.body[-1]))), function.name
+    assert found == {"resample_rows", "crop_or_pad_rows", "transform_rows"}

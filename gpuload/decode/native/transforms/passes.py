@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.pointers import bytes_at, call, floats_at, longs_at, signed_at
-from gpuload.decode.native.steps import step
+from gpuload.decode.native.steps import kept, step
 from gpuload.decode.native.transforms.image import IMAGE_FIELDS, scratch_bytes
 from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
 from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
@@ -88,4 +88,4 @@ def transform_rows(arguments: int, begin: int, end: int) -> int:
         image[2], image[3], image[4] = of[3], output.height, output.width
         image[5], image[6], image[7] = of[4] + row * steps, of[5] + 4 * ARGS * row * steps, levels + 3 * size
         _store(_go_through(image_at, steps, of[7], levels + 2 * size), of[3], row, output)
-    return min(len(memory), len(image), len(numbers), 1)  # which numba keeps until their last use
+    return kept(memory, image, numbers)
