@@ -231,6 +231,8 @@ ODD = wrong(
     "items",
     too=st.sampled_from([0, -3, 4, 1001]) | tuples(2, 3, Wrong(st.sampled_from([2, 3.0, "3", True, None]))),
 )
+DEPTH = wrong("whole", too=st.just(-2) | st.just(0) | st.just(17))
+TIMM = wrong("text", too=st.sampled_from(["rand-", "rand-m", "m9", "rand-x1", "augmix-b1", "v2", "rand-p2", "rand-tz"]))
 PACK: dict[str, Wrong] = {
     "val": wrong("whole", "number", too=outside(0, 1) | st.just(1)),
     "splits": or_none(
@@ -453,6 +455,19 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         ),
         "TrivialAugmentWide": Call(own["TrivialAugmentWide"], {}, {"num_magnitude_bins": whole(2, 1000), **FILLED}),
         "AutoAugment": Call(own["AutoAugment"], {}, {"policy": words("imagenet", "cifar10", "svhn"), **FILLED}),
+        "AugMix": Call(
+            own["AugMix"],
+            {},
+            {
+                "severity": whole(1, 10),
+                "mixture_width": whole(1, 16),
+                "chain_depth": DEPTH,
+                "alpha": number(5e-324, 1e6),
+                "all_ops": FLAG,
+                **FILLED,
+            },
+        ),
+        "TimmAutoAugment": Call(own["TimmAutoAugment"], {"config": "rand-m9"}, {"config": TIMM, "fill": FILL}),
         "RandomApply": Call(
             own["RandomApply"],
             {"transforms": [transforms.RandomInvert()]},

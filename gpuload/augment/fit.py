@@ -6,7 +6,7 @@ from typing import Any
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.functions.function import Function
-from gpuload.transforms.auto import AutoAugment, RandAugment, TrivialAugmentWide
+from gpuload.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from gpuload.transforms.color import (
     ColorJitter,
     GaussianBlur,
@@ -21,9 +21,10 @@ from gpuload.transforms.color import (
 from gpuload.transforms.compose import RandomApply, RandomChoice, RandomOrder
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.ops import Op
+from gpuload.transforms.timm import TimmAutoAugment
 from gpuload.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
-_POLICIES = (AutoAugment, RandAugment, TrivialAugmentWide)
+_POLICIES = (AugMix, AutoAugment, RandAugment, TimmAutoAugment, TrivialAugmentWide)
 _WARPS = (RandomRotation, RandomAffine, RandomPerspective)  # of any pixels
 # Of any number of channels, 8 bits each: they treat each channel by itself.
 _EACH_CHANNEL = (

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from gpuload import transforms
+from gpuload.augment.from_timm import POLICIES, policy_of
 from gpuload.augment.geometries import CenterCrop, Cover, RandomResizedCrop
 from gpuload.augment.normalize import Normalize
 from gpuload.augment.padding import RandomCrop
@@ -49,6 +50,7 @@ _SAME_NAME = {
     "RandAugment": ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill"),
     "TrivialAugmentWide": ("num_magnitude_bins", "interpolation", "fill"),
     "AutoAugment": ("policy", "interpolation", "fill"),
+    "AugMix": ("severity", "mixture_width", "chain_depth", "alpha", "all_ops", "interpolation", "fill"),
 }
 _MADE_OF_OTHERS = ("RandomApply", "RandomChoice", "RandomOrder")
 _CONTAINERS = (transforms.RandomApply, transforms.RandomChoice, transforms.RandomOrder)
@@ -416,6 +418,8 @@ def _pixels(step: Any, images: _Images) -> Any:
         return transforms.RandomGrayscale(1.0)
     if _timm_erasing(step):
         return _erasing(step)
+    if name in POLICIES:
+        return policy_of(step)
     if name not in _SAME_NAME:
         raise _error(
             f"{name} has no counterpart. Known: RandomResizedCrop, Resize, CenterCrop, "

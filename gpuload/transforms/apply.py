@@ -9,7 +9,7 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.tree import take
 from gpuload.transforms.erasing import ErasedRegions
-from gpuload.transforms.kernels import KERNELS, gaussian_blur, warp
+from gpuload.transforms.kernels import KERNELS, gaussian_blur, levels, warp
 from gpuload.transforms.noise import normal_noise, on_device
 from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.transforms.own import kernel_of
@@ -17,6 +17,7 @@ from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
 
 Tensor = torch.Tensor
+_MIXING = (Op.KEEP, Op.MIX, Op.MIXED)
 
 
 @torch.no_grad()
@@ -32,9 +33,11 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
     order = np.argsort(steps.ops, axis=0, kind="stable")  # (n, K): by operation
     args, rows = on_device(images.device, steps.args), on_device(images.device, np.ascontiguousarray(order.T))
     result = images.contiguous()
+    if (steps.ops == Op.KEEP).any():
+        kept, mixture = torch.empty_like(result), torch.empty(result.shape, device=result.device)
     for step in range(steps.ops.shape[1]):
         for code, begin, end in _groups(steps.ops[order[:, step], step]):
-            if end - begin == len(images):
+            if end - begin == len(images) and code not in _MIXING:
                 result = _execute(code, result, args[:, step], steps.args[:, step], pixels)
                 continue
             if result.data_ptr() == images.data_ptr():
@@ -42,7 +45,11 @@ def apply_steps(images: Tensor, steps: Steps, pixels: Pixels = RGB) -> Tensor:
             chosen = rows[step, begin:end]
             numbers = steps.args[order[begin:end, step], step]
             chosen_args = args[:, step].index_select(0, chosen)
-            some = _execute(code, result.index_select(0, chosen), chosen_args, numbers, pixels)
+            some = result.index_select(0, chosen)
+            if code in _MIXING:
+                some = _mix(code, some, chosen_args, chosen, kept, mixture)
+            else:
+                some = _execute(code, some, chosen_args, numbers, pixels)
             result.index_copy_(0, chosen, some)
     return result
 
@@ -71,7 +78,7 @@ def _erase_each(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
         if noise is not None:
             own = noise[:, ends[region] - height * width : ends[region]]
             pixels = pixels + scale[region] * own.view(3, height, width)
-        batch[image, :, top : top + height, left : left + width] = _levels(pixels, batch.dtype)
+        batch[image, :, top : top + height, left : left + width] = _rounded(pixels, batch.dtype)
 
 
 def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
@@ -89,10 +96,10 @@ def _erase_at_once(batch: Tensor, chosen: I64, regions: ErasedRegions) -> None:
     if regions.noise.any():
         noise = normal_noise(regions.key, sizes, batch.device)
         values = values + on_device(batch.device, regions.noise).index_select(0, each) * noise.T
-    batch.permute(0, 2, 3, 1).index_put_((image, y, x), _levels(values, batch.dtype).to(batch.dtype))
+    batch.permute(0, 2, 3, 1).index_put_((image, y, x), _rounded(values, batch.dtype).to(batch.dtype))
 
 
-def _levels(values: Tensor, dtype: torch.dtype) -> Tensor:
+def _rounded(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.round().clamp(0, 255) if dtype == torch.uint8 else values
 
 
@@ -124,6 +131,17 @@ def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixe
     if code in (Op.WARP_NEAREST, Op.WARP_BILINEAR):
         return warp(images, args, numbers, code == Op.WARP_BILINEAR, pixels)
     return KERNELS[Op(code)](images, args)
+
+
+def _mix(code: int, images: Tensor, args: Tensor, rows: Tensor, kept: Tensor, mixture: Tensor) -> Tensor:
+    """What becomes of the images in these rows of a batch, for which `kept` and `mixture` are."""
+    parts = images.float().mul_(args[:, 0].view(-1, 1, 1, 1))
+    if code == Op.KEEP:
+        kept.index_copy_(0, rows, images)
+        mixture.index_copy_(0, rows, parts)
+        return images
+    mixture.index_add_(0, rows, parts)
+    return levels(mixture.index_select(0, rows)) if code == Op.MIXED else kept.index_select(0, rows)
 
 
 def _checked(made: object, images: Tensor, kernel: Callable[[Tensor, Tensor], object]) -> Tensor:

@@ -1,23 +1,24 @@
-"""RandAugment, TrivialAugment and AutoAugment, as in torchvision."""
+"""RandAugment, TrivialAugment, AutoAugment and AugMix, as in torchvision."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from gpuload.checks import check_fields, choice, whole
+from gpuload import checks
+from gpuload.checks import FLAG, LARGEST, POSITIVE, Rule, as_whole, check_fields, choice, whole
 from gpuload.draws import Draws
 from gpuload.transforms import geometry
 from gpuload.transforms.geometry import FILL, Fill
+from gpuload.transforms.mixing import draw_mixture
 from gpuload.transforms.ops import Op
 from gpuload.transforms.policies import POLICIES, Policy
 from gpuload.transforms.steps import Steps, join, one_step
 from gpuload.transforms.warps import INTERPOLATION, WarpInterpolation
-from gpuload.types import F64
+from gpuload.types import F64, I64, Bools
 
-__all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
+__all__ = ["AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"]
 
 _MOVES = {
     "ShearX": geometry.shear_x,
@@ -32,13 +33,17 @@ _FACTORS = {
     "Contrast": Op.CONTRAST,
     "Sharpness": Op.SHARPNESS,
 }
-_PLAIN = {
+_OTHERS = {
     "Identity": Op.NOTHING,
     "AutoContrast": Op.AUTOCONTRAST,
     "Equalize": Op.EQUALIZE,
     "Invert": Op.INVERT,
+    "Posterize": Op.POSTERIZE,
+    "Solarize": Op.SOLARIZE,
+    "SolarizeAdd": Op.SOLARIZE_ADD,
 }
 _BINS = whole(2, 1000)
+_MIX_BINS = 10
 
 
 class Magnitudes(NamedTuple):
@@ -58,6 +63,18 @@ class HowToMove(Protocol):
     def interpolation(self) -> WarpInterpolation: ...
 
 
+def _as_depth(value: object) -> int:
+    found = as_whole(value)
+    if not (found == -1 or 1 <= found <= 16):
+        raise ValueError
+    return found
+
+
+DEPTH = Rule("a whole number in 1..16, or -1", _as_depth)
+WIDTH = whole(1, 16)
+ALPHA = checks.number(POSITIVE, LARGEST, "a number above 0 and up to 1e6")
+
+LevelOf = Callable[[int, I64], F64]  # what the steps of change i of a space take, in these rows
 Space = dict[str, Magnitudes | None]  # None: the change has no magnitude
 
 
@@ -92,7 +109,8 @@ class RandAugment:
         for number in range(self.num_ops):
             choice = (draws(2 * number) * len(space)).astype(np.int64)
             at = np.full(len(choice), self.magnitude)
-            steps.append(_one_of(space, choice, at, draws(2 * number + 1) < 0.5, height, width, self))
+            levels = _levels_of(space, at, draws(2 * number + 1) < 0.5)
+            steps.append(one_of(space, choice, levels, height, width, self))
         return join(steps)
 
 
@@ -120,7 +138,7 @@ class TrivialAugmentWide:
         space = trivial_space(self.num_magnitude_bins)
         choice = (draws(0) * len(space)).astype(np.int64)
         at = (draws(2) * self.num_magnitude_bins).astype(np.int64)
-        return _one_of(space, choice, at, draws(1) < 0.5, height, width, self)
+        return one_of(space, choice, _levels_of(space, at, draws(1) < 0.5), height, width, self)
 
 
 @dataclass(frozen=True)
@@ -152,9 +170,50 @@ class AutoAugment:
             choice = np.array([names.index(changes[number].name) for changes in pairs])[pair]
             chance = np.array([changes[number].p for changes in pairs])[pair]
             at = np.array([changes[number].magnitude or 0 for changes in pairs])[pair]
-            step = _one_of(space, choice, at, draws(3 + number) < 0.5, height, width, self)
-            steps.append(step.only(draws(1 + number) < chance))
+            levels = _levels_of(space, at, draws(3 + number) < 0.5)
+            steps.append(one_of(space, choice, levels, height, width, self).only(draws(1 + number) < chance))
         return join(steps)
+
+
+@dataclass(frozen=True)
+class AugMix:
+    """torchvision's AugMix: chains of changes, each begun with the image itself, blended with it and each other.
+
+    Boxes, masks and keypoints stay where they are in the image, as in torchvision.
+
+    severity: changes have one of this many lowest magnitudes of 10.
+    mixture_width: chains, 1..16.
+    chain_depth: changes of a chain, 1..16; -1 draws 1, 2 or 3 for each.
+    alpha: above 0; the shares of the chains, and of the image itself, are drawn from Dirichlet(alpha, alpha, …).
+    all_ops: brightness, color, contrast and sharpness change, too.
+    interpolation: of shears, translations and rotations, "bilinear" or "nearest".
+    fill: level (0..255), or three (R, G, B), where there is no pixel of the image; None is black.
+
+    Raises:
+        ArgumentError: a value out of its range.
+    """
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: WarpInterpolation = "bilinear"
+    fill: Fill = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, severity=whole(1, _MIX_BINS), mixture_width=WIDTH, chain_depth=DEPTH, alpha=ALPHA)
+        check_fields(self, all_ops=FLAG, interpolation=INTERPOLATION, fill=FILL)
+
+    def draw(self, draws: Draws, height: int, width: int) -> Steps:
+        space = mix_space(height, width, self.all_ops)
+
+        def change(draws: Draws) -> Steps:
+            # Number 0: which; 1: its strength; 2: its sign.
+            choice, at = (draws(0) * len(space)).astype(np.int64), (draws(1) * self.severity).astype(np.int64)
+            return one_of(space, choice, _levels_of(space, at, draws(2) < 0.5), height, width, self)
+
+        return draw_mixture(self.mixture_width, self.chain_depth, self.alpha, draws, change)
 
 
 def rand_space(bins: int, height: int, width: int) -> Space:
@@ -172,7 +231,7 @@ def rand_space(bins: int, height: int, width: int) -> Space:
         "Color": factor,
         "Contrast": factor,
         "Sharpness": factor,
-        "Posterize": Magnitudes(_bits(4, bins), False),
+        "Posterize": Magnitudes(_bits(8, 4, bins), False),
         "Solarize": Magnitudes(linspace(1, 0, bins), False),
         "AutoContrast": None,
         "Equalize": None,
@@ -187,7 +246,7 @@ def trivial_space(bins: int) -> Space:
         **dict.fromkeys(("ShearX", "ShearY", "Brightness", "Color", "Contrast", "Sharpness"), wide),
         **dict.fromkeys(("TranslateX", "TranslateY"), pixels),
         "Rotate": Magnitudes(linspace(0, 135, bins), True),
-        "Posterize": Magnitudes(_bits(6, bins), False),
+        "Posterize": Magnitudes(_bits(8, 6, bins), False),
     }
     return {**rand_space(bins, 1, 1), **changed}
 
@@ -195,6 +254,16 @@ def trivial_space(bins: int) -> Space:
 def auto_space(height: int, width: int) -> Space:
     """The changes of AutoAugment's policies: those of RandAugment in ten steps, and Invert."""
     return {**rand_space(10, height, width), "Invert": None}
+
+
+def mix_space(height: int, width: int, all_ops: bool) -> Space:
+    """The changes of AugMix and their magnitudes."""
+    space = rand_space(_MIX_BINS, height, width)
+    for name, side in (("TranslateX", width), ("TranslateY", height)):
+        space[name] = Magnitudes(linspace(0, side / 3, _MIX_BINS), True)
+    space["Posterize"] = Magnitudes(_bits(4, 4, _MIX_BINS), False)
+    left_out = {"Identity"} if all_ops else {"Identity", *_FACTORS}
+    return {name: magnitudes for name, magnitudes in space.items() if name not in left_out}
 
 
 def linspace(first: float, last: float, count: int) -> F64:
@@ -208,43 +277,54 @@ def linspace(first: float, last: float, count: int) -> F64:
     return exact.astype(np.float32).astype(np.float64)
 
 
-def _bits(lost: int, bins: int) -> F64:
-    """Bits that posterizing keeps, from 8 down to 8 - lost."""
+def _bits(most: int, lost: int, bins: int) -> F64:
+    """Bits that posterizing keeps, from `most` down to most - lost."""
     index = np.arange(bins, dtype=np.float32)
-    return np.asarray(np.rint(np.float32(8) - index / np.float32((bins - 1) / lost)), np.float64)
+    return np.asarray(np.rint(np.float32(most) - index / np.float32((bins - 1) / lost)), np.float64)
 
 
-def _one_of(
-    space: Mapping[str, Magnitudes | None],
-    choice: npt.NDArray[np.int64],
-    at: npt.NDArray[np.int64],
-    negative: npt.NDArray[np.bool_],
+def _levels_of(space: Space, at: I64, negative: Bools) -> LevelOf:
+    """What `one_of` asks for. at: which magnitude of its table each of N images has; negative: its sign, if any."""
+
+    def level(number: int, rows: I64) -> F64:
+        name, magnitudes = list(space.items())[number]
+        if magnitudes is None:
+            return np.zeros(len(rows))
+        found = magnitudes.table[at[rows]]
+        if magnitudes.signed:
+            found = np.where(negative[rows], -found, found)
+        if name.startswith("Translate"):  # whole pixels
+            return np.trunc(found)
+        return 1 + found if name in _FACTORS else found * (255 if name == "Solarize" else 1)
+
+    return level
+
+
+def one_of(
+    names: Iterable[str],
+    choice: I64,
+    level_of: LevelOf,
     height: int,
     width: int,
-    how: "HowToMove",
+    how: HowToMove,
 ) -> Steps:
-    """One step for each of N images: change `choice` (N,) of the space, with magnitude number `at` (N,)."""
+    """One step for each of N images: change `choice` (N,) of these.
+
+    level_of: pixels and degrees of what moves, factors, bits, levels, and sigmas of blurs.
+    """
     steps = one_step(Op.NOTHING, len(choice))
-    for number, (name, magnitudes) in enumerate(space.items()):
+    for number, name in enumerate(names):
         rows = np.flatnonzero(choice == number)
         if not len(rows):
             continue
-        level = np.zeros(len(rows))
-        if magnitudes is not None:
-            level = magnitudes.table[at[rows]]
-            if magnitudes.signed:
-                level = np.where(negative[rows], -level, level)
+        level = level_of(number, rows)
         if name in _MOVES:
             step = _MOVES[name](level, height, width, how.fill)
             if how.interpolation == "bilinear":
                 step.ops[:] = Op.AFFINE_BILINEAR
-        elif name in _FACTORS:
-            step = one_step(_FACTORS[name], len(rows), 1 + level)
-        elif name == "Posterize":
-            step = one_step(Op.POSTERIZE, len(rows), level)
-        elif name == "Solarize":
-            step = one_step(Op.SOLARIZE, len(rows), 255 * level)
+        elif name == "GaussianBlur":
+            step = one_step(Op.GAUSSIAN_BLUR, len(rows), level, 2 * width - 1, 2 * height - 1)
         else:
-            step = one_step(_PLAIN[name], len(rows))
+            step = one_step(_FACTORS[name] if name in _FACTORS else _OTHERS[name], len(rows), level)
         steps.ops[rows], steps.args[rows] = step
     return steps

@@ -9,6 +9,7 @@ hold a matrix (3, 3) of the same kind.
 import numpy as np
 
 from gpuload.checks import either, number, optional, several
+from gpuload.transforms.mixing import is_mixed
 from gpuload.transforms.ops import MAP_ARGS, Op
 from gpuload.transforms.steps import Steps, is_warp, one_step
 from gpuload.types import F64, I8, Bools
@@ -30,13 +31,13 @@ def shear_y(level: F64, height: int, width: int, fill: Fill) -> Steps:
 
 
 def translate_x(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
-    """To the right by (N,) pixels, truncated to whole ones."""
-    return _affine(1, 0, -np.trunc(pixels), 0, 1, 0, fill, len(pixels))
+    """To the right by (N,) pixels."""
+    return _affine(1, 0, -pixels, 0, 1, 0, fill, len(pixels))
 
 
 def translate_y(pixels: F64, height: int, width: int, fill: Fill) -> Steps:
-    """Down by (N,) pixels, truncated to whole ones."""
-    return _affine(1, 0, 0, 0, 1, -np.trunc(pixels), fill, len(pixels))
+    """Down by (N,) pixels."""
+    return _affine(1, 0, 0, 0, 1, -pixels, fill, len(pixels))
 
 
 def rotate(degrees: F64, height: int, width: int, fill: Fill) -> Steps:
@@ -73,7 +74,7 @@ def affine_of(steps: Steps, height: int, width: int) -> F64 | None:
     the image before the steps moves to `matrix[:2, :2] @ point + matrix[:2, 2]`, with a perspective divided by
     `matrix[2, :2] @ point + matrix[2, 2]`.
     """
-    geometric = is_warp(steps.ops) | _is_affine(steps.ops)
+    geometric = (is_warp(steps.ops) | _is_affine(steps.ops)) & ~is_mixed(steps.ops)
     if not geometric.any():
         return None
     whole, has_perspective = np.tile(np.eye(3), (len(steps.ops), 1, 1)), False
@@ -94,6 +95,7 @@ def mask_steps(steps: Steps, fill: int) -> Steps:
     """The geometric steps of images as those of their masks, by nearest pixel; `fill` from outside."""
     ops = np.where(_is_affine(steps.ops), np.int8(Op.AFFINE), np.int8(Op.NOTHING))
     ops[is_warp(steps.ops)] = Op.WARP_NEAREST
+    ops[is_mixed(steps.ops)] = Op.NOTHING
     geometric = Steps(ops, steps.args.copy())
     geometric.args[:, :, 6][ops == Op.AFFINE] = fill
     geometric.args[:, :, MAP_ARGS][ops == Op.WARP_NEAREST] = fill

@@ -30,7 +30,7 @@ def _column(args: Tensor, index: int) -> Tensor:
     return args[:, index].view(-1, 1, 1, 1)
 
 
-def _levels(pixels: Tensor) -> Tensor:
+def levels(pixels: Tensor) -> Tensor:
     """uint8, clamped to 0..255 and truncated, out of float32, which is overwritten."""
     return pixels.clamp_(0, 255).to(torch.int16).to(torch.uint8)
 
@@ -44,7 +44,7 @@ def _gray(pixels: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, args: Tensor) -> Tensor:
-    return _levels(images.float().mul_(_column(args, 0)))
+    return levels(images.float().mul_(_column(args, 0)))
 
 
 def contrast(images: Tensor, args: Tensor) -> Tensor:
@@ -54,13 +54,13 @@ def contrast(images: Tensor, args: Tensor) -> Tensor:
     sums = _gray(pixels).sum(dim=3).sum(dim=(1, 2), dtype=torch.float64)
     mean = (sums / (images.shape[2] * images.shape[3])).float().view(-1, 1, 1, 1)
     factor = _column(args, 0)
-    return _levels(pixels.mul_(factor).add_(mean * (1 - factor)))
+    return levels(pixels.mul_(factor).add_(mean * (1 - factor)))
 
 
 def saturation(images: Tensor, args: Tensor) -> Tensor:
     pixels, factor = images.float(), _column(args, 0)
     gray = _gray(pixels)
-    return _levels(pixels.mul_(factor).addcmul_(gray, 1 - factor))
+    return levels(pixels.mul_(factor).addcmul_(gray, 1 - factor))
 
 
 def hue(images: Tensor, args: Tensor) -> Tensor:
@@ -84,18 +84,20 @@ def hue(images: Tensor, args: Tensor) -> Tensor:
     for channel, (middle, sign, offset) in enumerate(((3, 1, -1), (2, -1, 2), (4, -1, 2))):
         above = (turn - middle).abs_().mul_(sign).add_(offset).clamp_(0, 1).mul_(chroma).add_(smallest)
         # As torchvision rounds: 256 equal parts of 0..1.
-        result[:, channel : channel + 1] = _levels(above.mul_(255.999 / 255))
+        result[:, channel : channel + 1] = levels(above.mul_(255.999 / 255))
     return result
 
 
 def grayscale(images: Tensor, args: Tensor) -> Tensor:
-    return _levels(_gray(images.float())).expand(images.shape).contiguous()
+    return levels(_gray(images.float())).expand(images.shape).contiguous()
 
 
 def solarize(images: Tensor, args: Tensor) -> Tensor:
-    threshold = _column(args, 0).ceil().to(torch.uint8)
-    below = torch.minimum(images, threshold).bitwise_xor_(threshold).clamp_(max=1)  # 1 below the threshold, else 0
-    return below.sub_(1).bitwise_xor_(images)  # 0 - 1 is 255, and a level exclusive or 255 is its inverse
+    return torch.where(images < _column(args, 0), images, ~images)
+
+
+def solarize_add(images: Tensor, args: Tensor) -> Tensor:
+    return (images < 128).to(torch.uint8).mul_(_column(args, 0).to(torch.uint8)).add_(images)
 
 
 def posterize(images: Tensor, args: Tensor) -> Tensor:
@@ -107,21 +109,21 @@ def autocontrast(images: Tensor, args: Tensor) -> Tensor:
     low, high = (bound.float() for bound in (images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)))
     flat = (high == low).float()  # a channel of one level stays as it is
     scale = (high - low) * (1 / 255) + flat
-    return _levels(images.float().sub_(low * (1 - flat)).div_(scale))
+    return levels(images.float().sub_(low * (1 - flat)).div_(scale))
 
 
 def equalize(images: Tensor, args: Tensor) -> Tensor:
     """Pillow's ImageOps.equalize, in whole numbers: the levels of a channel become its cumulative histogram."""
     n, channels = images.shape[:2]
-    levels = images.view(n, channels, -1).long()
+    flat = images.view(n, channels, -1).long()
     histogram = torch.zeros((n, channels, 256), dtype=torch.int32, device=images.device)
-    histogram.scatter_add_(2, levels, torch.ones((), dtype=torch.int32, device=images.device).expand_as(levels))
+    histogram.scatter_add_(2, flat, torch.ones((), dtype=torch.int32, device=images.device).expand_as(flat))
     below = histogram.cumsum(2) - histogram  # pixels of a lower level
     # All pixels but those of the highest level, below which most pixels are.
     step = (below * histogram.clamp(max=1)).amax(2, keepdim=True) // 255
     table = ((below + step // 2) // step.clamp(min=1)).clamp_(0, 255)
     table = torch.where(step > 0, table, torch.arange(256, device=images.device))
-    return table.to(torch.uint8).gather(2, levels).view_as(images)
+    return table.to(torch.uint8).gather(2, flat).view_as(images)
 
 
 def invert(images: Tensor, args: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ def sharpness(images: Tensor, args: Tensor) -> Tensor:
     lines = (pixels[:, :, :-2] + pixels[:, :, 1:-1]).add_(pixels[:, :, 2:])
     blurred = (lines[..., :-2] + lines[..., 1:-1]).add_(lines[..., 2:]).add_(inner, alpha=4).mul_(1 / 13).round_()
     inner += blurred.sub_(inner).mul_(1 - _column(args, 0))
-    return _levels(pixels)
+    return levels(pixels)
 
 
 def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
@@ -149,7 +151,7 @@ def gaussian_blur(images: Tensor, args: Tensor, numbers: F32) -> Tensor:
     x, y = (int(np.minimum(np.ceil(5 * numbers[:, 0]), numbers[:, size] // 2).max()) for size in (1, 2))
     pixels = functional.pad(images.float(), (x, x, y, y), mode="reflect")
     pixels = _weighted(pixels, _weights(args, x, 1), 3)
-    return _levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
+    return levels(_weighted(pixels, _weights(args, y, 2), 2).round_())
 
 
 def _weights(args: Tensor, reach: int, size: int) -> Tensor:
@@ -227,7 +229,7 @@ def warp(images: Tensor, args: Tensor, numbers: F32, bilinear: bool, pixels: Pix
         outside = values[:, channels:].neg().add_(1)
         values = values[:, :channels].addcmul_(outside, fill.view(n, channels, 1, 1))
     if images.dtype == torch.uint8:
-        return _levels(values.round_())
+        return levels(values.round_())
     return values if pixels.dtype == "float32" else values.round_().clamp_(0, pixels.peak)
 
 
@@ -238,6 +240,7 @@ KERNELS: dict[Op, Kernel] = {
     Op.HUE: hue,
     Op.GRAYSCALE: grayscale,
     Op.SOLARIZE: solarize,
+    Op.SOLARIZE_ADD: solarize_add,
     Op.POSTERIZE: posterize,
     Op.AUTOCONTRAST: autocontrast,
     Op.EQUALIZE: equalize,

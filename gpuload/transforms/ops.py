@@ -30,3 +30,8 @@ class Op(IntEnum):
     WARP_NEAREST = 14  # matrix (3, 3) of the same kind, times any factor; fill R, G, B
     WARP_BILINEAR = 15  # the same
     AFFINE_BILINEAR = 16  # as AFFINE, of four pixels weighted
+    SOLARIZE_ADD = 17  # what levels below 128 get more, 0..128
+    # Of AugMix, what is between the first and the last of these:
+    KEEP = 18  # share of this image in the mixture; the first chain begins
+    MIX = 19  # share of this image in the mixture; the next chain begins, with the image kept
+    MIXED = 20  # share of this image in the mixture, which is what comes after

@@ -55,6 +55,20 @@ _SVHN = """
 """
 
 
+# Of timm's "v0" and "v0r", which come from the TPU implementation of EfficientNet, and are in no paper.
+_V0 = """
+    Equalize 8 1, ShearY 8 4        | Color 4 9, Equalize 6 3         | Color 4 1, Rotate 6 8
+    Solarize 8 3, Equalize 4 7      | Solarize 4 2, Solarize 6 2      | Color 2 0, Equalize 8 8
+    Equalize 4 8, SolarizeAdd 8 3   | ShearX 2 9, Rotate 6 8          | Color 6 1, Equalize 10 2
+    Invert 4 9, Rotate 6 0          | Equalize 10 9, ShearY 6 3       | Color 4 7, Equalize 6 0
+    Posterize 4 6, AutoContrast 4 7 | Solarize 6 8, Color 6 9         | Solarize 2 4, Rotate 8 9
+    Rotate 10 7, TranslateY 8 9     | ShearX 0 0, Solarize 8 4        | ShearY 8 0, Color 6 4
+    Color 10 0, Rotate 6 2          | Equalize 8 4, Equalize 0 8      | Equalize 10 4, AutoContrast 6 2
+    ShearY 4 7, SolarizeAdd 6 7     | Posterize 8 2, Solarize 6 10    | Solarize 6 8, Equalize 6 1
+    Color 8 6, Rotate 4 5
+"""
+
+
 def _change(text: str) -> Change:
     name, tenths, *magnitude = text.split()
     return Change(name, int(tenths) / 10, int(magnitude[0]) if magnitude else None)
@@ -70,3 +84,4 @@ POLICIES: dict[Policy, tuple[tuple[Change, Change], ...]] = {
     "cifar10": _policy(_CIFAR10),
     "svhn": _policy(_SVHN),
 }
+V0 = _policy(_V0)

@@ -104,6 +104,11 @@ PIXELS: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda tv: tv.TrivialAugmentWide(20, fill=128), own.TrivialAugmentWide(20, fill=128)),
     (lambda tv: tv.AutoAugment(), own.AutoAugment("imagenet")),
     (lambda tv: tv.AutoAugment(policy_named("svhn"), fill=9), own.AutoAugment("svhn", fill=9)),
+    (lambda tv: tv.AugMix(), own.AugMix()),
+    (
+        lambda tv: tv.AugMix(2, 4, 2, 0.5, False, tv.InterpolationMode.NEAREST, [1, 2, 3]),
+        own.AugMix(2, 4, 2, 0.5, False, "nearest", (1, 2, 3)),
+    ),
     (
         lambda tv: tv.RandomApply([tv.ColorJitter(hue=0.1), tv.RandomInvert(1.0)], p=0.8),
         own.RandomApply((own.ColorJitter(hue=(-0.1, 0.1)), own.RandomInvert(1.0)), p=0.8),

@@ -18,7 +18,7 @@ from gpuload.draws import make_key, random_bits
 from gpuload.fields.tree import take
 from gpuload.transforms import RandomErasing, geometry
 from gpuload.transforms.apply import _erase_at_once, _erase_each, apply_steps, erase
-from gpuload.transforms.auto import _one_of, auto_space, rand_space, trivial_space
+from gpuload.transforms.auto import _levels_of, auto_space, mix_space, one_of, rand_space, trivial_space
 from gpuload.transforms.geometry import affine_of
 from gpuload.transforms.noise import random_bits as torch_bits
 from gpuload.transforms.ops import Op
@@ -158,17 +158,18 @@ def between_pixels(steps: Steps, height: int, width: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("which", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
+@pytest.mark.parametrize("which", ["RandAugment", "TrivialAugmentWide", "AutoAugment", "AugMix"])
 def test_policies_change_images_as_torchvisions(
     transforms: ModuleType, which: str, interpolation: str, size: tuple[int, int]
 ) -> None:
-    image, fill, bins = picture(*size), (12.0, 200.0, 77.0), 10 if which == "AutoAugment" else 31
+    image, fill, bins = picture(*size), (12.0, 200.0, 77.0), 10 if which in ("AutoAugment", "AugMix") else 31
     reference, policy = getattr(transforms, which)(), getattr(own, which)(fill=fill, interpolation=interpolation)
     mode = transforms.InterpolationMode(interpolation)
     space = {
         "RandAugment": rand_space(bins, *size),
         "TrivialAugmentWide": trivial_space(bins),
         "AutoAugment": auto_space(*size),
+        "AugMix": mix_space(*size, True),
     }[which]
     total = compared = 0
     for place, (name, magnitudes) in enumerate(space.items()):
@@ -176,7 +177,7 @@ def test_policies_change_images_as_torchvisions(
         for index in {min(i, bins - 1) for i in at}:
             for negative in (False, True)[: 1 + bool(magnitudes and magnitudes.signed)]:
                 chosen, where = np.array([place]), np.array([index])
-                steps = _one_of(space, chosen, where, np.array([negative]), *size, policy)
+                steps = one_of(space, chosen, _levels_of(space, where, np.array([negative])), *size, policy)
                 level = 0.0 if magnitudes is None else float(magnitudes.table[index])
                 if negative:
                     level *= -1
@@ -205,6 +206,7 @@ MANY = [
     own.RandAugment(2),
     own.TrivialAugmentWide(fill=(3, 2, 1)),
     own.AutoAugment("svhn", fill=9),
+    own.AugMix(mixture_width=2, interpolation="nearest"),
     own.RandomChoice([own.RandomGrayscale(1), own.RandomSolarize(128, 1), own.GaussianBlur(9)]),
     own.RandomGrayscale(0.3),
     own.RandomSolarize(100, 0.3),
@@ -240,8 +242,13 @@ def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
         steps = draw(one, one, count=24)
         largest, mean = apart(apply_steps(images, steps), transform(images, steps))
         assert largest <= 1 and mean < 1e-3, one
-    bilinear = draw(own.RandAugment(1, interpolation="bilinear", fill=30), count=24)
-    assert (apply_steps(images, bilinear) != transform(images, bilinear)).float().mean() < 0.005
+    for one in (
+        own.RandAugment(1, interpolation="bilinear", fill=30),
+        own.TimmAutoAugment("v0"),
+        own.AugMix(alpha=0.3),
+    ):
+        bilinear = draw(one, count=24)
+        assert (apply_steps(images, bilinear) != transform(images, bilinear)).float().mean() < 0.005
     # A blur's kernel is as large as those need that are blurred, wherever they are.
     half = np.arange(24) < 12
     mixed = join([one_step(Op.INVERT, 24).only(half), one_step(Op.GAUSSIAN_BLUR, 24, 3, 9, 9).only(~half)])
@@ -258,7 +265,7 @@ def test_grouped_as_on_a_gpu_it_is_the_same() -> None:
 def test_input_stays_as_it_is(apply: Any, count: int) -> None:
     images = batch(count) // 2 + 40  # or autocontrast has nothing to stretch
     before = images.clone()
-    for op in Op:
+    for op in set(Op) - {Op.KEEP, Op.MIX, Op.MIXED}:  # which come together
         args = {
             Op.GAUSSIAN_BLUR: (1, 5, 5),
             Op.POSTERIZE: (3,),
@@ -366,7 +373,7 @@ def test_affine_of_by_hand() -> None:
 
     one = np.ones(1)
     assert affine_of(one_step(Op.INVERT, 1), 20, 40) is None
-    assert of(geometry.translate_x(7.9 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
+    assert of(geometry.translate_x(7 * one, 20, 40, None)) == [[1, 0, 7], [0, 1, 0]]
     assert of(geometry.translate_y(-3 * one, 20, 40, None)) == [[1, 0, 0], [0, 1, -3]]
     assert of(geometry.rotate(90 * one, 20, 40, None)) == [[0, 1, 10], [-1, 0, 30]]
     assert of(geometry.shear_x(0.25 * one, 20, 40, None)) == [[1, -0.25, 0], [0, 1, 0]]

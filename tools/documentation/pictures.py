@@ -85,6 +85,8 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "RandAugment": whole(T.RandAugment()),
     "TrivialAugmentWide": whole(T.TrivialAugmentWide()),
     "AutoAugment": whole(T.AutoAugment()),
+    "AugMix": whole(T.AugMix()),
+    "TimmAutoAugment": whole(T.TimmAutoAugment("rand-m9-mstd0.5-inc1")),
 }
 BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "MixUp": batchwise.MixUp(alpha=1.0),

@@ -13,11 +13,13 @@ from gpuload.decode.native.pointers import longs_at
 from gpuload.transforms.ops import ARGS
 
 IMAGE_FIELDS = 8
+KEPT = 5  # for the image with which each chain of a mixture begins, and what is mixed so far, as float32
 
 
 class Image(NamedTuple):
     """source, result: addresses of uint8 (channels, height, width), which do not overlap. ops, args: of its steps, int8
-    (K,) and float32 (K, ARGS). scratch: of `scratch_bytes`."""
+    (K,) and float32 (K, ARGS). scratch: of `scratch_bytes`, behind `KEPT` times the image's, which stay from step to
+    step."""
 
     source: int
     result: int

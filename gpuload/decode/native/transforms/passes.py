@@ -7,7 +7,7 @@ import numpy as np
 from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.pointers import bytes_at, call, floats_at, longs_at, signed_at
 from gpuload.decode.native.steps import kept, step
-from gpuload.decode.native.transforms.image import IMAGE_FIELDS, scratch_bytes
+from gpuload.decode.native.transforms.image import IMAGE_FIELDS, KEPT, scratch_bytes
 from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
 from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
 
@@ -16,7 +16,7 @@ from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
 _IN_TABLES = np.zeros(FIRST_OWN, np.int8)
 _IN_TABLES[[Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE]] = 1
 _IN_TABLES[[Op.SATURATION, Op.HUE, Op.GRAYSCALE]] = -1
-_IN_TABLES[[Op.NOTHING, Op.BRIGHTNESS, Op.SOLARIZE, Op.POSTERIZE, Op.INVERT]] = 2
+_IN_TABLES[[Op.NOTHING, Op.BRIGHTNESS, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.INVERT]] = 2
 
 
 @inlined
@@ -66,7 +66,7 @@ def transform_rows(arguments: int, begin: int, end: int) -> int:
     """
     of, output = longs_at(arguments), output_at(arguments + 8 * 8)
     size, steps = of[3] * output.height * output.width, of[6]
-    memory = np.empty(3 * size + scratch_bytes(output.height, output.width), np.uint8)
+    memory = np.empty((3 + KEPT) * size + scratch_bytes(output.height, output.width), np.uint8)
     numbers, image = np.empty(max(of[2], 1), np.int64), np.empty(IMAGE_FIELDS, np.int64)
     levels, image_at, _numbers_at = (
         np.int64(memory.ctypes.data),
@@ -86,6 +86,6 @@ def transform_rows(arguments: int, begin: int, end: int) -> int:
             if call(of[0], np.int64(numbers.ctypes.data), row, row + 1) == 0:
                 return 0
         image[2], image[3], image[4] = of[3], output.height, output.width
-        image[5], image[6], image[7] = of[4] + row * steps, of[5] + 4 * ARGS * row * steps, levels + 3 * size
+        image[5], image[6], image[7] = of[4] + row * steps, of[5] + 4 * ARGS * row * steps, levels + (3 + KEPT) * size
         _store(_go_through(image_at, steps, of[7], levels + 2 * size), of[3], row, output)
     return kept(memory, image, numbers)

@@ -15,8 +15,8 @@ from gpuload.transforms.ops import ARGS, Op
 
 F = np.float32
 _LEVELS = 256
-_BRIGHTNESS, _CONTRAST, _SOLARIZE, _POSTERIZE, _AUTOCONTRAST, _EQUALIZE = (
-    int(op) for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SOLARIZE, Op.POSTERIZE, Op.AUTOCONTRAST, Op.EQUALIZE)
+_BRIGHTNESS, _CONTRAST, _SOLARIZE_ADD, _POSTERIZE, _AUTOCONTRAST, _EQUALIZE = (
+    int(op) for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.AUTOCONTRAST, Op.EQUALIZE)
 )
 
 
@@ -68,6 +68,7 @@ def _extremes(plane: int, pixels: int) -> tuple[np.uint8, np.uint8]:
 def _append(op: int, number: np.float32, mean: np.float32, low: np.uint8, high: np.uint8, table: int) -> None:
     """A table after which one more operation comes. All are made of the same, of which each needs some."""
     levels, first, scale, factor, shift, kept, inverted = bytes_at(table), F(0), F(1), F(1), F(0), 255, F(_LEVELS)
+    added = np.uint8(0)
     if op == _BRIGHTNESS:
         factor = number
     elif op == _CONTRAST:
@@ -77,11 +78,14 @@ def _append(op: int, number: np.float32, mean: np.float32, low: np.uint8, high: 
     elif op == _AUTOCONTRAST:
         if high > low:
             first, scale = F(low), (F(high) - F(low)) * F(1 / 255)
+    elif op == _SOLARIZE_ADD:
+        added = np.uint8(number)
     elif op != _EQUALIZE:
         inverted = number  # 0 of `INVERT`
     for value in range(_LEVELS):
         before = F(levels[value])
         after = np.int32(level((before - first) / scale * factor + shift)) & kept
+        after += added if before < F(128) else np.uint8(0)
         levels[value] = 255 - after if before >= inverted else after
 
 

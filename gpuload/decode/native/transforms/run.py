@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gpuload.decode.native import steps as compiled
 from gpuload.decode.native.compiled import address_of
 from gpuload.decode.native.transforms.colors import hue, saturation
+from gpuload.decode.native.transforms.mixing import mix
 from gpuload.decode.native.transforms.moves import move
 from gpuload.decode.native.transforms.passes import transform_rows
 from gpuload.decode.native.transforms.points import points
@@ -18,12 +19,13 @@ from gpuload.transforms.steps import Steps
 from gpuload.types import F32, U8
 
 _OPERATIONS: dict[Op, Any] = {
-    **dict.fromkeys((Op.BRIGHTNESS, Op.SOLARIZE, Op.POSTERIZE, Op.INVERT), points),
+    **dict.fromkeys((Op.BRIGHTNESS, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.INVERT), points),
     **dict.fromkeys((Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE), points),
     **dict.fromkeys((Op.SATURATION, Op.GRAYSCALE), saturation),
     Op.HUE: hue,
     Op.GAUSSIAN_BLUR: blur,
     Op.SHARPNESS: sharpness,
+    **dict.fromkeys((Op.KEEP, Op.MIX, Op.MIXED), mix),
     **dict.fromkeys((Op.AFFINE, Op.WARP_NEAREST, Op.WARP_BILINEAR, Op.AFFINE_BILINEAR), move),
 }
 _addresses = np.zeros(FIRST_OWN, np.int64)  # of the operations that are loaded, by code
