@@ -74,22 +74,20 @@ class Threads:
         ]
         for thread in threads:
             thread.start()
-        self._closed = False
-        self._stop = weakref.finalize(self, _stop, self._tasks, threads, os.getpid())
+        self._closed = threading.Event()
+        self._stop = weakref.finalize(self, _stop, self._tasks, threads, self._closed, os.getpid())
 
     def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queues a task for the next free thread. After `close`, the task is cancelled."""
+        """Queues a task for the next free thread. After `close`, or while the interpreter exits, it is cancelled."""
         task = Task(work)
         self._tasks.put(task)
-        if self._closed:  # by another thread meanwhile
+        if self._closed.is_set():  # by another thread meanwhile
             _cancel(self._tasks)
         return task
 
     def close(self) -> None:
         """Ends the threads once they have run what was submitted."""
         self._stop()
-        self._closed = True
-        _cancel(self._tasks)
 
 
 def _run(tasks: "SimpleQueue[Task[Any] | None]", initializer: Callable[[], None]) -> None:
@@ -116,7 +114,9 @@ def _cancel(tasks: "SimpleQueue[Task[Any] | None]") -> None:
         tasks.put(None)
 
 
-def _stop(tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], process: int) -> None:
+def _stop(
+    tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread], closed: threading.Event, process: int
+) -> None:
     if os.getpid() != process:  # a forked child has none of the threads
         return
     for _ in threads:
@@ -124,6 +124,8 @@ def _stop(tasks: "SimpleQueue[Task[Any] | None]", threads: list[threading.Thread
     for thread in threads:
         if thread is not threading.current_thread():  # the garbage collector may call this in any thread
             thread.join()
+    closed.set()
+    _cancel(tasks)
 
 
 def compute_threads(count: int, name: str) -> Threads:

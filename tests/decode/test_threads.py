@@ -114,3 +114,25 @@ def test_a_forked_child_does_not_wait_for_threads_it_has_not_got() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert threads.submit(lambda: 5).result() == 5
     threads.close()
+
+
+AT_EXIT = """
+import builtins
+from gpuload.decode.threads import Threads
+
+class Last:
+    def __init__(self):
+        self.threads = Threads(1, "ended")
+
+    def __del__(self):
+        task = self.threads.submit(lambda: 1)
+        task.wait()
+        print("ended", task.value)
+
+builtins.kept = Last()  # goes when the threads have been ended
+"""
+
+
+def test_nobody_waits_for_a_task_that_is_submitted_while_the_interpreter_exits() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("ended None\n", "")

@@ -94,7 +94,7 @@ def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert names == [("captions", "gpuload"), ("captions", "torch")]
     for row in record["features"]:
         assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["feature"] in said
-        assert len(row["rounds"]) == 2 and row["cpu_us"] > 0
+        assert len(row["rounds"]) == 2 and row["cpu_us"] >= 0
     assert (tmp_path / "cache" / "texts" / "set" / "train" / "manifest.json").exists()
 
 

@@ -60,6 +60,7 @@ def test_torchvisions_move_boxes_and_masks(painted: Path, transforms: ModuleType
     assert compared > 50
 
 
+@pytest.mark.usefixtures("transforms")
 def test_noise_of_torchs_like_functions(painted: Path) -> None:
     def noise(image: Any) -> Any:
         return (image + 20 * (torch.rand_like(image.float()) + torch.randn_like(image.float()))).clamp(0, 255).byte()
