@@ -1,7 +1,6 @@
 """The two set-up commands of the README, as far as they can be tested without installing anything."""
 
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -9,7 +8,6 @@ import sys
 from pathlib import Path
 
 import check_torchvision
-import pip_progress
 import pytest
 import pythons
 
@@ -407,59 +405,6 @@ def test_alone_it_says_what_there_is_and_installs_a_level(repository: Path) -> N
     assert machine.installs() == ["--editable .[cpu,demo]"]
     machine.has_driver("13.0")
     assert "0.4 GB" not in run_setup(repository)[1] and "3.3 GB to download, 6.5 GB on disk" in run_setup(repository)[1]
-
-
-PIP = """Obtaining file:///repository
-  Installing build dependencies: started
-Collecting numpy>=1.26 (from gpuload==0.1.0)
-  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl (16.9 MB)
-     ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 16.9/16.9 MB 302.9 MB/s eta 0:00:00
-Collecting webdataset>=0.2.100 (from gpuload==0.1.0)
-  Using cached webdataset-1.0.2-py3-none-any.whl (74 kB)
-Collecting torch>=2.4 (from gpuload==0.1.0)
-  Using cached https://example.org/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl (191.8 MB)
-  Downloading fsspec-2026.9.0-py3-none-any.whl.metadata (10 kB)
-Processing {wheels}/scipy-1.17.1-cp311-cp311-manylinux_2_28_x86_64.whl (from scikit-learn>=1.4)
-Requirement already satisfied: pip in ./.venv/lib/python3.11/site-packages (23.2.1)
-Installing collected packages: webdataset, torch, numpy, scipy, gpuload
-  Attempting uninstall: setuptools
-Successfully installed gpuload-0.1.0 numpy-2.4.6 torch-2.13.0+cpu webdataset-1.0.2
-"""
-
-
-@pytest.fixture
-def pip_output(tmp_path: Path) -> str:
-    with (tmp_path / "scipy-1.17.1-cp311-cp311-manylinux_2_28_x86_64.whl").open("wb") as file:
-        file.truncate(35_300_000)
-    return PIP.format(wheels=tmp_path)
-
-
-def test_pips_output_is_shortened(pip_output: str) -> None:
-    done = subprocess.run([sys.executable, pip_progress.__file__], input=pip_output, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [
-        "  numpy 2.4.6, 17 MB",
-        "  torch 2.13.0+cpu, 192 MB",
-        "  scipy 1.17.1, 35 MB",
-        "  unpacking 5 packages",
-    ]
-
-
-def test_on_a_terminal_there_is_a_clock(pip_output: str) -> None:
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, pip_progress.__file__], stdin=subprocess.PIPE, stdout=theirs) as process:
-        os.close(theirs)
-        assert process.stdin is not None
-        process.stdin.write(pip_output[: pip_output.index("Successfully")].encode())
-        process.stdin.flush()
-        shown = b""
-        while b"packages \xe2\x80\xa6 1 s" not in shown:  # a second later, without another line of pip's
-            shown += os.read(ours, 10_000)
-        process.stdin.close()
-        assert process.wait() == 0
-    os.close(ours)
-    assert "looking for webdataset>=0.2.100 … 0 s".encode() in shown
-    assert "webdataset 1.0.2, 0 MB …".encode() in shown and b"  webdataset 1.0.2, 0 MB\r" not in shown
-    assert b"  torch 2.13.0+cpu, 192 MB\r\n" in shown
 
 
 def test_constraints_pin_the_dependencies() -> None:

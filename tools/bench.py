@@ -4,9 +4,7 @@
     python tools/bench.py shards/train --loaders torch gpuload --size 128 --threads 8
     python tools/bench.py shards/train --json figures.json --plot figures.png
     python tools/bench.py shards/train --python ffcv=/opt/ffcv/bin/python mosaic=/opt/mosaic/bin/python
-    python tools/bench.py shards/train --profile
-    python tools/bench.py shards/train --lock --batch-size 256
-    python tools/bench.py shards/train --read-only
+    python tools/bench.py shards/train --against 41da87e --rounds 15
     python tools/bench.py shards/train --with rotation buckets captions --json features.json
     python tools/bench.py small/train --with padding-reflect --size 32 --batch-size 256
 
@@ -24,7 +22,8 @@ loader, counted from its first batch, after its data was evicted from the page c
 and threads of a loader; memory is their peak. The ceiling is the rate of decoding alone. With --with, gpuload with a
 feature takes turns with gpuload without it, and where it is simple a DataLoader, too; the figures are ratios, round by
 round, and the processor time that the feature takes for an image. One feature is measured after the other. Sets that
-some of them need (captions, gray and 16-bit PNGs) are made out of the set's images once, in --cache.
+some of them need (captions, gray and 16-bit PNGs) are made out of the set's images once, in --cache. With --against,
+gpuload of this checkout takes turns with that of a commit, which is checked out into a temporary folder.
 
 Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader could run.
 """
@@ -32,19 +31,20 @@ Exit codes: 0; 2 if a folder or an argument cannot be used, or if no loader coul
 import argparse
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # pillow_loader
 
-from benchmark.ceiling import Ceiling, copy_rate, disk_rate
-from benchmark.contenders import CONTENDERS, why_not
+from benchmark.ceiling import Ceiling, disk_rate
+from benchmark.contenders import BEFORE, CONTENDERS, why_not
 from benchmark.course import Course, default_cache
 from benchmark.feature_figures import compare, print_ratios
 from benchmark.features import FEATURES
-from benchmark.profile import profile
-from benchmark.report import describe, describe_ceiling, print_profile, print_report, summarise
+from benchmark.process import check_out, interpreters
+from benchmark.report import describe, describe_ceiling, print_report, summarise
 from benchmark.work import Work
 
 import gpuload
@@ -60,10 +60,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     if args.cold is None:
-        args.cold = 0 if args.read_only else args.rounds
+        args.cold = 0 if args.against else args.rounds
     _check_device(parser, args)
     _check_counts(parser, args)
-    pythons = _interpreters(parser, args)
+    pythons = interpreters(parser, args.python, CONTENDERS)
+    if args.against:
+        args.loaders = [BEFORE, "gpuload"]
+        try:
+            pythons[BEFORE] = check_out(args.against)
+            # Otherwise another decoder would decode until it is compiled.
+            subprocess.run([pythons[BEFORE], "-m", "gpuload", "warm-up"], capture_output=True, check=True)
+        except subprocess.CalledProcessError as error:
+            parser.error(f"--against {args.against}: {error.stderr.decode().strip()}")
     if args.plot and (fault := fault_of("matplotlib")) is not None:
         parser.error(f"--plot: {fault.reason}. {fault.remedy}")
     try:
@@ -90,18 +98,8 @@ def main(argv: list[str] | None = None) -> int:
         samples=len(dataset),
         largest=(dataset.manifest.width, dataset.manifest.height),
     )
-    if args.profile:
-        print_profile(profile(work), describe(work, args.folder))
-        return 0
-    if args.lock:
-        from benchmark.lock import measure_lock, print_lock
-
-        print_lock(measure_lock(work))
-        return 0
-
-    kind = "encoded samples" if args.read_only else f"{args.size}×{args.size} {args.dtype}"
     title = (
-        f"{args.threads} threads or workers, batches of {args.batch_size}, {kind}, "
+        f"{args.threads} threads or workers, batches of {args.batch_size}, {args.size}×{args.size} {args.dtype}, "
         f"{counted(args.rounds, 'round')} of {args.images:,} images"
     )
     lines = describe(work, args.folder)
@@ -131,11 +129,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     course = Course(work, pythons, count_labels(dataset), write)
     names = [name for name in _asked(args) if _can_run(name, work, pythons, course, bool(args.loaders))]
-    if args.read_only:
-        course.take(names)
-    else:
-        course.examine(names)
-    ceiling = None if args.read_only or not course.results else Ceiling(work)
+    course.examine(names)
+    ceiling = Ceiling(work) if course.results else None
     course.run_warm(args.rounds, ceiling)
     if not any(result.warm for result in course.results.values()):
         print("no loader could run, for the reasons above", file=sys.stderr)
@@ -145,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     limits = None
     if ceiling is not None:
         rate, cached = disk_rate(work.folder, work.threads)
-        limits = describe_ceiling(ceiling, copy_rate(work.threads), rate, cached)
+        limits = describe_ceiling(ceiling, rate, cached)
     rows = summarise(course.results, limits)
     print_report(rows, title, lines, limits)
     write(limits, complete=True)
@@ -163,13 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: CPU and, if there is one, GPU"
     )
-    parser.add_argument("--read-only", action="store_true", help="measure reading alone, without decoding")
-    parser.add_argument("--profile", action="store_true", help="instead: show where gpuload spends its time")
-    parser.add_argument(
-        "--lock",
-        action="store_true",
-        help="instead: how long Python's lock is held, and for how many threads it is enough",
-    )
+    parser.add_argument("--against", metavar="COMMIT", help="compare gpuload with that of a commit, on the CPU")
     parser.add_argument(
         "--with",
         dest="features",
@@ -183,9 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cold", type=int, metavar="ROUNDS", help="rounds with a cold page cache (default: as --rounds; 0: none)"
     )
-    parser.add_argument(
-        "--images", type=int, help="images per loader and round (2048; small ones 32768; --read-only 200000)"
-    )
+    parser.add_argument("--images", type=int, help="images per loader and round (2048; small ones 32768)")
     parser.add_argument(
         "--threads",
         type=int,
@@ -197,18 +184,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for the peers' formats (FOLDER.peers)")
     parser.add_argument("--python", nargs="+", default=[], metavar="LOADER=PATH", help="run a loader with this Python")
-    parser.add_argument("--ffcv-python", metavar="PATH", help="the same as --python ffcv=PATH")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures")
     return parser
 
 
 def _check_device(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    if args.features and (args.loaders or args.read_only or args.profile or args.device == "cuda"):
-        parser.error(
-            "--with: compares gpuload and a DataLoader on the CPU; leave --loaders, --read-only, --profile and "
-            "--device out"
-        )
+    if (args.features or args.against) and (args.loaders or args.device == "cuda"):
+        parser.error("--with and --against: name their loaders, on the CPU; leave --loaders and --device out")
     contrary = [name for name in args.loaders or () if args.device not in ("auto", CONTENDERS[name].device)]
     if contrary:
         where, end = ("on the GPU", "do not end") if args.device == "cpu" else ("in host memory", "end")
@@ -230,24 +213,12 @@ def _check_images(parser: argparse.ArgumentParser, args: argparse.Namespace, dat
     """Sets --images so that a round lasts some seconds even for a fast loader on small images, and checks it."""
     if args.images is None:
         small = dataset.manifest.bytes / len(dataset) < _SMALL_BYTES
-        wanted = 200_000 if args.read_only else 32_768 if small else 2048
-        args.images = max(wanted, _BATCHES * args.batch_size)
+        args.images = max(32_768 if small else 2048, _BATCHES * args.batch_size)
     if args.images < _BATCHES * args.batch_size:
         parser.error(
             f"--images {args.images}: expected at least {_BATCHES} batches ({_BATCHES * args.batch_size:,} images), "
             "or the batches that wait in the loaders' queues would count too much"
         )
-
-
-def _interpreters(parser: argparse.ArgumentParser, args: argparse.Namespace) -> dict[str, str]:
-    """--python and --ffcv-python as {loader: path}."""
-    found = {"ffcv": args.ffcv_python} if args.ffcv_python else {}
-    for pair in args.python:
-        name, equals, path = pair.partition("=")
-        if not equals or name not in CONTENDERS:
-            parser.error(f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python")
-        found[name] = path
-    return found
 
 
 def _asked(args: argparse.Namespace) -> list[str]:
@@ -256,10 +227,7 @@ def _asked(args: argparse.Namespace) -> list[str]:
     return [
         name
         for name, contender in CONTENDERS.items()
-        if "+" not in name
-        and not contender.if_asked
-        and contender.reads_only == args.read_only
-        and args.device in ("auto", contender.device)
+        if "+" not in name and not contender.if_asked and args.device in ("auto", contender.device)
     ]
 
 

@@ -2,7 +2,6 @@
 
     python tools/bench_pack.py photos            # a folder of class folders, such as ImageNet's
     python tools/bench_pack.py photos more --rounds 5 --json pack.json
-    python tools/bench_pack.py photos --memory   # instead: the peak memory of packer, server and workers together
 
 Prints images/s and images per second of processor time, which other load on the machine does not change, as medians
 over the rounds, and these ratios: `keep` with header checks against GNU tar; `keep` with full checks against
@@ -74,31 +73,6 @@ def packer(folder: Path, *arguments: str) -> Callable[[Path], float]:
         return children_s() - before
 
     return run
-
-
-def most_memory(folder: Path, *arguments: str) -> float:
-    """Peak memory of a run in MiB: the PSS of all its processes (shared pages count once), sampled 4 times a second."""
-    out = Path(tempfile.mkdtemp(dir=folder.parent))
-    command = [sys.executable, "-m", "gpuload", "pack", str(folder), str(out / "set"), *arguments]
-    most = 0
-    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as run:
-        while run.poll() is None:
-            family, waiting = [], [run.pid]
-            while waiting:
-                family.append(waiting.pop())
-                waiting += children_of(family[-1])
-            now = 0
-            for pid in family:
-                try:
-                    now += int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("\nPss:")[1].split()[0])
-                except (OSError, IndexError):
-                    continue  # it has just ended
-            most = max(most, now)
-            time.sleep(0.25)
-    shutil.rmtree(out)
-    if run.returncode:
-        raise SystemExit(f"the packer failed with exit code {run.returncode}")
-    return round(most / 1024, 1)
 
 
 def gnu_tar(folder: Path) -> Callable[[Path], float]:
@@ -208,10 +182,9 @@ def plot(found: list[dict[str, Any]], path: Path) -> None:
     """The rates of the first folder, as a chart beside the record; nothing without matplotlib."""
     from gpuload.commands.charts import bars
 
-    if found and "rates" in found[0]:
-        rows = sorted(found[0]["rates"].items(), key=lambda row: -statistics.median(row[1]))
-        title = f"packing {found[0]['images']:,} images of {found[0]['bytes'] / found[0]['images'] / 1000:.0f} kB"
-        bars(rows, title, "images/s; lines: lowest and highest round", path, highlight="keep, full checks")
+    rows = sorted(found[0]["rates"].items(), key=lambda row: -statistics.median(row[1]))
+    title = f"packing {found[0]['images']:,} images of {found[0]['bytes'] / found[0]['images'] / 1000:.0f} kB"
+    bars(rows, title, "images/s; lines: lowest and highest round", path, highlight="keep, full checks")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -219,10 +192,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--memory", action="store_true", help="measure memory instead of speed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, and a .png beside it")
     args = parser.parse_args(argv)
-    if not args.memory and importlib.util.find_spec("simplejpeg") is None:
+    if importlib.util.find_spec("simplejpeg") is None:
         parser.error("simplejpeg is not installed, and libjpeg-turbo is measured by it: pip install simplejpeg")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     found: list[dict[str, Any]] = []
@@ -230,14 +202,7 @@ def main(argv: list[str] | None = None) -> int:
         paths = sorted(path for path in folder.resolve().rglob("*.*") if path.is_file())
         if not paths:
             parser.error(f"{folder}: holds no images")
-        if args.memory:
-            for encode in (["keep"], ["jpeg", "--size", "256"]):
-                arguments = ["--encode", *encode, "--workers", str(args.workers)]
-                most = most_memory(folder.resolve(), *arguments)
-                found.append({"images": len(paths), "arguments": arguments, "most_pss_mib": most})
-                print(f"{folder.name}, {' '.join(encode)}: {len(paths):,} images, most memory {most:,.0f} MiB")
-        else:
-            found.append(measure(folder.resolve(), paths, args.rounds, args.workers))
+        found.append(measure(folder.resolve(), paths, args.rounds, args.workers))
     if args.json:
         about = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0)), "workers": args.workers}
         resizer = chosen_resizer()

@@ -84,7 +84,7 @@ install() {
   # The build constraint is for newer versions of pip, which do not apply the other one to what builds gpuload.
   (cd "$root" && PIP_CONSTRAINT=$constraints PIP_BUILD_CONSTRAINT=$constraints "$python" -m pip install \
     --disable-pip-version-check --no-input ${index:+--extra-index-url "$index"} --editable ".[$extras]") |
-    "$python" tools/pip_progress.py ||
+    sed -un 's#.*[ /]\([^ /]*-[^ /]*\)-.*\.whl \(([0-9.]* MB)\)$#  \1 \2#p' ||
     fail "Installing failed; pip says why above. Once that is mended, run the same command again."
   wanted >"$venv/installed-demo"
   [ "$level" = demo ] || wanted >"$venv/installed-test"

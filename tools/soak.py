@@ -14,7 +14,7 @@ resident memory, file handles and threads. What is asked of the whole run:
   length of the run stays below 2 % and 8 MiB, and below one. Memory may grow by what DALI keeps of each pipeline, too
   (docs/lab/decode.md).
 
-Writes the figures as JSON, and a plot beside them where matplotlib is installed.
+Writes the figures as JSON.
 
 Exit codes: 0 all is well; 1 something is not; 2 wrong arguments.
 """
@@ -242,38 +242,13 @@ def soak(folder: Path, decoders: list[str], epochs: int, seconds: float, images:
     }
 
 
-def plot(result: dict[str, Any], path: Path) -> bool:
-    """Writes a PNG of memory, handles and threads over time; False without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    records = result["records"]
-    hours = [record["seconds"] / 3600 for record in records]
-    figure, axes = pyplot.subplots(3, 1, figsize=(9, 6), sharex=True, layout="constrained")
-    for axis, name in zip(axes, ("memory", "handles", "threads"), strict=True):
-        scale = _MIB if name == "memory" else 1
-        axis.plot(hours, [record[name] / scale for record in records], ".", markersize=2)
-        axis.set_ylabel("memory, MiB" if name == "memory" else name)
-        axis.set_ylim(bottom=0)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_title(f"{result['epochs']:,} epochs, {result['resumed']:,} of them resumed", fontsize=9)
-    axes[-1].set_xlabel("hours")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-    return True
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=50, help="at least so many (default 50)")
     parser.add_argument("--hours", type=float, default=0, help="at least so long")
     parser.add_argument("--images", type=int, default=300, help="in the set (default 300)")
     parser.add_argument("--decoder", choices=("native", "dali", "both", "all"), default="all", help="(%(default)s)")
-    parser.add_argument("--json", type=Path, help="where to write the figures; a plot (.png) goes beside it")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args(argv)
     if args.epochs < 1 or args.hours < 0 or args.images < 60:
         parser.error("expected --epochs of at least 1, --hours of at least 0 and --images of at least 60")
@@ -286,7 +261,6 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{result['epochs']:,} epochs in {result['seconds']:,.0f} s, {len(result['faults'])} faults; drift: {drifts}")
     if args.json:
         args.json.write_text(json.dumps(result) + "\n")
-        plot(result, args.json.with_suffix(".png"))
     return 1 if result["faults"] else 0
 
 

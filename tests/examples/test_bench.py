@@ -1,22 +1,22 @@
 """tools/bench.py: the table, the figures in JSON, the picture, and what it says of loaders that cannot run."""
 
 import json
-import re
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import bench
 import pytest
 import torch
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
-from benchmark.examine import describe
+from benchmark.examine import Examined, describe
 from benchmark.feature_data import prepare
 from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
-from benchmark.process import First, Round
+from benchmark.process import First, Round, check_out
 from benchmark.work import Work
 
 import gpuload
@@ -57,28 +57,25 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_reading_alone(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([str(packed / "train"), "--read-only", "--rounds", "1", "--images", "1024"]) == 0
-    said = capsys.readouterr().out
-    assert "fn.readers.webdataset" in said
-    assert "gpuload's reader " in said
-    assert "gpuload's reader, into DALI" in said
+def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "check_out", lambda commit: sys.executable)  # nothing has to be compiled
+    figures = tmp_path / "figures.json"
+    options = ["--rounds", "1", "--images", "256", "--batch-size", "16", "--size", "32", "--json", str(figures)]
+    assert bench.main([str(packed / "val"), "--against", "HEAD", *options]) == 0
+    before, now = json.loads(figures.read_text())["loaders"]
+    assert (before["name"], before["ratio"], now["name"]) == ("gpuload-before", 1, "gpuload") and now["ratio"] > 0
 
 
-def test_lock(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--lock", "--size", "32", "--batch-size", "8", "--images", "128"]
-    assert bench.main([str(packed / "train"), *options]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert re.search(r"compiled steps take [\d.]+ ms an image, all else [\d.]+ µs", lines[0])
-    assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
-
-
-def test_profile(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--profile", "--size", "32", "--batch-size", "32", "--images", "2048"]
-    assert bench.main([str(packed / "train"), *options]) == 0
-    said = capsys.readouterr().out
-    assert "gpuload, a batch every" in said
-    assert "ms an image" in said
+@pytest.mark.skipif(
+    not (Path(bench.__file__).parents[1] / ".git").exists(), reason="needs a git clone with its history"
+)
+def test_a_commit_is_checked_out(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    python = check_out("HEAD")
+    place = subprocess.run([python, "-c", "import gpuload; print(gpuload.__file__)"], capture_output=True, text=True)
+    assert place.stdout.strip() == str(Path(python).parent / "gpuload" / "__init__.py")
+    with pytest.raises(SystemExit, match="2"):
+        bench.main([str(packed / "val"), "--against", "no-such-commit"])
+    assert "--against no-such-commit: fatal: not a valid object name" in capsys.readouterr().err
 
 
 def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,13 +122,25 @@ def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
 class Interrupted:
     """Stands in for a contender's process; Ctrl-C comes in the second round of the second."""
 
-    rounds = 0
+    rounds, pid, versions = 0, os.getpid(), MappingProxyType({})
 
     def __init__(self, name: str, work: Work, python: str) -> None:
         pass
 
+    def __enter__(self) -> "Interrupted":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def prepare(self) -> None:
+        pass
+
+    def examine(self) -> dict[str, object]:
+        return Examined(8, False, {}, 8, [0.0] * 3, [1.0] * 3, 1)._asdict()
+
     def open(self) -> First:
-        return First(0.1)
+        return First(0.1, (8, 3, 4, 4), "float32")
 
     def round(self) -> Round:
         Interrupted.rounds += 1
@@ -148,14 +157,15 @@ def test_a_run_that_is_interrupted_leaves_its_rounds(
 ) -> None:
     monkeypatch.setattr("benchmark.course.ContenderProcess", Interrupted)
     figures = tmp_path / "figures.json"
-    options = ["--read-only", "--rounds", "3", "--images", "1024", "--loaders", "read-gpuload", "read-dali"]
+    monkeypatch.setattr("bench.Ceiling.measure", lambda self: self._rates.append(1.0))
+    options = ["--rounds", "3", "--images", "1024", "--loaders", "gpuload", "torch"]
     with pytest.raises(KeyboardInterrupt):
         bench.main([str(packed / "train"), *options, "--json", str(figures)])
     record = json.loads(figures.read_text())
     assert not record["complete"]
     assert [(row["name"], len(row["rounds"]), row["images_per_s"]) for row in record["loaders"]] == [
-        ("read-gpuload", 1, 512),
-        ("read-dali", 1, 512),
+        ("gpuload", 1, 512),
+        ("torch", 1, 512),
     ]
 
 
@@ -166,7 +176,7 @@ def test_a_loader_that_cannot_run_is_named(packed: Path, capsys: pytest.CaptureF
 
 
 def test_a_python_that_lacks_the_package_is_named(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--loaders", "ffcv", "--ffcv-python", "/nowhere/python"]
+    options = ["--loaders", "ffcv", "--python", "ffcv=/nowhere/python"]
     assert bench.main([str(packed / "train"), *options]) == 2
     assert "left out: ffcv: /nowhere/python: No such file or directory" in capsys.readouterr().err
 

@@ -66,7 +66,7 @@ def test_processes_end_with_the_script(folder: Path, how: signal.Signals) -> Non
     code = (
         "import sys; from pathlib import Path; from tools.remote.processes import Child, served\n"
         "import time\n"
-        "forks = 'import os, time; from tools.remote.ending import end_with_parent; end_with_parent()\\n'\\\n"
+        "forks = 'import os, time; from tools.remote.processes import end_with_parent; end_with_parent()\\n'\\\n"
         "        'child = os.fork()\\nif child: print([os.getpid(), child], flush=True)\\ntime.sleep(100)'\n"
         "with served(Path(sys.argv[1])) as url:\n"
         "    child = Child([sys.executable, '-c', forks]); print(*child.answer(), flush=True); time.sleep(100)\n"

@@ -1,4 +1,4 @@
-"""Upper limits of this machine: the rates of decoding, copying and reading alone."""
+"""Upper limits of this machine: the rates of decoding and reading alone."""
 
 import itertools
 import threading
@@ -16,7 +16,6 @@ from benchmark.stored import stored_arrays, stored_samples
 from benchmark.work import MEAN, STD, Work
 
 _SAMPLES = 512  # decoded in a turn: the first of the set
-_COPY_BYTES = 64 << 20  # larger than the CPU's caches
 
 
 class Ceiling:
@@ -68,25 +67,6 @@ class Ceiling:
             np.multiply(out, factor, out=out)
             done += batch
         return done
-
-
-def copy_rate(threads: int) -> float:
-    """Bytes/s that all threads together copy in memory."""
-    sources = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
-    targets = [np.ones(_COPY_BYTES, np.uint8) for _ in range(threads)]
-
-    def copy(places: Iterable[int]) -> int:
-        own, done = next(numbers), 0
-        for _ in range(8):
-            np.copyto(targets[own], sources[own])
-            done += _COPY_BYTES
-        return done
-
-    rates = []
-    for _ in range(3):
-        numbers = itertools.count()
-        rates.append(_in_threads(threads, copy))
-    return median(rates)
 
 
 def disk_rate(folder: Path, threads: int) -> tuple[float, float]:

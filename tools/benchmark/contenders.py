@@ -4,10 +4,11 @@ import importlib.util
 from functools import partial
 from pathlib import Path
 
-from benchmark import features, reading
+from benchmark import features
 from benchmark.peers import dali, dataloader, ffcv, litdata, mosaic, own, spdl, webdataset
 from benchmark.work import Contender, Work
 
+BEFORE = "gpuload-before"  # of another commit
 _ALL = [
     Contender("torch", "DataLoader + Pillow", dataloader.open_pillow, package="torch"),
     Contender("opencv", "DataLoader + simplejpeg, OpenCV", dataloader.open_opencv, package="cv2"),
@@ -71,27 +72,15 @@ _ALL = [
             distribution="gpuload",
             raw=True,
             without_end={"steps_per_epoch": 1_000_000},
-            if_asked=decoder in ("native", "both"),  # on a CPU "auto" is the native one
+            if_asked=name == BEFORE or decoder in ("native", "both"),  # on a CPU "auto" is the native one
         )
         for name, decoder in (
             ("gpuload", "auto"),
+            (BEFORE, "auto"),
             ("gpuload-dali", "dali"),
             ("gpuload-native", "native"),
             ("gpuload-both", "both"),
         )
-    ),
-]
-
-
-_READING = [
-    Contender("read-dali", "fn.readers.webdataset", reading.open_dali, package="nvidia.dali", reads_only=True),
-    Contender("read-gpuload", "gpuload's reader", reading.open_gpuload, reads_only=True),
-    Contender(
-        "read-gpuload-dali",
-        "gpuload's reader, into DALI",
-        reading.open_gpuload_into_dali,
-        package="nvidia.dali",
-        reads_only=True,
     ),
 ]
 
@@ -139,7 +128,6 @@ CONTENDERS = {
     for contender in (
         *_ALL,
         *map(_on_gpu, _ALL),
-        *_READING,
         *_FEATURES,
     )
 }

@@ -76,7 +76,7 @@ class Course:
                 self.results[name] = result
 
     def take(self, names: list[str]) -> None:
-        """Accepts contenders without examining them: those that only read deliver no images."""
+        """Accepts contenders without examining them."""
         for name in names:
             self.results[name] = Result({})
 

@@ -1,14 +1,18 @@
 """The benchmark's side of a contender's process: starting it, sending orders, ending it."""
 
+import argparse
+import atexit
 import contextlib
+import io
 import json
 import os
 import selectors
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,6 +164,33 @@ class ContenderProcess:
             problem = ": ".join([f"its process ended with exit code {code}", *last])
         self.close()
         raise ContenderError(f"{self.name}: {problem}")
+
+
+def interpreters(parser: argparse.ArgumentParser, pairs: list[str], names: Container[str]) -> dict[str, str]:
+    """--python as {loader: path}."""
+    found = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals or name not in names:
+            parser.error(f"--python {pair}: expected LOADER=PATH, such as ffcv=/opt/ffcv/bin/python")
+        found[name] = path
+    return found
+
+
+def check_out(commit: str) -> str:
+    """An interpreter whose gpuload is that of a commit. Raises CalledProcessError."""
+    root = _TOOLS.parent
+    archive = subprocess.run(["git", "archive", commit], cwd=root, capture_output=True, check=True).stdout
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\ncd "{folder}" && PYTHONPATH="{folder}:$PYTHONPATH" exec "{sys.executable}" -W ignore "$@"\n'
+    )
+    python.chmod(0o700)
+    return str(python)
 
 
 def _environment() -> dict[str, str]:

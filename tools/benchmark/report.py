@@ -4,7 +4,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -19,22 +18,9 @@ from benchmark.ceiling import Ceiling
 from benchmark.contenders import CONTENDERS
 from benchmark.course import STILL_CACHED, Result
 from benchmark.process import Round
-from benchmark.profile import Profile
 from benchmark.work import Work
 
-# Columns to leave out on a narrow terminal, the least important first.
-_LEAST_FIRST = (
-    "cores",
-    "cold min–max",
-    "of ceiling",
-    "min–max",
-    "resume",
-    "first batch",
-    "cold",
-    "memory",
-    "CPU s per 1,000",
-)
-_WIDE = 180  # width of a table that is not printed on a terminal
+_WIDE = 180  # of a table, in characters
 PACKAGES = ("torch", "nvidia-dali-cuda130", "nvidia-dali-cuda120", "simplejpeg", "numba", "pillow", "numpy")
 
 
@@ -64,14 +50,11 @@ def describe_machine() -> list[str]:
     ]
 
 
-def describe_ceiling(
-    ceiling: Ceiling, copy_bytes_per_s: float, disk_bytes_per_s: float, cached: float
-) -> dict[str, Any]:
+def describe_ceiling(ceiling: Ceiling, disk_bytes_per_s: float, cached: float) -> dict[str, Any]:
     """The ceiling as it goes into the record. cached: the share of the files that was in the page cache when read."""
     return {
         "what": ceiling.what,
         "images_per_s": ceiling.images_per_s,
-        "copy_bytes_per_s": copy_bytes_per_s,
         "disk_bytes_per_s": disk_bytes_per_s,
         "disk_cached_share": cached,
     }
@@ -123,8 +106,8 @@ def _cold(rounds: list[Round], cached_share: float) -> dict[str, Any]:
     }
 
 
-def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] = ()) -> Table:
-    """The table, without columns that have no figure for any loader, and without those in `without`."""
+def make_table(rows: list[dict[str, Any]], title: str) -> Table:
+    """The table, without columns that have no figure for any loader."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("loader")
     columns = {
@@ -145,7 +128,7 @@ def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] 
         "first batch": [_show(row["first_batch_s"], "{:.2f} s") for row in rows],
         "resume": [_show(row["resume_s"], "{:.2f} s") + "†" * (row["resumes"] == "reads again") for row in rows],
     }
-    shown = {head: cells for head, cells in columns.items() if any(cells) and head not in without}
+    shown = {head: cells for head, cells in columns.items() if any(cells)}
     for head in shown:
         table.add_column(head, justify="right")
     for number, row in enumerate(rows):
@@ -153,68 +136,24 @@ def make_table(rows: list[dict[str, Any]], title: str, without: Collection[str] 
     return table
 
 
-def fit_table(rows: list[dict[str, Any]], title: str, console: Console) -> tuple[Table, list[str]]:
-    """The table with as many columns as fit the console, and the heads of the columns left out for that."""
-    whole = make_table(rows, title)
-    for count in range(len(_LEAST_FIRST) + 1):
-        table = make_table(rows, title, _LEAST_FIRST[:count])
-        if console.measure(table, options=console.options.update(width=_WIDE)).maximum <= console.width:
-            break
-    kept = {column.header for column in table.columns}
-    return table, [str(column.header) for column in whole.columns if column.header not in kept]
-
-
 def print_report(rows: list[dict[str, Any]], title: str, lines: list[str], ceiling: dict[str, Any] | None) -> None:
-    console = _console()
+    console = Console(width=_WIDE, soft_wrap=True)  # a table that is wrapped at 80 columns cannot be read
     for line in lines:
         console.print(line, highlight=False)
-    table, left_out = fit_table(rows, title, console)
-    console.print(table)
-    if left_out:
-        console.print(f"Left out to fit the terminal: {', '.join(left_out)}. --json has all figures.", highlight=False)
+    console.print(make_table(rows, title))
     if ceiling:
         cached = f", of which {ceiling['disk_cached_share']:.0%} came from the cache" * (
             ceiling["disk_cached_share"] > STILL_CACHED
         )
         console.print(
-            f"The ceiling: {ceiling['what']} {ceiling['images_per_s']:,.0f} images/s; memory copied at "
-            f"{ceiling['copy_bytes_per_s'] / 1e9:.1f} GB/s; disk read at "
+            f"The ceiling: {ceiling['what']} {ceiling['images_per_s']:,.0f} images/s; disk read at "
             f"{ceiling['disk_bytes_per_s'] / 1e9:.2f} GB/s{cached}",
             highlight=False,
         )
-    if "resume" not in left_out and any(row["resumes"] == "reads again" for row in rows):
+    if any(row["resumes"] == "reads again" for row in rows):
         console.print("† has no state to resume from: the time to read up to there again", highlight=False)
-    if "cold" not in left_out and any(row["cold_cached_share"] > STILL_CACHED for row in rows):
+    if any(row["cold_cached_share"] > STILL_CACHED for row in rows):
         console.print("* not cold: the page cache kept some of the data", highlight=False)
-
-
-def print_profile(found: Profile, lines: list[str]) -> None:
-    console = _console()
-    for line in lines:
-        console.print(line, highlight=False)
-    table = Table(
-        title=f"gpuload, a batch every {1000 * found.batch_s:.1f} ms, of which the loop waits "
-        f"{1000 * found.waited_s:.1f} ms; {found.images:,} images",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-    )
-    table.add_column("the loader's threads")
-    table.add_column("ms an image", justify="right")
-    table.add_column("share", justify="right")
-    total = sum(found.kinds_ms.values()) or 1.0
-    for kind, milliseconds in found.kinds_ms.items():
-        table.add_row(kind, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
-    table.add_section()
-    for line, milliseconds in found.lines_ms.items():
-        table.add_row(line, f"{milliseconds:.3f}", f"{milliseconds / total:.0%}")
-    console.print(table)
-    if set(found.kinds_ms) <= {"wait"}:
-        console.print("The decoding threads are DALI's, which this profiler does not see", highlight=False)
-
-
-def _console() -> Console:
-    # A table that goes into a file must not be wrapped at 80 columns.
-    return Console(soft_wrap=True) if Console().is_terminal else Console(width=_WIDE, soft_wrap=True)
 
 
 def _show(value: float | None, form: str) -> str:

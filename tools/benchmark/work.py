@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Batches: images (or encoded samples) and labels, both with a length.
+# Batches: images and labels, both with a length.
 Batches = Iterable[tuple[Any, Any]]
 
 # ImageNet's, for pixels in 0..1 (torchvision's pretrained weights). Defined here, since a peer may run without gpuload.
@@ -49,7 +49,7 @@ class Contender:
         If the iterable has `state_dict`, `open(work, state=…)` resumes from that state.
     package: the package to import, named in the message if it is missing. distribution: its name for pip.
     prepare: writes the set in the peer's format into an empty folder.
-    jpeg, raw: whether it loads sets of JPEGs, of pixels. reads_only: its batches are encoded samples, not images.
+    jpeg, raw: whether it loads sets of JPEGs, of pixels.
     with_state: further arguments of `open` when a state will be taken, if that has a cost. without_end: those for
         batches without an epoch's end, which would drain the loader's queues. data: name of its folder in the cache,
         which contenders may share; by default its own. channels: of its images. one_size: whether all of its
@@ -61,7 +61,6 @@ class Contender:
     open: Open
     device: str = "cpu"
     package: str | None = None
-    reads_only: bool = False
     distribution: str | None = None
     prepare: Callable[[Work, Path], None] | None = None
     jpeg: bool = True

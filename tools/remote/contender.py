@@ -1,4 +1,4 @@
-"""The process of one loader of `--only peers`: python -m tools.remote.contender NAME ORDER JSON, answers JSON in lines.
+"""The process of one loader: python -m tools.remote.contender NAME ORDER JSON, answers JSON in lines.
 
 Orders: "prepare" writes the set in the loader's format; "epochs" measures one with an empty cache and one from the
 cache; "resume" loads the state that "epochs" has saved in the middle of its first one, and gets a batch.
@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.remote.ending import end_with_parent
 from tools.remote.loaders import LOADERS, Loader, Task
-from tools.remote.processes import now, stats
+from tools.remote.processes import end_with_parent, now, stats
 
 _PACKAGES = ("torch", "numpy", "simplejpeg", "obstore", "boto3")
 

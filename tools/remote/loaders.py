@@ -1,4 +1,4 @@
-"""The loaders of `--only peers`: one task, three of them, reading the same images from the same S3 server.
+"""The loaders: one task, three of them, reading the same images from the same S3 server.
 
 Nothing here needs gpuload but gpuload's own entry, so that each peer may have an environment of its own.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmark.crops import TorchvisionCrop
+from benchmark.peers import litdata
 from benchmark.stored import stored_samples
 from benchmark.work import Batches, Work
 
@@ -108,57 +109,19 @@ def open_mosaic(task: Task, state: Any = None) -> Iterator[Batches]:
 
 
 def prepare_litdata(packed: Path, folder: Path, shard_bytes: int) -> None:
-    from functools import partial
-
-    import litdata
-
-    litdata.optimize(
-        fn=partial(_samples, packed),
-        inputs=[0],
-        output_dir=str(folder),
-        chunk_bytes=shard_bytes,
-        num_workers=1,
-        start_method="fork",
-    )
-
-
-def _samples(packed: Path, _: int) -> Iterator[dict[str, Any]]:
-    for encoded, label in stored_samples(packed):
-        yield {"image": encoded, "label": label}
+    litdata.prepare(Work(packed, 0, 0, 1, 0), folder, shard_bytes)
 
 
 @contextmanager
 def open_litdata(task: Task, state: Any = None) -> Iterator[Batches]:
-    import litdata
-    import simplejpeg
-    import torch
     from litdata.streaming import downloader
 
     os.environ.update(_ENVIRONMENT)
     # It gives obstore no option for a server without TLS, and would fail.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
-    transform = TorchvisionCrop(task.work)
-
-    class Images(litdata.StreamingDataset):
-        def __getitem__(self, index: Any) -> Any:
-            sample = super().__getitem__(index)
-            image = torch.from_numpy(simplejpeg.decode_jpeg(sample["image"])).permute(2, 0, 1)
-            return transform(image), sample["label"]
-
-    dataset = Images(
-        f"s3://{BUCKET}/litdata",
-        cache_dir=task.cache,
-        storage_options={"endpoint_url": task.server},
-        shuffle=True,
-        drop_last=True,
-    )
-    loader = litdata.StreamingDataLoader(
-        dataset, batch_size=task.batch_size, num_workers=task.threads, drop_last=True, persistent_workers=True
-    )
-    if state is not None:
-        loader.load_state_dict(state)
-    yield loader
-    del loader, dataset
+    source = {"cache_dir": task.cache, "storage_options": {"endpoint_url": task.server}}
+    with litdata.open_loader(task.work, state=state, input_dir=f"s3://{BUCKET}/litdata", **source) as loader:
+        yield loader
 
 
 class Loader(NamedTuple):

@@ -1,5 +1,6 @@
-"""`--only peers`: gpuload, MosaicML Streaming and LitData read the same images from the same S3 server."""
+"""gpuload, MosaicML Streaming and LitData read the same images from the same S3 server."""
 
+import io
 import json
 import shutil
 import statistics
@@ -9,14 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from tools.remote.loaders import BUCKET, LOADERS, Task
-from tools.remote.processes import Child, ChildError, measure, now, served, stats
-from tools.remote.sets import make_images
+from tools.remote.processes import ROOT, Child, ChildError, now, served
 
 IMAGES, PER_SHARD = 4000, 100
 BATCH_SIZE, SIZE, THREADS, WINDOW = 64, 224, 2, 8
 MIDDLE = IMAGES // BATCH_SIZE // 2
 LATENCY_S = 0.01
+_SEEDS = 50  # different images; more would take minutes to make
 # What is reported: in seconds, images a second, and bytes.
 FIGURES = (
     "cold_images_per_s", "bytes", "warm_images_per_s", "first_batch_s", "resume_cold_s", "resume_bytes",
@@ -39,14 +43,13 @@ class Peers:
         self._failures: dict[str, list[str]] = {name: [] for name in LOADERS}
 
     def run(self, runs: int) -> dict[str, Any]:
-        """Figures of each loader, medians of runs in turn, and what the server delivers when nobody decodes."""
+        """Figures of each loader, medians of runs in turn."""
         packed = make_images(self._sets / BUCKET / "gpuload", IMAGES, PER_SHARD)
         shards = [path.stat().st_size for path in packed.glob("*.tar")]
         self._scratch.mkdir(parents=True, exist_ok=True)
         for name in LOADERS:
             self._try(name, lambda name=name: self._prepare(name, packed, sum(shards) // len(shards)))
         with served(self._sets) as url, served(self._sets, self._network, LATENCY_S) as slow:
-            server = self._drain(url, packed)
             for name in [*self._rounds]:  # the first start compiles, and fills the page cache
                 self._try(name, lambda name=name: self._ask(name, "resume", url, state=None))
             for number in range(runs):
@@ -65,7 +68,6 @@ class Peers:
             "resumed_after_batches": MIDDLE,
             "network_bytes_per_s": self._network,
             "network_latency_s": LATENCY_S,
-            "server": server,
             "left_out": self._left_out,
             "loaders": {name: self._summary(name, rounds) for name, rounds in self._rounds.items()},
         }
@@ -135,18 +137,6 @@ class Peers:
         finally:
             child.end(LOADERS[name].end_s)
 
-    def _drain(self, url: str, packed: Path) -> dict[str, float]:
-        """What the server delivers to a client that throws it away."""
-        before = stats(url)
-        names = [f"/{path.relative_to(self._sets)}" for path in sorted(packed.glob("*.tar"))]
-        found, after = measure("drain", url=url, paths=names), stats(url)
-        sent = after.bytes - before.bytes
-        return {
-            "bytes_per_s": sent / found["seconds"],
-            "cpu_s_per_gb": (after.cpu_s - before.cpu_s) / sent * 1e9,
-            "client_cpu_s_per_gb": found["cpu_s"] / sent * 1e9,
-        }
-
     def _summary(self, name: str, rounds: list[dict[str, Any]]) -> dict[str, Any]:
         stored = sum(path.stat().st_size for path in (self._sets / BUCKET / name).rglob("*") if path.is_file())
         return {
@@ -157,3 +147,30 @@ class Peers:
             **{figure: statistics.median(one[figure] for one in rounds) for figure in FIGURES},
             "runs": [{key: value for key, value in one.items() if key != "versions"} for one in rounds],
         }
+
+
+def make_images(out: Path, images: int, per_shard: int) -> Path:
+    """A packed set of JPEGs of 500×375."""
+    if not (out / "train" / "manifest.json").exists():
+        source = out.with_name(f"{out.name}.source")
+        for number, data in enumerate(_jpegs() * (images // _SEEDS)):
+            path = source / f"class{number % 10}" / f"{number:06d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        command = [sys.executable, "-m", "gpuload", "pack", str(source), str(out), "--maxcount", str(per_shard)]
+        subprocess.run([*command, "--overwrite"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(source)
+    return out / "train"
+
+
+def _jpegs() -> list[bytes]:
+    """Smooth images with some noise, which decides their size."""
+    rng, made = np.random.default_rng(1), []
+    for _ in range(_SEEDS):
+        small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        pixels = np.asarray(small.resize((500, 375), Image.Resampling.BICUBIC), np.int16)
+        pixels = np.clip(pixels + rng.integers(-18, 19, pixels.shape), 0, 255).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=90)
+        made.append(file.getvalue())
+    return made

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -104,16 +105,20 @@ class Child:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def measure(kind: str, **options: Any) -> dict[str, Any]:
-    """A measurement of `tools.remote.child`, in a process of its own."""
-    child = Child([sys.executable, "-m", "tools.remote.child", kind, json.dumps(options)])
-    try:
-        found: dict[str, Any] = child.answer()
-    except ChildError as error:
-        raise SystemExit(f"a measurement failed: {error}") from None
-    finally:
-        child.end()
-    return found
+def end_with_parent() -> None:
+    """To be called once, where standard input is a pipe: this process ends with it, that is, also where the process
+    that holds its other end is killed. One that was started in a session of its own takes its own processes with it.
+    """
+
+    def wait() -> None:
+        # os.read takes no lock, which a worker that is forked meanwhile would inherit.
+        while os.read(0, 1):
+            pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def now() -> float:

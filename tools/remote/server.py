@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tools.remote.ending import end_with_parent
+from tools.remote.processes import end_with_parent
 
 _PACED_BYTES = 256 << 10  # at a time, where the rate is limited
 _MOST_BYTES = 8 << 20  # else

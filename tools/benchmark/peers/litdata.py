@@ -16,7 +16,7 @@ from benchmark.stored import stored_arrays, stored_samples
 from benchmark.work import Batches, Work
 
 
-def prepare(work: Work, folder: Path) -> None:
+def prepare(work: Work, folder: Path, chunk_bytes: int | str = "64MB") -> None:
     """Writes chunks of 64 MB, as in its README."""
     import litdata
 
@@ -24,7 +24,7 @@ def prepare(work: Work, folder: Path) -> None:
         fn=partial(_samples, work),
         inputs=[0],
         output_dir=str(folder),
-        chunk_bytes="64MB",
+        chunk_bytes=chunk_bytes,
         num_workers=1,
         start_method="fork",
     )
@@ -42,7 +42,10 @@ def _samples(work: Work, _: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = None) -> Iterator[Batches]:
+def open_loader(
+    work: Work, device: str = "cpu", state: dict[str, Any] | None = None, **source: Any
+) -> Iterator[Batches]:
+    """source: arguments of its dataset where that is not in the cache."""
     import litdata
     import simplejpeg
     import torch
@@ -57,7 +60,8 @@ def open_loader(work: Work, device: str = "cpu", state: dict[str, Any] | None = 
                 image = torch.from_numpy(simplejpeg.decode_jpeg(image)).permute(2, 0, 1)
             return transform(image), sample["label"]
 
-    dataset = Images(str(work.cache / "litdata"), shuffle=True, drop_last=True, seed=0)
+    source = source or {"input_dir": str(work.cache / "litdata")}
+    dataset = Images(**source, shuffle=True, drop_last=True, seed=0)
     loader = litdata.StreamingDataLoader(
         dataset,
         batch_size=work.batch_size,
