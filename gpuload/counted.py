@@ -1,4 +1,9 @@
-"""Numbers of things in messages."""
+"""Numbers in messages, and the bar that shows the progress of a command."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -10,3 +15,32 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 shard', '1,200 images', '1 row has')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+@contextmanager
+def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[[int, int, int], None]]:
+    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes.
+
+    What was done before the first call, by a run that is resumed, does not count in the rate.
+    """
+    if not wanted or not sys.stderr.isatty():
+        yield lambda done, total, read: None
+        return
+    from rich.console import Console  # 60 ms
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    started = time.monotonic()
+    before: list[tuple[int, int]] = []
+
+    def speed(done: int, read: int) -> str:
+        elapsed_s = max(time.monotonic() - started, 1e-9)
+        if not before:
+            before.append((done, read))
+        done, read = max(0, done - before[0][0]), max(0, read - before[0][1])
+        return f"{done / elapsed_s:,.0f} {unit}/s" + (f"  {read / 1e6 / elapsed_s:,.0f} MB/s" if read else "")
+
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[speed]}")
+    columns = texts[0], BarColumn(), TaskProgressColumn(), texts[1], TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None, speed="")
+        yield lambda done, total, read: progress.update(task, completed=done, total=total, speed=speed(done, read))

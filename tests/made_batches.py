@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.draws import make_key
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.types import U8

@@ -11,8 +11,7 @@ from loaders import load
 from PIL import Image
 
 import gpuload
-from gpuload import Normalize
-from gpuload.augment import Augment
+from gpuload import Augment, Normalize
 
 COUNT, WIDTH, HEIGHT = 9, 24, 18
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuload import draws
+from gpuload import ArgumentError, draws
 from gpuload.draws import DrawRange, each_key, make_key, permutation, random_bits, uniform
-from gpuload.errors import ArgumentError
 
 
 def test_random_bits_are_splitmix64() -> None:

@@ -17,12 +17,12 @@ from images import encode, photo
 from PIL import Image
 
 import gpuload
+from gpuload import DecodeError, FormatError, GpuloadError, ShardError, SourceError
 from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import DecodePlan, ImageDecoder
 from gpuload.disk import Manifest
-from gpuload.errors import DecodeError, FormatError, GpuloadError, ShardError, SourceError
 from gpuload.headers import npy
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.run.workers import prepare_source
 from gpuload.read.batch import EncodedBatch

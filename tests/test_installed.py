@@ -1,5 +1,6 @@
 """Packages that are missing: they are named before anything is done, with a command that brings them from here."""
 
+import gc
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from images import encode, photo
 
 import gpuload
 from gpuload.machine import installed
-from gpuload.machine.installed import cuda_extra, fault_of, install_command, require, upgrade_command
+from gpuload.machine.installed import cuda_extra, fault_of, install_command, paused_collector, require, upgrade_command
 from gpuload.output.arrays import make_arrays
 
 ROOT = Path(__file__).parents[1]
@@ -259,3 +260,19 @@ def test_numba_is_imported_where_a_script_has_replaced_print(packed: Path, impor
     done = subprocess.run([sys.executable, "-c", code, str(packed)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "12\n"
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_it_is_off_inside_and_restored_afterwards(was_on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_on else gc.disable)()
+        with pytest.raises(ValueError, match="inside"), paused_collector():
+            assert not gc.isenabled()
+            with paused_collector():
+                pass
+            assert not gc.isenabled()
+            raise ValueError("inside")
+        assert gc.isenabled() == was_on
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -178,21 +178,12 @@ def measure(folder: Path, paths: list[Path], rounds: int, workers: int) -> dict[
     return {"images": len(paths), "bytes": size, "rates": rates, "per_processor_second": per_cpu, "ratios": ratios}
 
 
-def plot(found: list[dict[str, Any]], path: Path) -> None:
-    """The rates of the first folder, as a chart beside the record; nothing without matplotlib."""
-    from gpuload.commands.charts import bars
-
-    rows = sorted(found[0]["rates"].items(), key=lambda row: -statistics.median(row[1]))
-    title = f"packing {found[0]['images']:,} images of {found[0]['bytes'] / found[0]['images'] / 1000:.0f} kB"
-    bars(rows, title, "images/s; lines: lowest and highest round", path, highlight="keep, full checks")
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it, and a .png beside it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     args = parser.parse_args(argv)
     if importlib.util.find_spec("simplejpeg") is None:
         parser.error("simplejpeg is not installed, and libjpeg-turbo is measured by it: pip install simplejpeg")
@@ -210,7 +201,6 @@ def main(argv: list[str] | None = None) -> int:
         about |= {"resizer": resizer, "load_average": os.getloadavg()}
         about |= {"versions": {name: version(name) for name in packages}}
         args.json.write_text(json.dumps({**about, "folders": found}, indent=1) + "\n")
-        plot(found, args.json.with_suffix(".png"))
     return 0
 
 

@@ -110,23 +110,19 @@ def measure_beside(
     step: TrainingStep,
     turn_s: float,
     ahead: int,
-    elsewhere_s: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """One turn: trains on batches for so long, and adds what it took to `found`.
 
-    ahead: batches that the loader may have decoded before, which do not count. elsewhere_s: processor time so far that
-    the loader took in other processes.
+    ahead: batches that the loader may have decoded before, which do not count.
     """
-    clock, before = _Clock(step.device), 0.0
+    clock = _Clock(step.device)
 
     def settle() -> None:
-        nonlocal before
         step.wait()
         clock.forget()
-        before = elsewhere_s()
 
     took = pace(batches, turn_s, ahead, lambda images: clock.time(lambda: step(images)), settle)
     step.wait()
     found.rates.append(took.images_per_s)
     found.step_s.append(clock.median_s())
-    found.cores.append((took.cpu_s + elsewhere_s() - before) / took.seconds)
+    found.cores.append(took.cpu_s / took.seconds)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuload.errors import OutputError
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular
 from gpuload.store.files import replaced
 
 _HEAD_BYTES = 4096

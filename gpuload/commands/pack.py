@@ -11,12 +11,11 @@ from rich.filesize import decimal
 from gpuload.commands import DONE, REJECTED
 from gpuload.commands.options import given, group, option, place
 from gpuload.commands.terminal import say, say_table
-from gpuload.counted import counted
+from gpuload.counted import counted, progress_bar
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.packing.image.check import KEPT
 from gpuload.packing.options import PackOptions, parse_pixels, parse_share, parse_size, parse_splits
-from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns

@@ -11,10 +11,9 @@ from gpuload.commands import DONE, FAULTY, REJECTED
 from gpuload.commands.options import given, place
 from gpuload.commands.outputs import Output
 from gpuload.commands.terminal import say, say_table
-from gpuload.counted import counted
+from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
-from gpuload.packing.progress import progress_bar
 
 _NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
 

@@ -6,16 +6,14 @@ matter. Turns are interleaved and medians compared, so that whatever else the ma
 defaults stay to the end: what is said of the best is said against them.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpuload.errors import ArgumentError, GpuloadError
+from gpuload.errors import GpuloadError
 
 if TYPE_CHECKING:
     from gpuload.loader.iterator import DaliIterator
@@ -26,8 +24,7 @@ FINALISTS = 2  # beside the defaults
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of a `DaliIterator`. processes: those of its `Function`. hw_decoder_load, cpu_share and processes are
-    None where they mean nothing."""
+    """Settings of a `DaliIterator`. hw_decoder_load and cpu_share are None where they mean nothing."""
 
     decoder: str
     num_threads: int
@@ -35,7 +32,6 @@ class Setting:
     batch_size: int
     hw_decoder_load: float | None = None
     cpu_share: float | None = None
-    processes: int | None = None
 
 
 @dataclass
@@ -60,8 +56,8 @@ def candidates(defaults: Setting, choices: dict[str, Sequence[Any]], most: int =
         return sum(getattr(setting, name) != getattr(defaults, name) for name in names)
 
     single = _distinct(setting for setting in whole if changes(setting) == 1)
-    # Those of processes, and of the other decoder, come first: they are tried however little time there is.
-    single.sort(key=lambda one: (one.processes == defaults.processes, one.decoder == defaults.decoder))
+    # Those of the other decoder come first: they are tried however little time there is.
+    single.sort(key=lambda one: one.decoder == defaults.decoder)
     others = [one for one in _distinct(setting for setting in whole if changes(setting) > 1) if one not in single]
     free = max(0, most - 1 - len(single))
     step = max(1, len(others) / free) if free else 1.0
@@ -77,16 +73,13 @@ def _distinct(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def both_of(found: Sequence[Measured]) -> Setting | None:
-    """Both decoders at once, as the best of each was set, with shares that take them equally long. A function is called
-    where it is called by the faster one."""
+    """Both decoders at once, as the best of each was set, with shares that take them equally long."""
     best = best_of(found)
     if not {"dali", "native"} <= set(best):
         return None
     dali, native = best["dali"], best["native"]
     share = round(native.rate / (native.rate + dali.rate), 2)
-    where = max(dali, native, key=lambda one: one.rate).setting.processes
-    threads = native.setting.num_threads
-    return replace(dali.setting, decoder="both", num_threads=threads, cpu_share=share, processes=where)
+    return replace(dali.setting, decoder="both", num_threads=native.setting.num_threads, cpu_share=share)
 
 
 def best_of(found: Sequence[Measured]) -> dict[str, Measured]:
@@ -160,36 +153,20 @@ def _rotated(candidates: list[Measured], turn: int) -> list[Measured]:
     return candidates[first:] + candidates[:first]
 
 
-if TYPE_CHECKING:
-    from gpuload.augment import Augment
-    from gpuload.loader.iterator import DaliIterator
-
-
 @dataclass(frozen=True)
 class TunedLoader:
     """A loader but for the settings that are tried: random crops, normalised, float16 on a GPU and float32 on a CPU.
 
-    device: as `DaliIterator` takes it. size: side of the crops in pixels. function, before_crop: of `Function`. fields:
-    beside the image, for a function that gets them.
+    device: as `DaliIterator` takes it. size: side of the crops in pixels.
     """
 
     folder: str | Path
     device: str
     size: int
-    function: Any = None
-    before_crop: bool = False
-    fields: Sequence[str] = ()
-
-    def augment(self, processes: int) -> "Augment":
-        """Its `Augment`. processes: that call the function, if there is one."""
-        from gpuload.augment import Augment
-        from gpuload.transforms import Function
-
-        own = () if self.function is None else (Function(self.function, self.before_crop, processes),)
-        return Augment(self.size, dtype="float32" if self.device == "cpu" else "float16", transforms=own)
 
     def open(self, setting: Setting) -> "DaliIterator":
         """The loader with these settings; the first field of its batches is the image."""
+        from gpuload.augment import Augment
         from gpuload.decode.arguments import Both, Dali
         from gpuload.loader.iterator import DaliIterator
 
@@ -201,35 +178,10 @@ class TunedLoader:
         return DaliIterator(
             self.folder,
             setting.batch_size,
-            augment=self.augment(setting.processes or 0),
+            augment=Augment(self.size, dtype="float32" if self.device == "cpu" else "float16"),
             device=self.device,
             decoder=decoder,
-            fields=("image", *self.fields),
+            fields=("image",),
             num_threads=setting.num_threads,
             prefetch=setting.prefetch,
         )
-
-
-def import_function(name: str) -> Any:
-    """The function, or the transform, that "module:name" names; modules are also looked for where the command runs.
-
-    Raises:
-        ArgumentError: it is not of this form, or the module cannot be imported, or has no such name.
-    """
-    module, colon, path = name.partition(":")
-    if not (colon and module and path):
-        raise ArgumentError(f"--function {name}: expected MODULE:NAME, such as my_functions:darken")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = import_module(module)
-    except Exception as error:  # whatever the module raises
-        raise ArgumentError(
-            f"--function {name}: {module} cannot be imported ({type(error).__name__}: {error}). Run the command where "
-            "Python finds it"
-        ) from None
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ArgumentError(f"--function {name}: {module} has no {path!r}. Give the name of a function in it")
-        found = getattr(found, part)
-    return found

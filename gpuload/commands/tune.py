@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuload.checks import COUNT, POSITIVE, SIDE, number
 from gpuload.commands import DONE
-from gpuload.commands.charts import advice, compare_threads, plot_settings, show_beside, show_settings
 from gpuload.commands.options import given, place
 from gpuload.commands.outputs import Output
 from gpuload.commands.settings import (
@@ -27,11 +26,10 @@ from gpuload.commands.settings import (
     best_of,
     both_of,
     candidates,
-    import_function,
     plan,
     sweep,
 )
-from gpuload.commands.terminal import say, status
+from gpuload.commands.terminal import say, say_table, status
 from gpuload.counted import counted
 from gpuload.decode.dali.memory import DALIS_LOAD
 from gpuload.errors import ArgumentError, GpuloadError
@@ -40,11 +38,11 @@ from gpuload.monitor.measure import forever, pace
 # The command line loads this file for every command; what it needs to work is loaded when it does.
 if TYPE_CHECKING:
     from gpuload.commands.beside import Beside
-    from gpuload.loader.iterator import DaliIterator
     from gpuload.loader.tuning import Tuning
 
 _ALONE = 0.7  # of the time, for loaders alone; the rest is for those beside a training step
 _ROUNDS = 2  # beside a training step
+_SHOWN = 8  # settings in the table
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -69,21 +67,17 @@ def measure_beside_training(
                 with tuned.open(setting) as loader:
                     batches = forever(loader)
                     kept = next(batches)
-                    elsewhere_s = partial(_elsewhere_s, loader if setting.processes else None)
-                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1, elsewhere_s)
+                    measure_beside(found[setting], batches, step, turn_s, setting.prefetch + 1)
             except (GpuloadError, RuntimeError):
                 del found[setting]
         measure_beside(resident, repeat(kept), step, turn_s, 1)
     return resident, found
 
 
-def _elsewhere_s(loader: "DaliIterator | None") -> float:
-    return 0.0 if loader is None else loader.metrics().function_s
-
-
 def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Setting, dict[str, Sequence[Any]]]:
     """The loader on its device, the defaults there, and the values that each setting may have, the default's among
     them."""
+    from gpuload.augment import Augment
     from gpuload.disk.dataset import Dataset
     from gpuload.loader.iterator import DaliIterator
     from gpuload.machine.ranks import count_threads, find_ranks
@@ -95,22 +89,18 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
             f"{tuned.folder}: tune measures sets of RGB images, and these are of mode {dataset.manifest.pixels.mode}. "
             "Tune a set of RGB images of the same size"
         )
-    augment = replace(tuned, size=8).augment(processes=0)
-    with DaliIterator(tuned.folder, 1, augment=augment, device=tuned.device, fields=("image", *tuned.fields)) as loader:
+    with DaliIterator(tuned.folder, 1, augment=Augment(8), device=tuned.device, fields=("image",)) as loader:
         device, decoder = loader.device, loader.decoder
     tuned, threads = replace(tuned, device=device), count_threads(find_ranks(None, None))
     choices: dict[str, Sequence[Any]]
-    if device == "cpu" or tuned.function is not None:  # functions are called on the CPU, where the images are decoded
-        usual = Setting(decoder, threads, 2, batch_size or min(64 if device == "cpu" else 256, samples))
+    if device == "cpu":
+        usual = Setting(decoder, threads, 2, batch_size or min(64, samples))
         choices = {
             "decoder": ("native", "dali"),
             "num_threads": (threads, max(1, threads // 2), 2 * threads),
             "prefetch": (2, 1, 4),
             "batch_size": (usual.batch_size,),
         }
-        if tuned.function is not None:
-            usual = replace(usual, processes=0)
-            choices["processes"] = (0, threads)
         return tuned, usual, choices
     usual = Setting(decoder, threads, 2, batch_size or min(256, samples), DALIS_LOAD)
     sizes = () if batch_size else (64, 128, 256, 408)
@@ -128,9 +118,7 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
 @dataclass(frozen=True)
 class Tune:
     """Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. Then measures the
-    best of each decoder beside a training step, and says which one to pass. With --function it measures your loader's
-    function in threads and in processes, and says what to pass, since that is for this function alone; nothing is
-    saved."""
+    best of each decoder beside a training step, and says which one to pass."""
 
     epilog = "Exit codes: 0 measured; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C."
 
@@ -142,63 +130,29 @@ class Tune:
     )  # fmt: skip
     size: int = given(224, "side of the crops (%(default)s)", "PIXELS", rule=SIDE)
     batch_size: int | None = given(None, "of this one alone (default: several)", "N", rule=COUNT, kind=int)
-    function: str | None = given(
-        None,
-        "the loader's transforms.Function(...), imported from a module, such as my_functions:darken",
-        "MODULE:NAME",
-    )
-    before_crop: bool = given(False, "it gets the whole image, before the crop")
-    fields: str = given("", "fields that it gets, such as boxes,mask", "NAMES")
-    json: Path | None = given(None, "write all figures to it, after each turn; last a .png", "FILE", kind=Path)
+    json: Path | None = given(None, "write all figures to it, after each turn", "FILE", kind=Path)
 
     def run(self) -> int:
         from gpuload.loader.tuning import describe_device, save_tuning
         from gpuload.machine.ranks import find_ranks
 
-        self._check()
-        figures, chart = self._outputs()
-        function = None if self.function is None else import_function(self.function)
-        fields = tuple(filter(None, self.fields.split(",")))
-        wanted = TunedLoader(self.folder, self.device, self.size, function, self.before_crop, fields)
-        tuned, usual, choices = choose(wanted, self.batch_size)
+        figures = None if self.json is None else Output(self.json, "--json", _MARK)
+        tuned, usual, choices = choose(TunedLoader(self.folder, self.device, self.size), self.batch_size)
         name = describe_device(
             None if tuned.device == "cpu" else int(tuned.device.partition(":")[2]), find_ranks(None, None)
         )
-        write = partial(_write, figures, name, self.function)
+        write = partial(_write, figures, name)
         with status(f"measuring for {self.seconds:g} s"):
             found, resident, beside = _measure_all(tuned, self.seconds, usual, choices, write)
-        show_settings(found, f"{counted(len(found), 'setting')} on {name}")
+        _show_settings(found, f"{counted(len(found), 'setting')} on {name}")
         gain = found[0].rate / next(one.rate for one in found if one.setting == usual)
-        saved = None
-        if function is None:
-            saved = str(save_tuning(self.folder, name, best_of_each(found)))
-            end = f"Saved in {saved}"
-        else:
-            end = f"Nothing is saved, as this is for {self.function} alone"
-        say(f"fastest: {gain:.2f} times the images/s of the defaults. {end}")
-        if function is not None:
-            say(compare_threads(found))
-        show_beside(resident, beside)
+        saved = str(save_tuning(self.folder, name, best_of_each(found)))
+        say(f"fastest: {gain:.2f} times the images/s of the defaults. Saved in {saved}")
+        _show_beside(resident, beside)
         best = max(beside, key=lambda setting: beside[setting].rate)
         say(f"best beside a training step: {advice(best, usual)}")
         write(found, saved, _beside_figures(resident, beside))
-        if chart is not None:
-            plot_settings(found, chart, name)
         return DONE
-
-    def _check(self) -> None:
-        for option, value in (("--before-crop", self.before_crop), (f"--fields {self.fields}", self.fields)):
-            if self.function is None and value:
-                raise ArgumentError(f"{option}: is for a function. Give --function MODULE:NAME, or leave it out")
-
-    def _outputs(self) -> tuple[Output | None, Output | None]:
-        """The figures and their chart."""
-        if self.json is None:
-            return None, None
-        if self.json.suffix == ".png":
-            raise ArgumentError(f"--json {self.json}: is the name of the chart. Give one that ends with .json")
-        chart = self.json.with_suffix(".png")
-        return Output(self.json, "--json", _MARK), Output(chart, "--json", b"Software\0gpuload tune")
 
 
 _MARK = b'{\n "made_by": "gpuload tune"'
@@ -207,7 +161,6 @@ _MARK = b'{\n "made_by": "gpuload tune"'
 def _write(
     output: Output | None,
     device: str,
-    function: str | None,
     found: Sequence[Measured],
     saved: str | None = None,
     beside: Mapping[str, Any] = _NOTHING,
@@ -220,7 +173,7 @@ def _write(
     rows = [
         {**asdict(one.setting), "images_per_s": one.rate, "turns": one.rates, "failed": one.failed} for one in found
     ]
-    figures = {"made_by": "gpuload tune", "device": device, "function": function, "saved": saved, "settings": rows}
+    figures = {"made_by": "gpuload tune", "device": device, "saved": saved, "settings": rows}
     output.write((json.dumps({**figures, **beside}, indent=1) + "\n").encode())
 
 
@@ -286,3 +239,34 @@ def best_of_each(found: Sequence[Measured]) -> list["Tuning"]:
         )
         for one in best_of(found).values()
     ]
+
+
+def _show_settings(found: Sequence[Measured], title: str) -> None:
+    """Prints the fastest."""
+    rows = []
+    for one in found[:_SHOWN]:
+        setting = one.setting
+        load = "" if setting.hw_decoder_load is None else f"{setting.hw_decoder_load:g}"
+        figures = (f"{one.rate:,.0f}", f"{min(one.rates):,.0f}–{max(one.rates):,.0f}") if one.rates else ("failed", "")
+        numbers = (setting.num_threads, setting.prefetch, setting.batch_size)
+        rows.append((setting.decoder, *map(str, numbers), load, *figures, str(len(one.rates))))
+    say_table(rows, ("decoder", "threads", "prefetch", "batch", "engines' load", "images/s", "min–max", "turns"), title)
+
+
+def _show_beside(resident: "Beside", found: Mapping[Setting, "Beside"]) -> None:
+    """Prints what is left to a training step."""
+    heads = ["decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"]
+    rows = []
+    for setting, one in sorted(found.items(), key=lambda pair: pair[1].rate, reverse=True):
+        share = "" if setting.cpu_share is None else f"{setting.cpu_share:.0%}"
+        left = (f"{one.rate / resident.rate:.0%}", f"{one.device_left(resident):.0%}", f"{one.cores_left:.1f}")
+        rows.append((setting.decoder, share, f"{one.rate:,.0f}", *left))
+    say_table(rows, heads, f"beside a training step ({resident.rate:,.0f} images/s with one resident batch)")
+
+
+def advice(best: Setting, usual: Setting) -> str:
+    """What to pass to DaliIterator, which takes no other decoder than the default without being asked."""
+    if best.decoder == usual.decoder:
+        return f"decoder={best.decoder!r}, which is the default here"
+    decoder = repr(best.decoder) if best.cpu_share is None else f"gpuload.Both(cpu={best.cpu_share:g})"
+    return f"pass decoder={decoder}; pixels differ by rounding from those of {usual.decoder!r}"

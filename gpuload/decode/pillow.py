@@ -13,7 +13,7 @@ from gpuload.augment.crops import PaddingMode
 from gpuload.augment.padding import source_of
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.headers import encodings, png
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array, HeightWidth
 
 OTHER_SIZE = "it is not of its image's size"

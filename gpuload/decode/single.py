@@ -11,7 +11,8 @@ import numpy as np
 
 from gpuload.decode.interface import Stored
 from gpuload.decode.pillow import UndecodableError, decode_upright
-from gpuload.headers import avif, jpeg, tiff
+from gpuload.headers import jpeg
+from gpuload.headers.encodings import is_avif, is_tiff
 from gpuload.read.batch import EncodedBatch
 from gpuload.types import U8
 
@@ -23,7 +24,7 @@ def find_dali_fault(content: bytes, height: int, width: int) -> str | None:
     from gpuload.decode.dali.screen import Trial
 
     view = memoryview(content)
-    if avif.is_avif(view) or tiff.is_tiff(view):  # a loader decodes these by Pillow, see `transcode`
+    if is_avif(view) or is_tiff(view):  # a loader decodes these by Pillow, see `transcode`
         return _find_pillow_fault(content, height, width, "DALI")
     found = _kept(Trial).decoded_size(np.frombuffer(content, np.uint8))
     if found is None:

@@ -15,7 +15,7 @@ from gpuload.disk.quarantine import find_excluded
 from gpuload.disk.sample import html_of, read_sample
 from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, StateError
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.store.cache import CACHE_SIZE
 from gpuload.store.url import LOCATION, URL
 from gpuload.types import I64

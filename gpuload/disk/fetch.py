@@ -9,8 +9,7 @@ from pathlib import Path
 
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.for_others import dali_index_path, write_timm_info
-from gpuload.disk.manifest import Manifest, ShardInfo, check_length
+from gpuload.disk.manifest import Manifest, ShardInfo, check_length, dali_index_path, write_timm_info
 from gpuload.errors import ArgumentError, FormatError, OutputError
 from gpuload.store.background import background
 from gpuload.store.files import Handle

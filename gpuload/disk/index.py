@@ -23,7 +23,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.images import POINTS
 from gpuload.fields.registry import index_schema
 from gpuload.machine.limits import count_cores
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular
 
 if TYPE_CHECKING:
     from gpuload.store.parts import Parts  # asyncio

@@ -5,6 +5,7 @@ import json
 import mmap
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 from gpuload.counted import counted
 from gpuload.disk.index import IndexDigests
 from gpuload.disk.manifest_check import OPTIONAL, check_field, checked_values, shard_name_fault
+from gpuload.disk.tar import Member, split_name
 from gpuload.errors import FormatError, some_of
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.pixels import RGB, Pixels
-from gpuload.headers.json_text import parse_json
 from gpuload.machine.installed import upgrade_command
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.store.url import URL
 
 FILE_NAME = "manifest.json"
@@ -228,3 +229,37 @@ def check_length(text: bytes | bytearray | mmap.mmap) -> None:
         shards = sum(1 for _ in re.finditer(b'"sha256"', text))
         if len(text) > _FREE_BYTES + _SHARD_BYTES * shards:
             raise ValueError(f"{len(text):,} bytes are too many for the manifest of {counted(shards, 'shard')}")
+
+
+# What lies beside the shards for other readers: DALI's index of each, and timm's description of the split.
+
+_DALI_VERSION = "v1.2"  # of DALI's index, which DALI's own reader and `wds2idx` use
+TIMM_NAME = "_info.json"  # with which timm's `create_dataset("wds/", folder)` reads the shards
+
+
+def dali_index_text(samples: Iterable[Sequence[Member]]) -> str:
+    """A line with version and sample count, then one line per sample: extension, offset, size, name of each member.
+
+    Names must not contain white space, at which DALI splits the lines.
+    """
+    lines = [
+        " ".join(f"{split_name(name)[1]} {offset} {size} {name}" for name, offset, size in members)
+        for members in samples
+    ]
+    return "\n".join([f"{_DALI_VERSION} {len(lines)}", *lines]) + "\n"
+
+
+def dali_index_path(shard: Path) -> Path:
+    """Path of a shard's index: beside the shard, with the extension `.idx`."""
+    return shard.with_suffix(".idx")
+
+
+def write_timm_info(folder: Path, manifest: Manifest) -> None:
+    """Writes the description of one split, named after the folder, with the keys that timm's `reader_wds.py` reads."""
+    split = {
+        "name": folder.name,
+        "num_samples": manifest.samples,
+        "filenames": [shard.name for shard in manifest.shards],
+        "shard_lengths": [shard.samples for shard in manifest.shards],
+    }
+    (folder / TIMM_NAME).write_text(json.dumps({"splits": {folder.name: split}}, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular
 from gpuload.pictures.marks import name_of
 from gpuload.pictures.shown import decode_image, jpeg_uri, thumbnail
 from gpuload.store.url import URL

@@ -24,7 +24,6 @@ ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
     "CPU decoder": lambda driver: environment.check_native(),
     "cores": lambda driver: machine.check_cores(),
     "memory": lambda driver: machine.check_memory(),
-    "shared memory": lambda driver: machine.check_shared_memory(),
     "file handles": lambda driver: machine.check_file_handles(),
 }
 

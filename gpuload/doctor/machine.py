@@ -3,7 +3,6 @@
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 from gpuload import __version__
@@ -18,8 +17,6 @@ from gpuload.machine.limits import (
     throttled,
 )
 
-_SHARED_MEMORY = Path("/dev/shm")
-_LITTLE_SHARED = 256e6  # Docker's default is 64 MiB
 _LITTLE_MEMORY = 1e9
 _FEW_HANDLES = 1024  # the usual limit
 
@@ -88,20 +85,6 @@ def check_memory() -> Finding:
         remedy = "Free some: a loader needs about 0.4 GB, and the page cache what is left"
         return Finding("memory", "attention", said, remedy, data)
     return Finding("memory", "ok", said, data=data)
-
-
-def check_shared_memory() -> Finding:
-    """Not for gpuload, but for what people run beside it."""
-    try:
-        found = os.statvfs(_SHARED_MEMORY)
-    except (OSError, AttributeError):
-        return Finding("shared memory", "note", f"there is no {_SHARED_MEMORY}; gpuload needs none")
-    total = found.f_frsize * found.f_blocks
-    said = f"{size(total)} in {_SHARED_MEMORY}; gpuload needs none"
-    if total < _LITTLE_SHARED:
-        said += ", but workers of torch's DataLoader and NCCL do (`docker run --shm-size=8g`, or --ipc=host)"
-        return Finding("shared memory", "note", said, data={"bytes": total})
-    return Finding("shared memory", "ok", said, data={"bytes": total})
 
 
 def check_file_handles(needed: int = 0) -> Finding:

@@ -21,7 +21,7 @@ from gpuload.fields.parsing import names_of, number_classes, parse_list
 from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.fields.rows import Rows, Value, View
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them

@@ -16,7 +16,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, describe
 from gpuload.fields.placement import Placement
 from gpuload.fields.rows import BoundField, Rows
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.types import F64, I64, ClassNames
 
 Tokenizer = Callable[[list[str]], Any]

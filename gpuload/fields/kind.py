@@ -19,7 +19,7 @@ from gpuload.checks import text
 from gpuload.fields.field import Field
 from gpuload.fields.placement import Placement
 from gpuload.fields.rows import BoundField, DatasetView, PixelField
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.types import I64, ClassNames, WidthHeight
 
 NAME = text("the name of a packed field")  # the rule for `FieldSpec.name`

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gpuload.checks import shown
 from gpuload.errors import SourceError, some_of
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.types import ClassNames
 
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gpuload.functions.global_draws import Watch
+from gpuload.functions.draws import Watch
 from gpuload.functions.interface import Entries, Sample, SampleFunction, name_of
 from gpuload.functions.result import call
 from gpuload.types import Array

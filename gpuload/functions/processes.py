@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gpuload.errors import ArgumentError
-from gpuload.functions.global_draws import seed_global
+from gpuload.functions.draws import seed_global
 from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, name_of
 from gpuload.functions.memory import SharedMemory
 from gpuload.functions.result import call

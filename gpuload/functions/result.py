@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.checks import shown
-from gpuload.functions.generator import generator_of
+from gpuload.functions.draws import generator_of
 from gpuload.functions.interface import Entries, Sample, SampleFunction, WrongResultError, class_entry
 from gpuload.types import Array, HeightWidth
 

@@ -5,10 +5,9 @@ YCbCr, unusual chroma sampling, arithmetic coding. DALI's parser and nvJPEG are 
 plain by the rules here is re-encoded as a JPEG that is.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from gpuload.headers.exif import exif_orientation
-
+ORIENTATION = 0x0112  # the tag of Exif; its value is 1 for upright, and from 5 on width and height change places
 START = b"\xff\xd8"
 END = b"\xff\xd9"
 
@@ -102,3 +101,31 @@ def _frame_oddity(marker: int, frame: bytes) -> str:
     if components == 3 and sampling[0] in _LUMA_SAMPLING and sampling[1:] == b"\x11\x11":
         return ""
     return "jpeg-odd-sampling"
+
+
+def exif_orientation(segment: bytes) -> int:
+    """The orientation in an EXIF segment: 1 to 8, 1 where it has none, 0 where readers may differ on it.
+
+    Every entry of the first directory is looked at, none of what they point to.
+    """
+    order: Literal["big", "little"] = "big" if segment[6:8] == b"MM" else "little"
+    mark = b"MM\0*" if order == "big" else b"II*\0"
+    if segment[:6] != b"Exif\0\0" or segment[6:10] != mark:
+        return 0
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(segment[at : at + size], order)
+
+    first = 6 + number(10, 4)
+    count = number(first, 2)
+    if first < 14 or first + 2 + 12 * count > len(segment):
+        return 0
+    entries = [first + 2 + 12 * i for i in range(count)]
+    found = [at for at in entries if number(at, 2) == ORIENTATION]
+    if not found:
+        return 1
+    at = found[0]
+    value = number(at + 8, 2)
+    # One entry, a SHORT (type 3), a single one.
+    sound = len(found) == 1 and number(at + 2, 2) == 3 and number(at + 4, 4) == 1
+    return value if sound and 1 <= value <= 8 else 0

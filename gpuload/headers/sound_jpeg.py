@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.jpeg import ORIENTATION
 
 # What a check found.
 SOUND, NO_JPEG, BAD_HEADER, NO_END, OTHER_SIZE = range(5)

@@ -29,8 +29,7 @@ from gpuload.errors import ArgumentError, GpuloadError, StateError
 from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, NotSupported, Sampler, check_process
 from gpuload.loader.corrupt import CorruptSamples, Report
-from gpuload.loader.gradient_state import followed
-from gpuload.loader.pipeline import Pipeline, Timing, check_current
+from gpuload.loader.pipeline import Pipeline, Timing, check_current, followed
 from gpuload.loader.tuning import PREFETCH, describe_device, prefer_decoder, tuned
 from gpuload.machine.agreement import compare_ranks, compare_with_counterparts
 from gpuload.machine.limits import count_cores

@@ -1,7 +1,9 @@
 """The batches of an epoch for the training loop: read, decoded, collated; checked, counted and timed meanwhile."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -139,3 +141,21 @@ class Pipeline:
         at = start._replace(samples=batch.stop - start.begin)
         waited_s = self._meter.hand_over(batch, decoded, asked, ready, (at.epoch, at.samples))
         return Step(fields, at, Timing(batch.read_s, decoded.seconds, waited_s, batch.download_s))
+
+
+@contextmanager
+def followed(loader: Any) -> Iterator[None]:
+    """Meanwhile, the loader is the one that Accelerate asks whether the last batch is out, where this process uses it:
+    `accumulate` then updates, and `gather_for_metrics` drops what was repeated. It has no other protocol than its own
+    list, which the loaders that it prepares enter, too."""
+    module = sys.modules.get("accelerate.state")
+    if module is None:
+        yield
+        return
+    state = module.GradientState()
+    state._add_dataloader(loader)
+    try:
+        yield
+    finally:
+        if state.initialized:  # and not reset meanwhile
+            state._remove_dataloader(loader)

@@ -18,9 +18,8 @@ from gpuload.checks import Rule, choice, number, optional, whole
 from gpuload.decode.arguments import Both, Dali
 from gpuload.decode.open import Backend
 from gpuload.errors import OutputError
-from gpuload.headers.json_text import parse_json
 from gpuload.machine.ranks import Ranks, count_threads
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.store.url import URL, as_location
 
 FILE_NAME = "tuning.json"

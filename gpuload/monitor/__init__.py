@@ -1,6 +1,5 @@
-"""What a run tells while it runs: numbers, a warning, ranges for profilers, and Prometheus."""
+"""What a run tells while it runs: numbers, a warning, and ranges for profilers."""
 
-from gpuload.monitor.exporter import Exporter, prometheus
 from gpuload.monitor.metrics import Metrics
 
-__all__ = ["Exporter", "Metrics", "prometheus"]
+__all__ = ["Metrics"]

@@ -78,8 +78,7 @@ _ADVICE: dict[Stage, str] = {
     "hand_over": "Fields and batch_transforms are computed in the training loop's own thread. Leave out those that are "
     "not used, or do their work on the device",
     "function": "The function of an Augment takes most of the time. Raise num_threads; where it holds Python's "
-    "lock, use Function(f, processes={0.cores}) (`python -m gpuload tune {0.folder} --function MODULE:NAME` compares "
-    "the two); or use one of gpuload.transforms in its place",
+    "lock, use Function(f, processes={0.cores}); or use one of gpuload.transforms in its place",
 }
 
 

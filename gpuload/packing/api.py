@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.checks import FLAG, check
+from gpuload.counted import progress_bar
 from gpuload.errors import ArgumentError
 from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.progress import progress_bar
 from gpuload.packing.run import packer
-from gpuload.sources.iterable import IterableSource
+from gpuload.sources.columns import IterableSource
 from gpuload.sources.listing import Source
 
 

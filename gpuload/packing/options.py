@@ -29,7 +29,7 @@ from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import EXPECTED, GRAY, RGB, Pixels
 from gpuload.fields.placement import Fit
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.machine.limits import count_cores
 from gpuload.types import WidthHeight
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.for_others import dali_index_path
+from gpuload.disk.manifest import dali_index_path
 from gpuload.disk.opening import shards_root
 from gpuload.disk.quarantine import Quarantined, write_quarantine
 from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError

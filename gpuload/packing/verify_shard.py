@@ -18,7 +18,7 @@ from gpuload.counted import counted
 from gpuload.disk import Index, ShardInfo
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.for_others import dali_index_path, dali_index_text
+from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.quarantine import Quarantined
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import DecodeError, FormatError
@@ -26,8 +26,8 @@ from gpuload.fields.field import Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.headers import encodings
-from gpuload.headers.sized import MAX_PIXELS
-from gpuload.machine.regular_file import open_regular
+from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image.check import KEPT, prepare_image
 from gpuload.packing.options import ENCODINGS, KEEP, Encoding
 from gpuload.packing.run.workers import NOWHERE, Blamable, noted_position

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.types import U8, Array
 
 
@@ -63,10 +63,3 @@ def jpeg_uri(image: Image.Image, quality: int = 72) -> str:
     file = io.BytesIO()
     image.convert("RGB").save(file, "JPEG", quality=quality, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def png_uri(image: Image.Image) -> str:
-    """A drawing, or a picture with transparent parts, as `data:image/png;base64,…`."""
-    file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular
 from gpuload.read import bus_errors
 from gpuload.types import U8
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from gpuload.report.duplicates import MOST_SHOWN, find_groups, tell_groups
 from gpuload.report.part import Part, look_at_all
 from gpuload.report.samples import Split, Thumbnails, describe, read_rejected, training_split
 from gpuload.report.statistics import density_of, find_extremes, histogram
-from gpuload.report.training import mixing, speed, training_batch
+from gpuload.report.training import mixing, training_batch
 
 _IMBALANCE = 20  # times as many samples in the largest class as in the smallest
 
@@ -107,15 +106,13 @@ class Options:
     """What a report looks at.
 
     most_images: whose pixels are looked at, over all splits. augment, batch_size, window: of the training that is
-    shown. seconds: for how long speed is measured; 0: not. source: the folder that the sets were packed from.
+    shown.
     """
 
     most_images: int
     augment: Augment
     batch_size: int
     window: int
-    seconds: float
-    source: Path | None
 
 
 def build(splits: Sequence[Split], options: Options, progress: Progress) -> tuple[dict[str, Any], Thumbnails]:
@@ -134,10 +131,10 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
         "gpuload": __version__,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "splits": list(map(_split, parts)),
-        "rejected": [read_rejected(split, options.source) for split in splits],
+        "rejected": list(map(read_rejected, splits)),
         "undecodable": list(map(_broken, parts)),
         "histograms": _histograms(parts),
-        "files": _files(parts),
+        "formats": _formats(parts),
         "extremes": find_extremes(parts),
         "duplicates": tell_groups(splits, find_groups(parts)),
         "classes": class_tables(splits, [part.columns for part in parts]),
@@ -145,7 +142,11 @@ def build(splits: Sequence[Split], options: Options, progress: Progress) -> tupl
     }
     images = sum(len(part.looks.numbers) for part in parts)
     facts["looked_at"] = {"images": images, "of": sum(len(split.dataset) for split in splits)}
-    facts["training"] = {"split": trained.name, **_training(trained, options)}
+    facts["training"] = {
+        "split": trained.name,
+        "batch": training_batch(trained.dataset, options.augment),
+        "mixing": mixing(trained.dataset, options.window, options.batch_size),
+    }
     facts["findings"] = find_findings(facts)
     _want(facts, thumbnails)
     facts["took"] = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu}
@@ -185,26 +186,15 @@ def _histograms(parts: Sequence[Part]) -> list[Any]:
         histogram("Aspect", "width : height", [t.widths / np.maximum(t.heights, 1) for t in tables], names),
         histogram("Stored size", "kB", [table.bytes / 1000 for table in tables], names),
         histogram("Bits per pixel", "stored", list(map(density_of, tables)), names),
-        histogram("JPEG quality", "as libjpeg counts", [q[q > 0] for q in (p.files.qualities for p in parts)], names),
     ]
     return [entry for entry in found if entry["bins"]]
 
 
-def _files(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Counts of formats and so on: for each a list of (what, count of each split), the most frequent first."""
-    tables = []
-    for title, name in (
-        ("Format", "formats"),
-        ("JPEG mode", "modes"),
-        ("JPEG colours", "colors"),
-        ("Chroma subsampling", "samplings"),
-    ):
-        counters = [getattr(part.files, name) for part in parts]
-        whole = sum(counters[1:], counters[0].copy())
-        rows = [{"what": what, "counts": [counter[what] for counter in counters]} for what, _ in whole.most_common()]
-        if rows:
-            tables.append({"title": title, "rows": rows, "total": sum(whole.values())})
-    return tables
+def _formats(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """(what, count of each split), the most frequent first."""
+    counters = [part.formats for part in parts]
+    whole = sum(counters[1:], counters[0].copy())
+    return [{"what": what, "counts": [counter[what] for counter in counters]} for what, _ in whole.most_common()]
 
 
 def _gray(part: Part) -> dict[str, Any]:
@@ -215,18 +205,6 @@ def _gray(part: Part) -> dict[str, Any]:
 def _broken(part: Part) -> dict[str, Any]:
     entries = [{**describe(part.split, bad.index), "reason": bad.reason[:300]} for bad in part.corrupt[:100]]
     return {"split": part.split.name, "count": part.corrupt_images, "samples": entries}
-
-
-def _training(split: Split, options: Options) -> dict[str, Any]:
-    dataset = split.dataset
-    found: dict[str, Any] = {
-        "batch": training_batch(dataset, options.augment),
-        "mixing": mixing(dataset, options.window, options.batch_size),
-        "speed": None,
-    }
-    if options.seconds > 0:
-        found["speed"] = speed(dataset, options.augment, options.batch_size, options.seconds)
-    return found
 
 
 def _want(facts: dict[str, Any], thumbnails: Thumbnails) -> None:

@@ -3,12 +3,11 @@
 import base64
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from rich.filesize import decimal
 
 from gpuload.report.duplicates import MOST_SHOWN
@@ -18,7 +17,6 @@ _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
 # What each page and each file of facts begins with.
 PAGE_MARK, FACTS_MARK = b'<meta name="generator" content="gpuload ', b'{\n "made_by": "gpuload report"'
-_PICTURES = {"picture", "shuffled_picture"}
 
 
 def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
@@ -36,11 +34,8 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         "filesize": decimal,
         "shares": _shares,
         "highest": _highest,
-        "code": _code,
     }
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
-    for entry in facts["rejected"]:
-        entry["pictures"] = any(sample["picture"] for sample in entry["samples"])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         facts=facts,
@@ -71,7 +66,7 @@ def _sections(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("extremes", "Unlike the others"),
         ("duplicates", "Duplicates"),
         ("rejected", "Left out"),
-        ("mixing", "Mixing and speed"),
+        ("mixing", "Mixing"),
     ]
 
 
@@ -103,7 +98,7 @@ def _for_script(data: Any) -> Markup:
 
 def _without_pictures(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _without_pictures(entry) for name, entry in value.items() if name not in _PICTURES}
+        return {str(name): _without_pictures(entry) for name, entry in value.items() if name != "picture"}
     if isinstance(value, list | tuple):
         return [_without_pictures(entry) for entry in value]
     return value
@@ -121,11 +116,6 @@ def _shares(series: dict[str, Any]) -> list[float]:
     """Of each bin the share of a split's images."""
     total = sum(series["counts"])
     return [count / total if total else 0.0 for count in series["counts"]]
-
-
-def _code(text: str) -> Markup:
-    """Escaped text in which what stands between backquotes is code."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _highest(shares: list[list[float]]) -> float:

@@ -1,21 +1,16 @@
 """The packed sets of a report, how a page refers to their samples, and what the packer left out of them."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageFile
-
 from gpuload.disk.dataset import Dataset
 from gpuload.disk.manifest import FILE_NAME
 from gpuload.disk.sample import stored_picture
 from gpuload.errors import ArgumentError
-from gpuload.headers.json_text import parse_json
-from gpuload.headers.sized import MAX_PIXELS
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular, parse_json
 from gpuload.pictures.marks import name_of
 from gpuload.pictures.shown import jpeg_uri, thumbnail
 from gpuload.store.url import LOCATION, URL
@@ -130,14 +125,11 @@ class Thumbnails:
 
 
 _REJECTED, _MOST_LISTED = "rejected.jsonl", 500
-_MOST_BYTES = 40_000_000  # of the list, and of a picture
+_MOST_BYTES = 40_000_000  # of the list
 
 
-def read_rejected(split: Split, source: Path | None) -> dict[str, Any]:
-    """The number of images that were rejected, and left out on request; reasons with their counts; the first 500.
-
-    source: the folder that the set was packed from, where pictures are looked for; None where it was not given.
-    """
+def read_rejected(split: Split) -> dict[str, Any]:
+    """The number of images that were rejected, and left out on request; reasons with their counts; the first 500."""
     found: dict[str, Any] = {"split": split.name, "rejected": 0, "left_out": 0, "reasons": [], "samples": []}
     folder = split.dataset.folder
     if isinstance(folder, URL):
@@ -154,9 +146,6 @@ def read_rejected(split: Split, source: Path | None) -> dict[str, Any]:
     found["reasons"] = [
         {"reason": reason, "asked": asked, "count": count} for (reason, asked), count in reasons.most_common(50)
     ]
-    if source is not None:
-        for sample in found["samples"]:
-            sample["picture"] = picture_of(source, sample["source"])
     return found
 
 
@@ -169,29 +158,4 @@ def _add(line: bytes, reasons: "Counter[tuple[str, bool]]", samples: list[dict[s
     if len(reasons) < 1000 or (reason, asked) in reasons:
         reasons[reason, asked] += 1
     if len(samples) < _MOST_LISTED:
-        samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked, "picture": None})
-
-
-def picture_of(root: Path, name: str) -> str | None:
-    """A thumbnail of what can be made out of a file below `root`, as far as it decodes; None where nothing can."""
-    try:
-        path = (root / name).resolve()
-        if not path.is_relative_to(root.resolve()) or not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return None
-        return jpeg_uri(thumbnail(_decode_what_is_there(path.read_bytes()), 168, 112))
-    except Exception:  # Pillow's decoders raise many kinds; a picture is only an extra
-        return None
-
-
-def _decode_what_is_there(content: bytes) -> Image.Image:
-    """An image, of which the end may be missing; gray or black there."""
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError("too large")
-            found: Image.Image = image.convert("RGB")
-            return found
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
+        samples.append({"source": name[:_TEXT], "reason": reason, "asked": asked})

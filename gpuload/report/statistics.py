@@ -112,11 +112,6 @@ def _less_square(table: Columns) -> npt.NDArray[Any]:
     return -np.abs(np.log(table.widths / np.maximum(table.heights, 1)))
 
 
-def _quality(part: Part) -> _Values:
-    values = part.files.qualities.astype(np.float64)
-    return part.files.numbers, np.where(values > 0, values, np.nan)
-
-
 def _in_pixels(count: float) -> str:
     return f"{count / 1e6:.2f} MP" if count >= 1e5 else f"{count:,.0f} px"
 
@@ -136,7 +131,6 @@ _RANKINGS = (
     _Ranking("largest", "Largest", "in pixels", _stored(lambda t: -pixels_of(t)), lambda v: _in_pixels(-v)),
     _Ranking("lightest", "Fewest bytes for its pixels", "stored bits per pixel", _stored(density_of),
              lambda v: f"{v:.2f} bits/px"),
-    _Ranking("quality", "Most compressed", "quality of the JPEG, as libjpeg counts it", _quality, lambda v: f"{v:.0f}"),
 )  # fmt: skip
 
 

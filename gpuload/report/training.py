@@ -1,4 +1,4 @@
-"""What only a loader can show: batches as training sees them, how they are mixed, and how fast they come."""
+"""What only a loader can show: batches as training sees them, and how they are mixed."""
 
 import warnings
 from dataclasses import replace
@@ -8,26 +8,19 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gpuload.augment import Augment
-from gpuload.counted import counted
 from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
 from gpuload.loader.iterator import DaliIterator
-from gpuload.machine.limits import count_cores
-from gpuload.monitor.measure import measure_loader
-from gpuload.order.epoch import EpochOrder
 from gpuload.order.mixedness import measure_mixing, smallest_good_window
 from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures.marks import color_of
 from gpuload.pictures.sheet import Cell
-from gpuload.pictures.shown import jpeg_uri, png_uri, thumbnail
-from gpuload.types import I64
+from gpuload.pictures.shown import jpeg_uri, thumbnail
 
 _DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8
 _SHOWN_PX = 176  # side of the pictures on the page
-_MOST_ROWS = 48  # of the picture of an order
-_AHEAD = 3  # batches that do not count
 
 
 def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
@@ -109,13 +102,8 @@ def _loader(dataset: Dataset, augment: Augment, batch_size: int, **options: Any)
 
 
 def mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
-    """How well a window of shards mixes: numbers, and where in the stored set the samples of each part of an epoch
-    come from, as a picture beside that of a full shuffle."""
+    """How well a window of shards mixes."""
     found = measure_mixing(dataset, window, batch_size)
-    order = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=window)
-    total = len(dataset)
-    places, stored = _sampled(order)
-    shuffled = np.random.default_rng(0).permutation(total)[places]
     return {
         "window": min(window, len(dataset.shard_paths)),
         "shards": len(dataset.shard_paths),
@@ -125,57 +113,4 @@ def mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:
         "expected_classes": found.expected_classes,
         "is_poor": found.is_poor,
         "good_window": smallest_good_window(dataset, batch_size) if found.is_poor else None,
-        "picture": _heat_map(places, stored, total),
-        "shuffled_picture": _heat_map(places, shuffled, total),
-    }
-
-
-def _sampled(order: EpochOrder) -> tuple[I64, I64]:
-    """Places in an epoch and the stored numbers of their samples; of a large set those of evenly spaced stretches."""
-    total = len(order)
-    if total <= 1_000_000:
-        return np.arange(total), order[0:total]
-    starts = np.linspace(0, total - 1_000, 200).astype(int)
-    places = np.concatenate([np.arange(start, start + 1_000) for start in starts.tolist()])
-    return places, np.concatenate([order[start : start + 1_000] for start in starts.tolist()])
-
-
-def _heat_map(places: Any, stored: Any, total: int) -> str:
-    """Left to right the epoch, top to bottom the stored set: opaque where many samples come from, else transparent."""
-    rows = int(np.clip(np.sqrt(len(places) / 16), 2, _MOST_ROWS))  # about eight samples for each cell, or more
-    counts, _, _ = np.histogram2d(stored, places, bins=(rows, 2 * rows), range=[[0, max(1, total)], [0, max(1, total)]])
-    columns = counts.sum(axis=0, keepdims=True)
-    share = np.divide(counts, columns, out=np.zeros_like(counts), where=columns > 0) * rows
-    alpha = np.clip(255 * (1 - np.exp(-share * 0.6)), 0, 255).astype(np.uint8)
-    pixels = np.empty((*alpha.shape, 4), np.uint8)
-    pixels[..., :3], pixels[..., 3] = (90, 120, 220), alpha
-    return png_uri(Image.fromarray(pixels))
-
-
-def speed(dataset: Dataset, augment: Augment, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Loads for so many seconds, as a training loop does that takes no time itself, after a first batch or two."""
-    batch_size, augment = min(batch_size, len(dataset)), fitted(augment, dataset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        with _loader(dataset, augment, batch_size, fields=("image",)) as loader:
-            _, found, advice = measure_loader(loader, seconds, _AHEAD)
-            decoder, threads = loader.decoder, loader.num_threads
-    return {
-        "images_per_s": found.images_per_s,
-        "megabytes_per_s": found.bytes_per_s / 1e6,
-        "seconds": found.seconds,
-        "images": found.images,
-        "batch_size": batch_size,
-        "size": list(augment.output_size),
-        "decoder": decoder,
-        "threads": threads,
-        "cores": count_cores(),
-        "binds": found.binds.replace("_", " "),
-        "advice": advice.replace(str(dataset.folder), "SHARDS"),
-        "waits": [
-            {"name": "reading", "seconds": found.wait_read_s},
-            {"name": "decoding", "seconds": found.wait_decode_s},
-            {"name": "handing over", "seconds": found.hand_over_s},
-        ],
-        "loop": f"{counted(found.steps, 'batch', 'batches')} in {found.seconds:.1f} s",
     }

@@ -4,8 +4,8 @@ A new kind of source is a file here with a subclass of `RowSource`, whose `rows`
 `registry.FORMATS`. A `FilesSource` reads its images from any container in `files`: a folder or an archive.
 """
 
+from gpuload.sources.columns import IterableSource
 from gpuload.sources.folder import FolderSource
-from gpuload.sources.iterable import IterableSource
 from gpuload.sources.listing import Listing, Rejection, Source
 from gpuload.sources.registry import open_source
 from gpuload.sources.table import TableSource

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuload.checks import shown
 from gpuload.errors import SourceError
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import annotation_files, read_content, with_boxes
 from gpuload.sources.files import Files, Folder, Told, read_file
 from gpuload.sources.listing import some_of

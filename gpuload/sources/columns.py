@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.registry import KINDS
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.sources.files import Told
-from gpuload.sources.rows import Names, Row
+from gpuload.sources.rows import Names, Row, RowSource
 from gpuload.sources.splits import COLUMNS, SPLIT, split_called
 
 _BY_NAME = ("image", "label", "caption", "labels", "boxes", "mask")  # roles that a column's usual name gives it
@@ -213,3 +213,27 @@ def _by_split(given: Mapping[str, Any], told: Told) -> Iterator[Row]:
     for name, part in given.items():
         for sample in samples_of(part, told):
             yield {**sample, SPLIT: split_called(name)} if isinstance(sample, Mapping) else sample
+
+
+class IterableSource(RowSource):
+    """Any Python iterable of dicts, or what `samples_of` makes one of; workers get its spool, never the iterable."""
+
+    spools = True
+    takes_paths = True
+
+    def __init__(self, samples: Any) -> None:
+        self._samples = samples
+
+    def rows(self, told: Told) -> Iterator[Row]:
+        yield from samples_of(self._samples, told)
+
+    @property
+    def title(self) -> str:
+        return "samples"
+
+    @property
+    def identity(self) -> str:
+        return "samples of a Python program"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_samples": ()}

@@ -81,8 +81,7 @@ class Told:
     classes: names of the class numbers of a field. kinds: of fields of which neither name nor values tell it.
     fields: what is known of fields before their values are seen.
     picked: whether values are as `Kind.parse` takes them, and not as samples have them.
-    origin: what tells its splits apart, where rows have them as "split" and no column is called so. unused: keys of
-        rows that are no fields after all.
+    origin: what tells its splits apart, where rows have them as "split" and no column is called so.
     strict: whether it is an error that only some images lie in folders called as splits are; None where such folders
         are no splits.
     """
@@ -96,7 +95,6 @@ class Told:
         self.fields: dict[str, Field] = {}
         self.picked = False
         self.origin = ""
-        self.unused: set[str] = set()
         self.strict: bool | None = None
 
     def reject(self, name: str, reason: str, asked: bool = False) -> None:

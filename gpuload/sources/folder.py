@@ -27,8 +27,7 @@ class FolderSource(FilesSource):
     Samples are in the order of their paths, folder by folder.
 
     Where the folders at the first level are called as splits are (see `splits`), the class folders are those in them,
-    and all splits have one list of classes. Where instead all images lie in such folders below their class folders,
-    these are the splits.
+    and all splits have one list of classes.
 
     sure: whether class folders are what the user said, so that no name is too unlikely for a class.
     """
@@ -47,7 +46,8 @@ class FolderSource(FilesSource):
         yield from self._labelled(seen, {name: number for number, name in enumerate(classes)}, told)
         self._check(seen, classes, told)
         told.notes += [*seen.notes(classes, tops), *self._notes(seen)]
-        self._say_splits(seen, told)
+        if seen.splits:
+            told.origin = by_folders(name for name in seen.splits if seen.images_of(name))
 
     def _labelled(self, seen: "_Seen", numbers: dict[str, int], told: Told) -> Iterator[Row]:
         depth = 1 if seen.splits else 0
@@ -66,24 +66,7 @@ class FolderSource(FilesSource):
                 elif not seen.example:
                     seen.example = "/".join(folders)
                 row = {"image": image, "label": numbers[folders[depth]]}
-                yield row | {SPLIT: seen.split_of(top, folders)} if self.own_splits else row
-
-    def _say_splits(self, seen: "_Seen", told: Told) -> None:
-        """Splits may also be folders below the class folders: where all images lie in such."""
-        if seen.splits:
-            told.origin = by_folders(name for name in seen.splits if seen.images_of(name))
-            return
-        splits = splits_called(self.title, "the folders in its class folders", sorted(filter(None, seen.inner)))
-        others = sum(count for name, count in seen.inner.items() if name not in splits)
-        if splits and not others:
-            told.origin = f"by the folders {some_of(sorted(splits))} in its class folders"
-            return
-        told.unused.add(SPLIT)
-        if splits:
-            told.notes.append(
-                f"folders in class folders are called as splits are ({some_of(sorted(splits))}), but "
-                f"{counted(others, 'image lies', 'images lie')} in none of them: no splits are made of these"
-            )
+                yield row | {SPLIT: seen.splits[top]} if depth else row
 
     def _check(self, seen: "_Seen", classes: list[str], told: Told) -> None:
         """Raises SourceError where these are not class folders, or are ambiguous."""
@@ -135,7 +118,7 @@ class _Seen:
 
     splits: the split of each folder at the first level, where these are splits.
     counts: images by folder of the split ("" without) and class. flat: images directly in a split. others: images in
-        other folders beside those of splits. inner: images by the folder that they lie in below their class.
+        other folders beside those of splits.
     is_deep: whether no image lies directly in its class folder. example: the folder of one that does not.
     """
 
@@ -144,17 +127,8 @@ class _Seen:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.flat: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
-        self.inner: Counter[str] = Counter()
         self.is_deep = True
         self.example = ""
-
-    def split_of(self, top: str, folders: list[str]) -> str:
-        """The name of the split of an image, or of the folder that may be one."""
-        if self.splits:
-            return self.splits[top]
-        inner = folders[1] if len(folders) > 1 else ""
-        self.inner[inner] += 1
-        return inner
 
     def images_of(self, split: str) -> int:
         return sum(count for (folder, _), count in self.counts.items() if folder == split)

@@ -17,7 +17,7 @@ _ASSUMED_BYTES, _MOST_RATIO = 1 << 30, 10_000
 
 
 class Hdf5Source(LocalSource):
-    """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them; columns of tables are arrays.
+    """Arrays of equal length in one file, wherever in it, as h5py or PyTables write them.
 
     columns: names of arrays by what they hold ("image", "label", "target", "labels", "caption"); without, the array of
         images is the one with a usual name, or the only one with three or four dimensions, and every other of its
@@ -49,11 +49,10 @@ class Hdf5Source(LocalSource):
             arrays: dict[str, Any] = {}
 
             def add(name: str, item: Any) -> None:
-                if isinstance(item, h5py.Dataset) and item.shape:
+                if isinstance(item, h5py.Dataset) and item.shape and not item.dtype.names:  # tables are none
                     if fault := _fault(item):
                         raise SourceError(f"{self._local}: {name!r} {fault}. Write its elements into the file")
-                    names = item.dtype.names
-                    arrays.update({f"{name}/{n}": _Column(item, n) for n in names} if names else {name: item})
+                    arrays[name] = item
 
             try:
                 file.visititems(add)  # which follows neither soft nor external links
@@ -77,20 +76,3 @@ def _fault(array: Any) -> str:
     if needed > _ASSUMED_BYTES and needed > _MOST_RATIO * stored:
         return f"claims {needed:,} bytes, of which the file stores {stored:,}"
     return ""
-
-
-class _Column:
-    """A column of a table, as an array that can be sliced."""
-
-    def __init__(self, table: Any, name: str) -> None:
-        self._rows = table.fields(name)
-        column = table.dtype[name]
-        self.shape = (len(table), *column.shape)
-        self.dtype = column.base
-        self.chunks = table.chunks
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self._rows[rows]

@@ -450,10 +450,10 @@ Values = Mapping[tuple[str, str, str], Sequence[Any]]  # of the fields, by their
 
 def _splits_in(source: RowSource, told: Told, of_rows: Values) -> tuple[SourceSplits | None, set[str]]:
     """The splits that rows tell, and the keys that are no fields."""
-    unused = {*told.unused, SPLIT} if told.origin else told.unused
+    unused = {SPLIT} if told.origin else set()
     for (name, kind, _), values in of_rows.items():
         asked = name == SPLIT and SPLIT in source.columns
-        if name not in told.unused and (asked or (name in COLUMNS and kind == CaptionKind.name)):
+        if asked or (name in COLUMNS and kind == CaptionKind.name):
             splits = splits_of_column(source.title, name, values, asked, told.origin)
             if splits is not None:
                 return splits, {*unused, name}

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuload.counted import counted
 from gpuload.errors import SourceError
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import are_boxes, no_captions, read_text
 from gpuload.sources.files import IMAGE_EXTENSIONS, Ref, Told, extension_of
 from gpuload.sources.listing import some_of

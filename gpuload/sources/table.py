@@ -17,7 +17,7 @@ from gpuload.fields.captions import JsonKind
 from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
-from gpuload.headers.json_text import parse_json
+from gpuload.machine.untrusted import parse_json
 from gpuload.sources.columns import USUAL, Features, check_columns, usual_column
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told
 from gpuload.sources.listing import some_of

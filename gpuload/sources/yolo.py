@@ -9,7 +9,7 @@ from PIL import Image
 
 from gpuload.counted import counted
 from gpuload.errors import DecodeError, SourceError
-from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import Box, are_boxes, parse_boxes, read_text, with_boxes
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told, extension_of

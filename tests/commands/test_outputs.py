@@ -9,13 +9,13 @@ import pytest
 
 from gpuload import cli
 
-REPORT = ["report", "SET", "--seconds", "0", "--images", "4", "--size", "16", "--batch-size", "4"]
+REPORT = ["report", "SET", "--images", "4", "--size", "16", "--batch-size", "4"]
 TUNE = ["tune", "SET", "--device", "cpu", "--seconds", "0.5", "--size", "16", "--batch-size", "4"]
 # Command, and the files that it writes.
 COMMANDS = {
     "report": ([*REPORT, "-o", "page"], ["page", "page.json"]),
     "report --json": ([*REPORT, "-o", "page", "--json", "facts"], ["page", "facts"]),
-    "tune": ([*TUNE, "--json", "figures"], ["figures", "figures.png"]),
+    "tune": ([*TUNE, "--json", "figures"], ["figures"]),
     "verify": (["verify", "SET", "--workers", "1", "--quarantine", "bad"], ["bad"]),
     "show": (["show", "SET", "0"], ["KEY.png"]),
 }

@@ -66,7 +66,7 @@ COMMANDS = [
     (["info"], cli.DONE, "[/b][red]\\x1b[31m"),
     (["verify", "--workers", "1"], cli.FAULTY, "FORGED"),
     (["show", "0", "3", "4"], cli.DONE, "\\x1b]0;title\\x07"),
-    (["report", "--seconds", "0", "--size", "32", "-o", "report.html"], cli.DONE, "problem: "),
+    (["report", "--size", "32", "-o", "report.html"], cli.DONE, "problem: "),
     (["doctor", "--seconds", "0.1"], cli.FAULTY, "FORGED"),
     (["tune", "--seconds", "0.5", "--size", "32", "--device", "cpu"], cli.WRONG, "does not decode"),
 ]  # fmt: skip

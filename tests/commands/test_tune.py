@@ -1,12 +1,10 @@
 """`gpuload tune`: the search finds the best of noisy candidates, and what it finds is kept and found again."""
 
-import dataclasses
 import errno
 import itertools
 import json
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 import gpuload
 from gpuload import cli
 from gpuload.commands.beside import Beside
-from gpuload.commands.charts import advice, compare_threads
 from gpuload.commands.settings import (
     Measured,
     Setting,
@@ -25,11 +22,10 @@ from gpuload.commands.settings import (
     both_of,
     candidates,
     count_turns,
-    import_function,
     plan,
     sweep,
 )
-from gpuload.commands.tune import best_of_each, choose
+from gpuload.commands.tune import advice, best_of_each, choose
 from gpuload.loader.tuning import Tuning, describe_device, load_tuning, save_tuning
 from gpuload.machine.ranks import Ranks
 
@@ -248,7 +244,6 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
     ):
         assert text in said
     written = json.loads(figures.read_text())
-    assert figures.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     best = written["settings"][0]
     assert best["images_per_s"] > 0 and best["batch_size"] == 16 and len(written["settings"]) >= 2
     found = load_tuning(data, written["device"], best["decoder"])
@@ -269,81 +264,6 @@ def test_the_command_measures_and_saves(packed: Path, tmp_path: Path, capsys: py
         usual: dict[str, Any] = {"augment": gpuload.Augment(8), "device": "cpu", "decoder": decoder}
         with gpuload.DaliIterator(data, 8, **usual) as loader:
             assert loader.cpu_share == expected
-
-
-FUNCTIONS = """
-def darken(sample, rng):
-    return sample["image"] // 2
-
-def look(sample, rng):
-    assert "boxes" in sample
-    return sample["image"]
-"""
-
-
-@pytest.fixture
-def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a module, where the command runs."""
-    (tmp_path / "tuned_functions.py").write_text(FUNCTIONS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
-
-
-@pytest.mark.usefixtures("cache", "functions")
-def test_a_function_is_measured_in_threads_and_in_processes(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = tmp_path / "figures.json"
-    options = ["--device", "cpu", "--seconds", "1", "--size", "32", "--batch-size", "16", "--json", str(figures)]
-    assert run(str(packed), *options, "--function", "tuned_functions:darken") == 0
-    said = capsys.readouterr().out
-    assert "Nothing is saved, as this is for tuned_functions:darken alone" in said and "function in" in said
-    assert re.search(
-        r"function in \d+ process(es)?: [\d.]+ times the images/s of threads; (pass Function|leave p)", said
-    )
-    assert not (packed / "tuning.json").exists()
-    written = json.loads(figures.read_text())
-    assert (written["function"], written["saved"]) == ("tuned_functions:darken", None)
-    tried = {row["processes"]: row["failed"] for row in written["settings"]}
-    assert set(tried) == {0, len(os.sched_getaffinity(0))} and set(tried.values()) == {None}
-
-
-def test_what_is_said_of_threads_and_processes() -> None:
-    threads, processes = (dataclasses.replace(USUAL, processes=count) for count in (0, 2))
-    fast, slow = Measured(processes, [300.0]), Measured(threads, [100.0])
-    assert compare_threads([fast, slow]) == (
-        "function in 2 processes: 3.00 times the images/s of threads; pass Function(f, processes=2)"
-    )
-    slower = compare_threads([Measured(threads, [100.0]), Measured(processes, [50.0])])
-    assert slower.endswith("0.50 times the images/s of threads; leave processes out")
-    failed = Measured(processes, failed="Function(processes=2): <lambda> cannot be sent")
-    assert compare_threads([slow, failed]).endswith(
-        "it was not measured: Function(processes=2): <lambda> cannot be sent"
-    )
-    both = dataclasses.replace(processes, decoder="both", cpu_share=0.5, prefetch=4)
-    assert advice(both, threads) == "pass decoder=gpuload.Both(cpu=0.5), Function(f, processes=2), prefetch=4"
-    assert advice(threads, threads) == "the defaults"
-    assert both_of([fast, Measured(dataclasses.replace(threads, decoder="dali"), [100.0])]) == dataclasses.replace(
-        processes, decoder="both", cpu_share=0.75
-    )
-
-
-@pytest.mark.usefixtures("functions")
-def test_functions_that_cannot_be_had(packed: Path) -> None:
-    assert import_function("tuned_functions:darken")({"image": np.array([4])}, None) == [2]
-    for name, message in (
-        ("tuned_functions", r"--function tuned_functions: expected MODULE:NAME, such as my_functions:darken"),
-        ("tuned_functions:nothing", r"tuned_functions has no 'nothing'. Give the name of a function in it"),
-        ("no_such_module:f", r"no_such_module cannot be imported \(ModuleNotFoundError: .*Run the command where"),
-        ("os:sep", r"Function\(function='/'\): expected a function"),
-    ):
-        with pytest.raises(gpuload.ArgumentError, match=message):
-            run(str(packed), "--device", "cpu", "--function", name)
-    with pytest.raises(gpuload.ArgumentError, match="has no field 'boxes'"):
-        run(str(packed), "--device", "cpu", "--function", "tuned_functions:look", "--fields", "boxes")
-    for option in (["--fields", "boxes"], ["--before-crop"]):
-        with pytest.raises(gpuload.ArgumentError, match=rf"{' '.join(option)}: is for a function. Give --function"):
-            run(str(packed), *option)
 
 
 class OnGpu:
@@ -382,7 +302,6 @@ def test_arguments_that_cannot_be(packed: Path) -> None:
     for place, wrong in (
         (packed, "is a folder. Give the name of a file"),
         (packed / "none" / "figures.json", "its folder does not exist. Make it, or give another --json"),
-        (packed / "figures.png", "is the name of the chart. Give one that ends with .json"),
     ):
         with pytest.raises(gpuload.GpuloadError, match=f"{place}: {wrong}"):
             run(str(packed), "--json", str(place))

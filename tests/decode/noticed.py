@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.interface import Stored
 from gpuload.decode.open import Backend, Resources, open_decoder
 from gpuload.draws import make_key

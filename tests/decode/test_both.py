@@ -18,7 +18,7 @@ from opened import open_runner
 from painted import pack_painted
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.cli import main
 from gpuload.decode.both import DALI, NATIVE, Divide, Join, find_dalis_faults, is_for_cpu, stand_in
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault, Stored

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from loaders import load
 
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.buffers import Buffers
 
 

@@ -13,8 +13,7 @@ from opened import open_runner, pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import CenterCrop, Normalize
-from gpuload.augment import Augment
+from gpuload import Augment, CenterCrop, Normalize
 from gpuload.decode.guard import Guard
 from gpuload.decode.interface import BatchDecodeError, Decoder, Stored
 from gpuload.read.batch import Batch

@@ -13,7 +13,7 @@ from opened import pretend_gpu
 from painted import pack_painted
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode import open as opening
 from gpuload.decode.device import Device
 from gpuload.decode.finish import Finish, Postprocess

@@ -12,7 +12,7 @@ from images import encode, smooth_image
 from made_batches import make_batch
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.guard import Guard, OnCorrupt
 from gpuload.decode.interface import BatchDecodeError, Decoded, Fault
 from gpuload.read.batch import Batch

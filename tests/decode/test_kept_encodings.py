@@ -14,7 +14,7 @@ from loaders import load
 from PIL import Image, ImageOps
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.cli import main
 from gpuload.decode.dali.transcode import Transcoder
 from gpuload.decode.interface import Stored

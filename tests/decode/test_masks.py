@@ -16,7 +16,7 @@ from painted import pack_painted
 from PIL import Image
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.pillow import crop_and_resize_mask, decode_mask
 
 BROKEN = 7  # of eight samples to a batch, unshuffled, the first batch's last

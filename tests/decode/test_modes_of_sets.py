@@ -12,8 +12,7 @@ from opened import pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import Normalize, PadOrCrop
-from gpuload.augment import Augment
+from gpuload import Augment, Normalize, PadOrCrop
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
 from gpuload.disk.tar import read_members
 from gpuload.packing.verify import verify

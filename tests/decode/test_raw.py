@@ -12,7 +12,7 @@ from fuzzing.folders import tell_index
 from loaders import drain, load
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.cli import main
 
 

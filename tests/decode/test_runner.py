@@ -13,7 +13,7 @@ from loaders import load
 from made_batches import make_batch
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.interface import Decoded
 from gpuload.decode.runner import Job, Runner, Stage, Work
 from gpuload.read.batch import Batch

@@ -11,7 +11,7 @@ from documentation.parameters import with_sections
 from snippets import ROOT, blocks
 
 import gpuload
-from gpuload import batchwise, monitor, transforms
+from gpuload import batchwise, transforms
 from gpuload.loader.corrupt import CorruptSample, Report
 from gpuload.loader.pipeline import Timing
 from gpuload.monitor import Metrics
@@ -23,7 +23,7 @@ ROOMS = {"": gpuload, "transforms.": transforms, "batchwise.": batchwise}
 
 def public() -> dict[str, Any]:
     found = {f"{room}{name}": getattr(module, name) for room, module in ROOMS.items() for name in module.__all__}
-    found |= {"monitor.prometheus": monitor.prometheus, "monitor.Metrics": Metrics, "Timing": Timing}
+    found |= {"monitor.Metrics": Metrics, "Timing": Timing}
     found |= {"Report": Report, "CorruptSample": CorruptSample, "PackOptions": PackOptions, "Encoding": Encoding}
     return {name: value for name, value in found.items() if not inspect.ismodule(value)}
 
@@ -78,7 +78,6 @@ def test_every_public_name_has_an_example() -> None:
             "CorruptSample",
             "PackOptions",
             "Encoding",
-            "monitor.prometheus",
         ):
             assert name.rpartition(".")[2] in code or name in ("batchwise.BatchForm", "batchwise.BatchTransform"), name
 

@@ -242,8 +242,6 @@ def test_memory_and_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.check_file_handles().grade == "ok" and machine.check_file_handles(600).grade == "attention"
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     assert machine.check_file_handles(10**6).grade == "ok"
-    monkeypatch.setattr(machine, "_SHARED_MEMORY", Path("/nonexistent"))
-    assert machine.check_shared_memory().grade == "note"
 
 
 def test_windows_larger_than_memory(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Clocks, page cache, summary, and how a contender's process fails."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import benchmark.plot
+import numpy as np
 import pytest
 from benchmark import page_cache
 from benchmark.contenders import CONTENDERS
@@ -16,8 +19,11 @@ from benchmark.process import ContenderError, ContenderProcess, First, Round
 from benchmark.report import make_table, summarise
 from benchmark.stored import stored_samples
 from benchmark.work import Work
+from PIL import Image
 
 import gpuload
+
+ROOT = Path(__file__).parents[2]
 
 
 def rounds(*seconds: float) -> list[Round]:
@@ -58,6 +64,7 @@ import subprocess, sys
 from pathlib import Path
 from benchmark.process import ContenderProcess
 from benchmark.work import Work
+from PIL import Image
 process = ContenderProcess("webdataset", Work(Path(sys.argv[1]), 8, 32, 1, 8))
 # Holds the pipe of its orders open, as if it were busy with a turn and did not look whether they end.
 holder = subprocess.Popen(["sleep", "300"], pass_fds=[process._process.stdin.fileno()], stdout=subprocess.DEVNULL)
@@ -165,3 +172,16 @@ def test_who_fails_in_a_round_is_left_out_and_the_others_go_on(
     said = capsys.readouterr().err
     assert "left out: torch: it broke" in said
     assert said.count("no cold figure: gpuload: its epoch has one batch only") == 1
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_benchmark_stands_out(tmp_path: Path, dark: bool) -> None:
+    found = json.loads((ROOT / "tools" / "results" / "cpu-2-cores.json").read_text())
+    benchmark.plot.plot(found["loaders"], found["ceiling"], "title", tmp_path / "chart.png", dark)
+    with Image.open(tmp_path / "chart.png") as image:
+        pixels = np.asarray(image.convert("RGBA")).reshape(-1, 4)
+    own = tuple(int(benchmark.plot.OWN[at : at + 2], 16) for at in (1, 3, 5))
+    shown = {tuple(pixel) for pixel in pixels[pixels[:, 3] == 255][:, :3].tolist()}
+    ink = tuple(int(benchmark.plot.INK[dark][at : at + 2], 16) for at in (1, 3, 5))
+    assert own in shown and ink in shown
+    assert (pixels[:, 3] == 0).mean() > 0.4  # the background is the page's

@@ -1,5 +1,6 @@
 """The values of every kind of field in a batch, read from a set packed with the real packer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,17 @@ from hypothesis import strategies as st
 from packed_fields import COUNT, flips, pack, sample, unnamed, values_of
 
 import gpuload
-from gpuload.errors import SourceError
-from gpuload.fields.arrays import PaddedTokens, Tokens, join_elements
+from gpuload import Boxes, Mask, MultiHot, OneHot, SourceError, Target, Tokens
+from gpuload.fields.arrays import PaddedTokens, join_elements
 from gpuload.fields.bind import bind_field
-from gpuload.fields.boxes import Boxes, PaddedBoxes
-from gpuload.fields.class_numbers import MultiHot, OneHot
-from gpuload.fields.field import Field
+from gpuload.fields.boxes import PaddedBoxes
+from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.kind import FieldSpec
-from gpuload.fields.masks import Mask
+from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.ragged import pad
-from gpuload.fields.registry import KINDS
+from gpuload.fields.registry import KINDS, kind_of
 from gpuload.fields.rows import PixelField, Rows
-from gpuload.fields.targets import Target, negate_flipped
+from gpuload.fields.targets import negate_flipped
 
 
 @pytest.fixture(scope="module")
@@ -244,3 +244,32 @@ def test_as_many_classes_as_have_names_or_more(dataset: gpuload.Dataset, more: i
 def test_most_kinds_take_one_column_of_a_table() -> None:
     with pytest.raises(ValueError, match="a field of kind 'class' takes one column, 2 are given"):
         KINDS["class"].parse_cells(["1", "2"])
+
+
+anything = st.builds(Pixels, st.integers(1, 256), st.sampled_from(["uint8", "uint16", "float32"]))
+
+
+@given(anything)
+def test_the_mode_and_the_field_tell_all_of_them(pixels: Pixels) -> None:
+    assert Pixels.of_mode(pixels.mode) == pixels
+    assert Pixels.of_field(replace(IMAGE, **pixels.in_field())) == pixels
+
+
+def test_modes_are_pillows_where_it_has_them() -> None:
+    modes = {Pixels(1): "L", RGB: "RGB", Pixels(4): "RGBA", Pixels(1, "uint16"): "I;16", Pixels(1, "float32"): "F"}
+    assert {pixels: pixels.mode for pixels in modes} == modes
+    assert Pixels(7, "float32").mode == "float32x7"
+    assert Pixels.of_field(IMAGE) == RGB and RGB.in_field() == {}
+
+
+@pytest.mark.parametrize("mode", ["", "CMYK", "float64x3", "uint8x0", "uint8x257", "uint8x", "uint8x3x"])
+def test_other_modes_are_refused(mode: str) -> None:
+    with pytest.raises(ValueError, match="there is no mode"):
+        Pixels.of_mode(mode)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(3, None), (0, "|u1"), (257, "|u1"), (1, ">u2"), (1, "<f8")])
+def test_a_field_that_says_what_cannot_be_is_refused(size: int, dtype: str | None) -> None:
+    for kind in ("image", "raw"):
+        field = replace(IMAGE, kind=kind, size=size, dtype=dtype)
+        assert "its pixels cannot be" in kind_of(field).field_fault(field)

@@ -13,7 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.fields.boxes import Boxes, PaddedBoxes, convert_boxes, move_boxes
+from gpuload import Boxes
+from gpuload.fields.boxes import PaddedBoxes, convert_boxes, move_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.fields.rows import Rows

@@ -12,13 +12,9 @@ from images import encode, photo
 from packed_fields import COUNT, pack, sample, values_of
 
 import gpuload
-from gpuload.fields.arrays import Tokens
+from gpuload import Boxes, Mask, MultiHot, OneHot, Target, Tokens
 from gpuload.fields.bind import bind_field
-from gpuload.fields.boxes import Boxes
-from gpuload.fields.class_numbers import MultiHot, OneHot
-from gpuload.fields.masks import Mask
 from gpuload.fields.rows import Rows
-from gpuload.fields.targets import Target
 
 
 @pytest.fixture(scope="module")

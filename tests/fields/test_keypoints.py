@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from images import encode, photo
 
 import gpuload
-from gpuload.errors import ArgumentError, SourceError
+from gpuload import ArgumentError, Keypoints, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.keypoints import Keypoints, pairs_by_name
+from gpuload.fields.keypoints import pairs_by_name
 from gpuload.fields.placement import place
 from gpuload.fields.registry import KINDS
 

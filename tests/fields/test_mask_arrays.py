@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpuload.errors import DecodeError
+from gpuload import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.placement import place

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from packed_fields import flips
 
-from gpuload.errors import FormatError, SourceError
+from gpuload import FormatError, Keypoints, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.keypoints import Keypoints
 from gpuload.fields.motion import moving_fields
 from gpuload.fields.parsing import number_classes, parse_list
 from gpuload.fields.pixels import Pixels

@@ -18,7 +18,7 @@ from sample_functions import refuse_seven, speckle, swap_sides, turn
 
 import gpuload
 from gpuload import ArgumentError, Augment, FunctionError, RandomResizedCrop
-from gpuload.functions.generator import generator_of
+from gpuload.functions.draws import generator_of
 from gpuload.transforms import ColorJitter, Function, RandomErasing
 
 NOISY = Augment(12, dtype="uint8", transforms=[Function(speckle)])

@@ -24,7 +24,7 @@ from sample_functions import (
 )
 
 from gpuload import ArgumentError, Augment, FunctionError
-from gpuload.functions.global_draws import seed_global
+from gpuload.functions.draws import seed_global
 from gpuload.functions.memory import SharedMemory
 from gpuload.transforms import Function
 

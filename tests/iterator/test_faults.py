@@ -15,7 +15,7 @@ import pytest
 from loaders import drain, load
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.native.images import ImageDecoder
 from gpuload.disk import Index, Manifest, ShardInfo, write_index
 from gpuload.read.shards import Window

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuload.errors import ArgumentError, ShardError
+from gpuload import ArgumentError, Buckets, ShardError
 from gpuload.order import bucketed
 from gpuload.order.bucketed import BucketBatch, BucketedStream, BucketPlan, by_rest
-from gpuload.order.buckets import Buckets, number_samples
+from gpuload.order.buckets import number_samples
 from gpuload.order.global_batches import Epochs, Part
 from gpuload.order.mixture import ShuffledBlocks
 from gpuload.order.position import Position

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuload import ArgumentError, StateError
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
-from gpuload.errors import ArgumentError, StateError
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import EpochOrder, Share
 from gpuload.order.global_batches import Epochs

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gpuload
-from gpuload.order.mixture import Mixture, ShuffledBlocks, Stratified, interleave, open_data
+from gpuload import Mixture
+from gpuload.order.mixture import ShuffledBlocks, Stratified, interleave, open_data
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpuload.errors import ArgumentError, StateError
+from gpuload import ArgumentError, Balance, StateError
 from gpuload.machine.ranks import Ranks
-from gpuload.order.arguments import Balance
 from gpuload.order.plan import OrderOptions, find_epochs
 from gpuload.order.position import Position, RunIdentity
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.output.arrays import make_arrays
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.output.arrays import make_arrays
 from gpuload.transforms.noise import on_device
 

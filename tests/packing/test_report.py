@@ -17,7 +17,7 @@ from stand_ins import SlowlySentSource
 
 import gpuload
 from gpuload import cli
-from gpuload.packing.progress import progress_bar
+from gpuload.counted import progress_bar
 from gpuload.sources.listing import Listing, Source
 
 
@@ -75,7 +75,7 @@ def test_a_bar_on_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPat
 def test_the_rate_of_a_bar_leaves_out_what_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, now = Terminal(), [0.0]
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("gpuload.packing.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("gpuload.counted.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setenv("COLUMNS", "120")
     with progress_bar("packing", "images") as bar:
         bar(1000, 2000, 0)

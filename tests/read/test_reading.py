@@ -11,7 +11,7 @@ import packed_fields
 import pytest
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.order.epoch import EpochOrder
 from gpuload.order.global_batches import Part

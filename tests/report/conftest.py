@@ -12,9 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def split_report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The facts and the page of three splits, with duplicates, odd images, and classes that a split lacks."""
+
     from report_sets import make_report, pack_splits
 
-    report: tuple[dict[str, Any], str] = make_report(
-        pack_splits(tmp_path_factory.mktemp("splits") / "sets"), seconds=0.1
-    )
+    report: tuple[dict[str, Any], str] = make_report(pack_splits(tmp_path_factory.mktemp("splits") / "sets"))
     return report

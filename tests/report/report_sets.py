@@ -11,7 +11,7 @@ from painted import paint
 from PIL import Image
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.report.build import Options, build
 from gpuload.report.page import render
 from gpuload.report.samples import Thumbnails, open_splits
@@ -77,9 +77,9 @@ def pack_evil(folder: Path) -> Path:
     return folder / "train"
 
 
-def make_report(*folders: Path | str, seconds: float = 0, source: Path | None = None, images: int = 1000) -> Any:
+def make_report(*folders: Path | str, images: int = 1000) -> Any:
     """The facts and the page of some packed sets."""
-    options = Options(images, Augment(32), 8, 8, seconds, source)
+    options = Options(images, Augment(32), 8, 8)
     facts, thumbnails = build(open_splits([str(folder) for folder in folders]), options, lambda done, of, read: None)
     assert isinstance(thumbnails, Thumbnails)
     return facts, render(facts, thumbnails, ", ".join(map(str, folders)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from images import Folder
 
-from gpuload.errors import ArgumentError, SourceError
+from gpuload import ArgumentError, SourceError
 from gpuload.sources import FolderSource, Rejection, TableSource, open_source
 
 

@@ -17,9 +17,8 @@ from pyarrow import parquet
 from reading import rejected_of, rows_of
 
 import gpuload
-from gpuload import cli
+from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, SourceError
 from gpuload.packing.run import packer
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
@@ -307,19 +306,6 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
         packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
 
 
-def test_hdf5_tables(tmp_path: Path) -> None:
-    """A table with a column of images, as PyTables' `create_table` writes it."""
-    h5py = pytest.importorskip("h5py")
-    rows = np.zeros(20, [("image", np.uint8, PIXELS.shape[1:]), ("label", "<i8"), ("angle", "<f4")])
-    rows["image"], rows["label"], rows["angle"] = PIXELS, np.arange(20) % 3, np.arange(20) / 2
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        file.create_dataset("set/samples", data=rows, chunks=(7,))
-    _, found = packed(tmp_path, tmp_path / "t.h5", "--lossless")
-    assert near(found, PIXELS)
-    assert [row["label"] for row in found] == [n % 3 for n in range(20)]
-    assert [row["angle"] for row in found] == [n / 2 for n in range(20)]
-
-
 def test_hdf5_encoded_images(tmp_path: Path) -> None:
     """Files as they are, each a row of its own length: PyTables' VLArray."""
     h5py = pytest.importorskip("h5py")
@@ -375,34 +361,16 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         packer.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
 
 
-def pyxis_array(array: np.ndarray) -> dict[bytes, Any]:
-    """As ml-pyxis packs one."""
-    return {b"type": 2, b"dtype": array.dtype.str, b"shape": array.shape, b"data": array.tobytes()}
-
-
-@pytest.mark.parametrize("kind", ["maps", "images", "pyxis"])
+@pytest.mark.parametrize("kind", ["maps", "images"])
 def test_lmdb(tmp_path: Path, kind: str) -> None:
     lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
-    with lmdb.open(str(tmp_path / "db"), map_size=1 << 24, max_dbs=2) as store:
-        table = store.open_db(b"data_db") if kind == "pyxis" else None
-        if kind == "pyxis":
-            with store.begin(write=True, db=store.open_db(b"meta_db")) as transaction:
-                transaction.put(b"nb_samples", b"6")
-        with store.begin(write=True, db=table) as transaction:
-            for n in range(6):
-                value = msgpack.packb({"image": PHOTOS[n], "label": n % 2})
-                if kind == "images":
-                    value = PHOTOS[n]
-                elif kind == "pyxis":
-                    parts = {"input_image": PIXELS[n], "target": np.float32([n, 0.5]), "y": np.array(n % 2)}
-                    value = msgpack.packb({name: msgpack.packb(pyxis_array(part)) for name, part in parts.items()})
-                transaction.put(b"%010d" % n, value)
+    with lmdb.open(str(tmp_path / "db"), map_size=1 << 24) as store, store.begin(write=True) as transaction:
+        for n in range(6):
+            image_alone = kind == "images"
+            value = PHOTOS[n] if image_alone else msgpack.packb({"image": PHOTOS[n], "label": n % 2})
+            transaction.put(b"%010d" % n, value)
     _, rows = packed(tmp_path, tmp_path / "db", "--lossless")
-    if kind == "pyxis":
-        assert near(rows, PIXELS[:6])
-        assert [row["target"] for row in rows] == [[n, 0.5] for n in range(6)]
-    else:
-        assert [row["image"] for row in rows] == PHOTOS
+    assert [row["image"] for row in rows] == PHOTOS
     if kind != "images":
         assert [row["label"] for row in rows] == [0, 1] * 3
 

@@ -12,9 +12,8 @@ from pyarrow import parquet
 from reading import rows_of
 
 import gpuload
-from gpuload import cli
+from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import SourceError
 from gpuload.sources import open_source
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)

@@ -17,8 +17,7 @@ from reading import rejected_of, rows_of
 from zips import write_zip
 
 import gpuload
-from gpuload import cli
-from gpuload.errors import SourceError
+from gpuload import SourceError, cli
 from gpuload.sources import open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]

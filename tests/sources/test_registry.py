@@ -12,7 +12,7 @@ import pytest
 from images import Folder
 from zips import write_zip
 
-from gpuload.errors import ArgumentError, SourceError
+from gpuload import ArgumentError, SourceError
 from gpuload.sources import Source, open_source
 from gpuload.sources.registry import FORMATS, LABELS, TABLE, format_names
 

@@ -19,9 +19,8 @@ from reading import files_of, rows_of
 from zips import write_zip
 
 import gpuload
-from gpuload import cli
+from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, SourceError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run import packer
 from gpuload.packing.run.plan import make_plan
@@ -457,18 +456,3 @@ def test_words_of_names() -> None:
     assert own is not None
     assert own.names == ("train", "test")
     assert splits_of_column("t", "c", ["train"] * 3) is None
-
-
-def test_folders_of_splits_in_class_folders(make_folder: Folder, tmp_path: Path) -> None:
-    files = {f"{'ab'[n % 2]}/{split}/x/{n}.jpg": PHOTOS[n] for n, split in SPLIT_OF.items()}
-    manifests = packed(make_folder(files), tmp_path / "out")
-    assert images_of(tmp_path / "out") == expected()
-    assert manifests["val"].classes == ("a", "b")
-    listing = open_source(make_folder({**files, "a/8.jpg": b"", "b/more/9.jpg": b""})).list_samples()
-    assert listing.splits is None
-    assert listing.notes == (
-        "folders in class folders are called as splits are ('test', 'train', 'val'), but 2 images lie in none of them: "
-        "no splits are made of these",
-    )
-    listing = open_source(make_folder(files), no_splits=True).list_samples()
-    assert (listing.splits, len(listing)) == (None, 8)

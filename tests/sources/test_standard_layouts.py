@@ -13,9 +13,8 @@ from pyarrow import parquet
 from reading import rejected_of, rows_of
 
 import gpuload
-from gpuload import cli
+from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import SourceError
 from gpuload.sources import open_source
 from gpuload.sources.arrays import parts_of
 from gpuload.sources.splits import one_file_each, without_split

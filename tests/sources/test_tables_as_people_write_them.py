@@ -7,8 +7,7 @@ from images import Folder, encode, photo
 from reading import rows_of
 from zips import write_zip
 
-from gpuload import cli
-from gpuload.errors import ArgumentError, SourceError
+from gpuload import ArgumentError, SourceError, cli
 from gpuload.sources import open_source
 from gpuload.sources.columns import parse_columns
 from gpuload.sources.listing import Listing

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from reading import rows_of
 
 import gpuload
-from gpuload.errors import ArgumentError, SourceError
+from gpuload import ArgumentError, SourceError
 from gpuload.sources import open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]

@@ -11,9 +11,8 @@ from reading import rejected_of, rows_of
 from zips import write_zip
 
 import gpuload
-from gpuload import cli
+from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import SourceError
 from gpuload.sources import open_source
 
 PHOTOS = [encode(photo(number, 40, 20)) for number in range(4)]

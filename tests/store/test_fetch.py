@@ -9,10 +9,10 @@ from reading import files_of
 from store.servers import file_server, running
 
 import gpuload
+from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.cli import main
 from gpuload.disk.fetch import fetch
 from gpuload.disk.manifest import Manifest
-from gpuload.errors import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.packing.verify import verify
 
 

@@ -15,7 +15,7 @@ from loaders import drain, load, world
 from store.servers import Proxy, file_server, running, shards_asked
 
 import gpuload
-from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError
+from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
 from gpuload.store.objects import Objects
 from gpuload.store.patience import Patience
 
@@ -339,3 +339,26 @@ def test_a_forked_child_is_told_so(proxy: Any, tmp_path: Path) -> None:
     os.waitpid(process, 0)
     assert os.read(read, 1000).startswith(b"this process was forked from one that had opened a set at a URL")
     os.close(read), os.close(write)
+
+
+def test_single_samples_at_a_url(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    here, there = gpuload.Dataset(packed), gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path)
+    for number in (0, 5, 96):
+        one, other = here[number], there[number]
+        assert one.pop("image").tobytes() == other.pop("image").tobytes() and one == other
+    asked = {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+    assert asked == {"/train/shard-000000.tar": 1, "/train/shard-000009.tar": 1}
+    assert "<img" not in there._repr_html_()  # which would download shards
+
+
+def test_a_report_at_a_url(proxy: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPULOAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    facts = []
+    for name, folder in (("there", f"{proxy.url}/train"), ("here", str(packed))):
+        assert cli.main(["report", folder, "-o", f"{name}.html", "--seconds", "0"]) == cli.DONE
+        facts.append(json.loads((tmp_path / f"{name}.json").read_text()))
+    for name in ("extremes", "duplicates", "classes", "histograms", "files", "looked_at"):
+        assert facts[0][name] == facts[1][name]
+    assert str(tmp_path) not in (tmp_path / "there.html").read_text()
+    assert all(count == 1 for path, count in proxy.asked.items() if path.endswith(".tar"))

@@ -1,6 +1,8 @@
 """What is secret in a URL is never printed: by any command, any door of the package, or any message of a library."""
 
+import ast
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,20 @@ def test_doors(door: Callable[[Any], object], tmp_path: Path, monkeypatch: pytes
 )
 def test_every_message_is_one_without_secrets(text: str, shown: str) -> None:
     assert str(GpuloadError(text)) == shown
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_sentence_has_a_test() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    section = text.partition("### A set, a server, a cache\n")[2].partition("\n## ")[0]
+    promises = re.split(r"\n- ", section)[1:]
+    assert len(promises) >= 10
+    for promise in promises:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", promise)
+        assert named, promise
+        for file, test in named:
+            tree = ast.parse((ROOT / file).read_text())
+            there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert not test or test in there, (file, test)

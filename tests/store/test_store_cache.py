@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuload.errors import ArgumentError
+from gpuload import ArgumentError
 from gpuload.store.cache import Cache, Wanted
 
 

@@ -14,8 +14,8 @@ from gpuload.decode.interface import Stored
 from gpuload.decode.native.images import ImageDecoder
 from gpuload.decode.pillow import UndecodableError, decode_mask
 from gpuload.errors import DecodeError
-from gpuload.headers import encodings, exif, jpeg, png
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers import encodings, jpeg, png
+from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.packing.image.check import NotWantedError, prepare_image
 from gpuload.packing.options import Encoding
 
@@ -61,7 +61,7 @@ class HeaderTarget(Target):
             assert 0 <= found.width < 1 << 16 and 0 <= found.height < 1 << 16 and 0 <= found.orientation <= 8
         elif (other := encodings.read_header(memoryview(data))) is not None:
             assert other[1].fault or (0 < other[1].width < 1 << 32 and 0 < other[1].height < 1 << 32)
-        assert 0 <= exif.exif_orientation(data) <= 8
+        assert 0 <= jpeg.exif_orientation(data) <= 8
 
 
 def _exifs() -> list[bytes]:

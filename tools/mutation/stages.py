@@ -43,7 +43,7 @@ STAGES = {
     ),
     "plan": Stage(
         ("packing/run/plan.py", "packing/run/state.py"),
-        ("packing/run/test_plan.py", "packing/run/test_packer.py", "packing/run/test_golden_shard.py"),
+        ("packing/run/test_plan.py", "packing/run/test_packer.py"),
     ),
     "read": Stage(
         tuple(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpuload.decode.interface import Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 
 # What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.

@@ -17,8 +17,7 @@ from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.pillow import UndecodableError, decode_pixels
 from gpuload.decode.threads import Threads
 from gpuload.fields.pixels import GRAY, RGB
-from gpuload.headers import avif, tiff, webp
-from gpuload.headers.encodings import OTHER_SIZE
+from gpuload.headers.encodings import OTHER_SIZE, is_avif, is_tiff, is_webp
 from gpuload.read.batch import Batch
 from gpuload.types import U8, HeightWidth
 
@@ -42,7 +41,7 @@ class Transcoder:
     def takes(self, data: U8) -> bool:
         """Whether Pillow decodes this image in place of DALI."""
         view = data.data
-        return avif.is_avif(view) or tiff.is_tiff(view) or (self._pixels != RGB and webp.is_webp(view))
+        return is_avif(view) or is_tiff(view) or (self._pixels != RGB and is_webp(view))
 
     def find_faults(self, batch: Batch, rows: Sequence[int]) -> tuple[dict[int, Fault], list[int]]:
         """Faults among the rows that it takes, by row, and the rows that it does not take."""

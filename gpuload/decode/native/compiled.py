@@ -93,7 +93,7 @@ def sources_of(path: Path) -> list[Path]:
     folder, and those that are shared, with what is compiled of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
     shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "steps", "vectors", "values")]
-    headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("exif", "sound_jpeg")]
+    headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("jpeg", "sound_jpeg")]
     codes = [_HERE.parents[1] / "transforms" / "ops.py"] if path.parent.name == "transforms" else []
     return [*shared, *headers, *codes, *own]
 

@@ -21,7 +21,7 @@ from gpuload.counted import counted
 from gpuload.disk import Manifest, ShardInfo, write_index
 from gpuload.disk import index as index_file
 from gpuload.disk import manifest as manifest_file
-from gpuload.disk.for_others import TIMM_NAME, dali_index_path, dali_index_text, write_timm_info
+from gpuload.disk.manifest import TIMM_NAME, dali_index_path, dali_index_text, write_timm_info
 from gpuload.disk.tar import split_name
 from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.fields.field import LABEL, Field

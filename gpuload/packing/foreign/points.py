@@ -15,7 +15,7 @@ from gpuload.disk.index import POINTS_COLUMN
 from gpuload.errors import ArgumentError
 from gpuload.fields.images import POINTS
 from gpuload.machine.limits import count_cores
-from gpuload.machine.regular_file import open_regular
+from gpuload.machine.untrusted import open_regular
 from gpuload.packing.image.points import find_points
 from gpuload.store.files import replaced
 

@@ -15,7 +15,7 @@ from PIL import Image
 from gpuload.disk.tar import Damage, Member, group_members, read_members, split_name
 from gpuload.errors import ShardError
 from gpuload.fields.field import IMAGE, LABEL, Field
-from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.jpeg import ORIENTATION
 from gpuload.sources.files import is_text
 from gpuload.sources.listing import Rejection
 from gpuload.sources.tars import by_extension

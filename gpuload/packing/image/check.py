@@ -22,8 +22,8 @@ from gpuload.fields.arrays import npy_header
 from gpuload.fields.pixels import GRAY, RGB
 from gpuload.fields.placement import Placement, place
 from gpuload.headers import encodings, jpeg, npy, png
-from gpuload.headers.exif import ORIENTATION
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import fault_of
 from gpuload.packing.image.baseline import to_baseline
 from gpuload.packing.image.modes import (

@@ -11,7 +11,7 @@ from gpuload.errors import DecodeError
 from gpuload.fields.pixels import DTYPES, GRAY, MOST_CHANNELS, RGB, Pixels
 from gpuload.fields.placement import Placement
 from gpuload.headers import encodings, jpeg, npy, png
-from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.jpeg import ORIENTATION
 from gpuload.types import Array
 
 Member = Literal["jpg", "png", "webp", "avif", "tif"]

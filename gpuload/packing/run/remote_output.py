@@ -25,7 +25,7 @@ from typing import Any
 
 from gpuload.disk import manifest as manifest_file
 from gpuload.disk.fetch import Pieces
-from gpuload.disk.for_others import dali_index_path
+from gpuload.disk.manifest import dali_index_path
 from gpuload.errors import ArgumentError, GpuloadError, OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.output import SCRATCH_NAME, Output, check_holds, locked_by

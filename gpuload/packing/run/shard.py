@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuload.disk import ShardInfo
-from gpuload.disk.for_others import dali_index_path, dali_index_text
 from gpuload.disk.index import POINTS_COLUMN
+from gpuload.disk.manifest import dali_index_path, dali_index_text
 from gpuload.disk.tar import Member, TarWriter
 from gpuload.errors import DecodeError, OutputError
 from gpuload.fields.field import IMAGE, Field

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gpuload.disk import Manifest, ShardInfo, write_index
 from gpuload.disk import index as index_file
-from gpuload.disk.for_others import write_timm_info
+from gpuload.disk.manifest import write_timm_info
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.images import has_points
 from gpuload.packing.image.check import KEPT

@@ -3,7 +3,7 @@
 import pytest
 from nvidia.dali import Pipeline
 
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.interface import Stored
 

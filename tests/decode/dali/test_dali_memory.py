@@ -6,12 +6,12 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.dali.decoder import find_device_fault
 from gpuload.decode.dali.graph import build_graph
 from gpuload.decode.dali.memory import MOST_BYTES, preallocated_bytes, preallocation
 from gpuload.decode.interface import Stored
-from gpuload.headers.sized import MAX_PIXELS
+from gpuload.headers.encodings import MAX_PIXELS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from images import encode, smooth_image
 from made_batches import make_batch
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.dali import decoder as dali
 from gpuload.decode.device import Device
 from gpuload.decode.interface import Stored

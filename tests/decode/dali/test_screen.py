@@ -11,7 +11,7 @@ from made_batches import make_batch, with_images
 from PIL import Image
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.dali import screen as screens
 from gpuload.decode.dali.screen import OTHER_SIZE_THAN_INDEX, Screen, Trial
 from gpuload.decode.interface import Stored

@@ -16,7 +16,7 @@ from opened import open_guard, open_runner
 from PIL import Image, ImageOps
 
 import gpuload
-from gpuload.augment import Augment
+from gpuload import Augment
 from gpuload.decode.interface import BatchDecodeError, Stored
 from gpuload.decode.native import cuts as resizing
 

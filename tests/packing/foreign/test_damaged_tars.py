@@ -13,9 +13,9 @@ import pytest
 from images import encode, photo
 from reading import rows_of
 
+from gpuload import ShardError
 from gpuload.cli import main
 from gpuload.disk.tar import read_members
-from gpuload.errors import ShardError
 from gpuload.packing.verify import verify
 
 COUNT = 6

@@ -16,9 +16,9 @@ from images import encode, photo
 from reading import rows_of
 
 import gpuload
+from gpuload import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.packing.foreign import index
 from gpuload.packing.foreign.index import expand_shards, index_shards
 from gpuload.packing.verify import verify

@@ -9,9 +9,9 @@ from loaders import drain, load
 from reading import files_of
 
 import gpuload
+from gpuload import ArgumentError, FormatError, RemoteError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, FormatError, RemoteError, ShardError, SourceError
 from gpuload.packing.foreign.index import expand_shards, index_shards
 from gpuload.packing.foreign.remote import common_root
 from gpuload.packing.verify import verify

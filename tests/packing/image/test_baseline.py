@@ -9,7 +9,7 @@ import simplejpeg
 from images import encode, photo
 from PIL import Image
 
-from gpuload.errors import DecodeError
+from gpuload import DecodeError
 from gpuload.headers.jpeg import read_header
 from gpuload.packing.image.baseline import to_baseline
 from gpuload.packing.image.check import LARGER, SLOW, SMALLER, prepare_image

@@ -8,7 +8,7 @@ from hostile_images import BASE, ODD, PHOTO
 from images import encode
 from PIL import Image, ImageOps
 
-from gpuload.errors import DecodeError
+from gpuload import DecodeError
 from gpuload.headers import jpeg, png
 from gpuload.packing.image.check import KEPT, prepare_image
 

@@ -8,7 +8,7 @@ import pytest
 from images import encode, photo
 from PIL import Image
 
-from gpuload.errors import ArgumentError, DecodeError
+from gpuload import ArgumentError, DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.placement import Placement, place
 from gpuload.fields.registry import KINDS

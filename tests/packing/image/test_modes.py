@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from images import encode, photo
 from PIL import Image
 
-from gpuload.errors import ArgumentError, DecodeError
+from gpuload import ArgumentError, DecodeError
 from gpuload.packing.image.check import KEPT, prepare_image
 from gpuload.packing.image.modes import pixels_of
 from gpuload.packing.options import Encoding

@@ -15,9 +15,8 @@ from images import Folder, encode, smooth_image
 from PIL import Image
 from reading import files_of
 
-from gpuload import cli
+from gpuload import ArgumentError, DecodeError, MissingPackageError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, DecodeError, MissingPackageError
 from gpuload.fields.placement import place
 from gpuload.headers import jpeg
 from gpuload.packing.image.check import NotWantedError, prepare_image

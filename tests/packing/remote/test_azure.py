@@ -15,9 +15,8 @@ from reading import files_of
 from store.servers import Proxy, running
 
 import gpuload
-from gpuload import RemoteError
+from gpuload import OutputError, RemoteError
 from gpuload.disk.fetch import fetch
-from gpuload.errors import OutputError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify

@@ -15,8 +15,8 @@ from s3_server import S3
 from store.servers import Proxy, running
 
 import gpuload
+from gpuload import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.cli import main
-from gpuload.errors import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import PackReport, pack
 from gpuload.packing.run.remote_output import scratch_folder

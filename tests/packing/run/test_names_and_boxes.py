@@ -10,7 +10,7 @@ from images import encode, photo
 from reading import rows_of
 
 import gpuload
-from gpuload.errors import SourceError
+from gpuload import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.placement import place
 from gpuload.fields.registry import KINDS
@@ -18,7 +18,7 @@ from gpuload.packing.options import PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.packing.run.prepare import check_names
 from gpuload.sources import FolderSource
-from gpuload.sources.iterable import IterableSource
+from gpuload.sources.columns import IterableSource
 
 
 def samples(*boxes: list[list[float]]) -> IterableSource:

@@ -22,9 +22,8 @@ from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource
 
 import gpuload
-from gpuload import cli
+from gpuload import ArgumentError, FormatError, OutputError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, FormatError, OutputError, SourceError
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run import output, split_files
 from gpuload.packing.run.packer import pack

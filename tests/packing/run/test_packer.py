@@ -1,6 +1,7 @@
 """Complete runs of the packer: always the same bytes, no sample lost, no partial output left."""
 
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -20,9 +21,9 @@ from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from stand_ins import FaultySource, TimedSource, die
 
+from gpuload import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.checks import parse_size
 from gpuload.disk import Manifest
-from gpuload.errors import ArgumentError, GpuloadError, OutputError, SourceError
 from gpuload.fields.field import LABEL
 from gpuload.packing.options import PackOptions
 from gpuload.packing.run import packer, workers
@@ -339,3 +340,19 @@ def test_a_listing_must_have_the_columns_of_its_fields() -> None:
     samples = pa.table([[], []], schema=listing_schema(()))
     with pytest.raises(SourceError, match=r"found \['name', 'bytes'\]. Build it with listing_schema"):
         Listing(samples, (LABEL,))
+
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def test_golden_shard(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("regenerate_shard", GOLDEN / "regenerate_shard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    packed = script.pack_golden(tmp_path / "out")
+    assert sorted(path.name for path in packed.glob("shard-*")) == sorted(script.FILES)
+    for name in script.FILES:
+        assert (packed / name).read_bytes() == (GOLDEN / name).read_bytes(), name
+    assert (GOLDEN / script.FILES[0]).stat().st_size == pytest.approx(20_480, abs=10_240)

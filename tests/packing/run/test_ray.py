@@ -13,8 +13,8 @@ from images import encode, photo
 from reading import files_of, rejected_of
 from stand_ins import FaultySource, HeldSource
 
+from gpuload import GpuloadError
 from gpuload.disk import Manifest
-from gpuload.errors import GpuloadError
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run.packer import pack
 from gpuload.sources import FolderSource

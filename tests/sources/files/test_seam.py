@@ -8,7 +8,7 @@ import pytest
 from images import Folder as MakeFolder
 from zips import write_zip
 
-from gpuload.errors import SourceError
+from gpuload import SourceError
 from gpuload.fields.registry import kind_of
 from gpuload.sources.coco import CocoSource
 from gpuload.sources.files import Files, Folder, Names, Ref

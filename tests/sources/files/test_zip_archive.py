@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
-from gpuload.errors import DecodeError, SourceError
+from gpuload import DecodeError, SourceError
 from gpuload.sources import zip_archive
 from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, Told
 from gpuload.sources.rows import open_files

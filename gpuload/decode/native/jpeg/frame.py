@@ -8,7 +8,7 @@ from gpuload.decode.native.compiled import inlined
 from gpuload.decode.native.jpeg.blocks import CODES, LOOKUP_BITS, define
 from gpuload.decode.native.jpeg.scratch import Addresses
 from gpuload.decode.native.pointers import bytes_at, entries_at, longs_at, numbers_at
-from gpuload.headers.exif import ORIENTATION
+from gpuload.headers.jpeg import ORIENTATION
 
 UPRIGHT, UNKNOWN = 1, 0
 

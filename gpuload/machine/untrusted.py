@@ -1,9 +1,10 @@
-"""Opens files of strangers: a pipe would wait for its other end, and a device may have no end."""
+"""Files and JSON of strangers: a pipe would wait for its other end, and a device may have no end."""
 
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -23,3 +24,15 @@ def open_regular(path: str | Path) -> BinaryIO:
         os.close(handle)
         raise NotRegularError(None, "is not a regular file")
     return open(handle, "rb")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As `json.loads`.
+
+    Raises:
+        ValueError: it is not JSON, not in a UTF encoding, or nested more deeply than Python's parser goes.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists or objects are nested too deeply") from None
