@@ -211,6 +211,8 @@ kept.itself = kept
 
 def test_a_loader_is_closed_by_a_del(packed: Path) -> None:
     """Whether it was constructed or not, and at the end of the interpreter: without a traceback."""
+    with load(packed, 8) as loader:
+        next(iter(loader))  # compiles, which the other process would tell of
     command = [sys.executable, "-W", "ignore", "-c", DELETED, str(packed)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no such folder\n", "")
