@@ -344,6 +344,12 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Both": Call(gpuload.Both, {}, {"cpu": or_none(PROBABILITY), **UNITS}),
         "OnCorrupt": Call(gpuload.OnCorrupt, {"action": "skip"}, CORRUPT),
         "Dataset.subset": Call(dataset.subset, {}, {"samples": SAMPLES}),
+        "Dataset.tiles": Call(dataset.tiles, {"size": 8}, {"size": SIDES, "overlap": whole(0), "holding": or_none(NAME)}),
+        "join_tiles": Call(
+            batchwise.join_tiles,
+            {"tiles": np.zeros((1, 2, 3)), "corners": [(0, 0)], "size": (2, 3)},
+            {"tiles": wrong("array"), "corners": wrong("array", "items"), "size": wrong("items", too=tuples(2, 8, SIDE))},
+        ),
         "Dataset.filter": Call(dataset.filter, {}, {"expression": wrong()}),
         "Dataset.rows": Call(dataset.rows, {}, {"shard": whole(0, 9)}),
         "Dataset.fetch_rows": Call(
@@ -585,7 +591,7 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 
 # What the loader calls or constructs by itself, for each batch.
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
-BY_THE_LOADER |= {"Dataset.open_store", "Dataset.row", "Dataset.column"}
+BY_THE_LOADER |= {"Dataset.image_sizes", "Dataset.open_store", "Dataset.row", "Dataset.column"}
 ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
 # Recipes of others: what they construct refuses their arguments, by names of its own.
 RECIPES = {"Augment.simclr", "Augment.dino", "Augment.timm"}

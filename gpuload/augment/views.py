@@ -59,6 +59,10 @@ class View(NamedTuple):
             return self
         return View(self.size, self.crops, None, None, cubic=self.cubic)
 
+    def moved(self, corners: I64) -> "View":
+        """The same of parts of images. corners: int64 (N, 2), the top and left of each in its image."""
+        return self._replace(crops=self.crops._replace(start=self.crops.start + corners.astype(np.int32)))
+
 
 class Form(NamedTuple):
     """What is the same for all batches of a view, whatever is drawn for them: what a decoder is built for.

@@ -8,12 +8,13 @@
 
 Any function that takes a `FieldBatch` and changes its fields is a batch transform, too, such as a CUDA kernel
 (`examples/raw_kernel.py`). `Operation` is the base class of one of your own in torch. Random numbers are those of
-(seed, epoch, sample), as for crops.
+(seed, epoch, sample), as for crops. `join_tiles` puts together what a model made of the tiles of an image.
 """
 
 from gpuload.batchwise.center_hole import CenterHole
 from gpuload.batchwise.mixers import CutMix, MixUp, RandomChoice
 from gpuload.batchwise.operation import Operation
+from gpuload.batchwise.tiles import join_tiles
 from gpuload.batchwise.timm_mixup import TimmMixup
 from gpuload.batchwise.transforms import BatchForm, BatchTransform, FieldBatch
 
@@ -27,4 +28,5 @@ __all__ = [
     "Operation",
     "RandomChoice",
     "TimmMixup",
+    "join_tiles",
 ]

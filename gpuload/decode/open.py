@@ -112,9 +112,17 @@ def find_functions(
     moving: Sequence[MovingField],
     datasets: Sequence[Dataset],
 ) -> Functions | None:
-    """Those of all views and epochs; None where there are none."""
+    """Those of all views and epochs; None where there are none.
+
+    Raises:
+        ArgumentError: a function of whole images, where the samples are tiles.
+    """
     if not schedule.functions:
         return None
+    if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
+        raise ArgumentError(
+            "Function(before_crop=True): gets whole images, and the samples are tiles. Use before_crop=False"
+        )
     boxes = tuple(field.name for field in moving if not field.points)
     keypoints = tuple((field.name, field.points) for field in moving if field.points)
     entries = Entries(boxes, tuple(masks), keypoints)

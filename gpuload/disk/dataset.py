@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import COUNT, PATH, checked, choice, optional
+from gpuload.checks import COUNT, PATH, SIDES, checked, choice, optional, text, whole
 from gpuload.counted import counted
 from gpuload.disk.dataset_checks import EXCLUDE, EXPRESSION, SAMPLES
 from gpuload.disk.quarantine import find_excluded
 from gpuload.disk.sample import html_of, read_sample
 from gpuload.disk.stored import StoredSet
+from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, StateError
+from gpuload.fields.ragged import flat, lengths_of, rows_of
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.store.cache import CACHE_SIZE
 from gpuload.store.url import LOCATION, URL
@@ -80,7 +82,7 @@ class Dataset(StoredSet):
 
     def __repr__(self) -> str:
         total = counted(int(self.first_samples[-1]), "sample")
-        samples = total if self._selected is None else f"{len(self):,} of {total}"
+        samples = total if self._selected is None else f"{len(self):,}{' tiles' * (self._tiles is not None)} of {total}"
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
 
     def _repr_html_(self) -> str:
@@ -106,7 +108,7 @@ class Dataset(StoredSet):
         folder = str(self.folder if isinstance(self.folder, URL) else self.folder.absolute())
         cache = (None, None) if self.cache is None else (self.cache.asked, self.cache.given)
         options = (*cache, self.verify, self.max_pixels)
-        return _reopen, (folder, self.manifest.fingerprint, self._selected, options)
+        return _reopen, (folder, self.manifest.fingerprint, self._selected, self._tiles, options)
 
     @checked("Dataset.subset", samples=SAMPLES)
     def subset(self, samples: npt.ArrayLike) -> "Dataset":
@@ -136,11 +138,15 @@ class Dataset(StoredSet):
                 f"Dataset.subset(samples): sample numbers must be in 0..{len(self) - 1}, each at most once; found "
                 f"{chosen[0]}..{chosen[-1]}{', some of them repeated' if repeated else ''}"
             )
+        tiles = None if self._tiles is None else self._tiles._replace(numbers=self._tiles.numbers[chosen])
+        return self._part(self.stored_samples(chosen), tiles)
+
+    def _part(self, stored: I64, tiles: Tiles | None) -> "Dataset":
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
         for computed in ("labels", "fingerprint"):
             part.__dict__.pop(computed, None)
-        part._select(self.stored_samples(chosen))
+        part._select(stored, tiles)
         return part
 
     @checked("Dataset.filter", expression=EXPRESSION)
@@ -171,8 +177,54 @@ class Dataset(StoredSet):
             return self.subset(np.isin(self._selected, kept))
         return self.subset(kept)
 
+    @checked("Dataset.tiles", size=SIDES, overlap=whole(0), holding=optional(text("the name of a field of boxes")))
+    def tiles(self, size: int | tuple[int, int], overlap: int = 0, holding: str | None = None) -> "Dataset":
+        """A data set whose samples are tiles of the images, such as 100 of each: for images that are too large for a
+        model.
 
-def _reopen(folder: str, fingerprint: str, selected: I64 | None, options: tuple[Any, ...]) -> Dataset:
+        size: side of a tile in pixels of the stored image, or (height, width).
+        overlap: pixels that neighbouring tiles share. Tiles lie within their image: the last of a row or column moves
+            back to the edge, and where the image is smaller than a tile, the tile is as large as the image.
+        holding: the name of a field of boxes: of the tiles those alone in which the centre of a box lies.
+
+        The order, ranks, sampling and states are those of a data set of that many samples, so that each tile comes once
+        in a pass. An `Augment` sees a tile as it would see an image; `crop="none"` shows all of it, "pad_or_crop" adds
+        what smaller ones lack. Boxes, keypoints and masks move with it. Other fields are those of the image. "index" is
+        its number, and "crop_top_left" the place of the tile, of which `gpuload.batchwise.join_tiles` makes the image
+        again. Not for `Buckets`, or functions called before the crop. Costs O(samples), and 12 bytes for each tile.
+
+        Raises:
+            ArgumentError: the overlap is not smaller than a side, the field is none of boxes, no tile is left, or these
+                are tiles already. ShardError: the index holds a width or height below 1.
+        """
+        sides = (size, size) if isinstance(size, int) else size
+        if overlap >= min(sides):
+            raise ArgumentError(f"Dataset.tiles(overlap={overlap}): must be smaller than size={size!r}")
+        if self._tiles is not None:
+            raise ArgumentError("Dataset.tiles: the samples are tiles already. Use the data set that these are of")
+        stored, grid = self.stored_samples(np.arange(len(self))), Grid(sides, overlap)
+        images = self.image_sizes(stored, "tiles")
+        if holding is None:
+            counts = grid.counts(images).prod(axis=1)
+            rows, numbers = rows_of(counts), np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        else:
+            if (kind := self.require_field(holding).kind) != "boxes":
+                raise ArgumentError(
+                    f"Dataset.tiles(holding={holding!r}): expected a field of boxes, it is of kind {kind!r}"
+                )
+            boxes = self.column(holding).take(pa.array(stored)).combine_chunks()
+            image = rows_of(lengths_of(boxes))
+            centers = flat(boxes).reshape(-1, 2, 2).mean(axis=1, dtype=np.float64)[:, ::-1]
+            box, number = grid.holding(centers, images[image])
+            rows, numbers = np.unique(np.stack([image[box], number]), axis=1)
+            if not len(rows):
+                raise ArgumentError(f"Dataset.tiles(holding={holding!r}): no sample of {self.folder} has a box")
+        return self._part(stored[rows], Tiles(grid, numbers.astype(np.int32)))
+
+
+def _reopen(
+    folder: str, fingerprint: str, selected: I64 | None, tiles: Tiles | None, options: tuple[Any, ...]
+) -> Dataset:
     """A pickled data set, opened again.
 
     Raises:
@@ -185,4 +237,4 @@ def _reopen(folder: str, fingerprint: str, selected: I64 | None, options: tuple[
             f"{folder}: holds another data set (fingerprint {dataset.manifest.fingerprint}) than the pickled one had "
             f"({fingerprint}). Open it with gpuload.Dataset and make the selection again"
         )
-    return dataset if selected is None else dataset.subset(selected)
+    return dataset if selected is None else dataset._part(selected, tiles)

@@ -16,7 +16,8 @@ from gpuload.disk.class_numbers import class_numbers
 from gpuload.disk.dataset_checks import NUMBERS, SHARDS, NotSupported
 from gpuload.disk.index import Index
 from gpuload.disk.opening import open_folder, open_url
-from gpuload.errors import ArgumentError, FormatError
+from gpuload.disk.tiles import Tiles
+from gpuload.errors import ArgumentError, FormatError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.store import FolderStore, Store
@@ -32,6 +33,7 @@ class StoredSet(NotSupported):
 
     def __init__(self, folder: str | Path | URL, cache: str | Path | None, cache_size: int | None) -> None:
         self._selected: I64 | None = None
+        self._tiles: Tiles | None = None
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
         if isinstance(self.folder, URL):
             opened = open_url(self.folder, open_cache(cache, cache_size))
@@ -94,15 +96,40 @@ class StoredSet(NotSupported):
         """16 hexadecimal digits that change when any stored sample, the stored order or the selection changes."""
         if self._selected is None:
             return self.manifest.fingerprint
-        return hashlib.sha256(self.manifest.fingerprint.encode() + self._selected.tobytes()).hexdigest()[:16]
+        content = self.manifest.fingerprint.encode() + self._selected.tobytes()
+        if self._tiles is not None:
+            content += repr(self._tiles.grid).encode() + self._tiles.numbers.tobytes()
+        return hashlib.sha256(content).hexdigest()[:16]
 
-    def _select(self, stored: I64) -> None:
-        self._selected = stored
+    def _select(self, stored: I64, tiles: Tiles | None = None) -> None:
+        """stored: int64 (len,), ascending; with tiles, a number may be repeated."""
+        self._selected, self._tiles = stored, tiles
         self.shard_sizes = np.diff(np.searchsorted(stored, self.first_samples))
 
     def stored_samples(self, numbers: I64) -> I64:
         """int64: converts sample numbers of this data set, which may be a subset, to numbers in the whole set."""
         return numbers if self._selected is None else self._selected[numbers]
+
+    @property
+    def tiling(self) -> Tiles | None:
+        """Which parts of their images the samples are; None: they are whole images."""
+        return self._tiles
+
+    def image_sizes(self, samples: I64, needed_by: str) -> I64:
+        """int64 (N, 2): heights and widths of images, by the index. Costs O(stored samples).
+
+        samples: int64 (N,), their numbers in the stored order of the whole set. needed_by: who asks, for the message.
+
+        Raises:
+            ShardError: the index holds a width or height below 1.
+        """
+        sizes = np.stack([self.column(side).to_numpy()[samples] for side in ("height", "width")], axis=1)
+        if len(wrong := np.flatnonzero((sizes < 1).any(axis=1))):
+            raise ShardError(
+                f"{self.folder}: sample {self.keys([samples[wrong[0]]])[0]!r} has no size in the index, which "
+                f"{needed_by} need. Index the folder again"
+            )
+        return sizes.astype(np.int64)
 
     @property
     def index(self) -> Index:

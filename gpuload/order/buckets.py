@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpuload.checks import SIDE, Rule, checked, number, optional, settings, several, whole
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
-from gpuload.errors import ArgumentError, ShardError
+from gpuload.errors import ArgumentError
 from gpuload.types import F64, U8, HeightWidth
 
 MOST = 256  # buckets: the number of a sample's bucket takes one byte
@@ -140,14 +140,9 @@ def number_samples(dataset: Dataset, buckets: Buckets) -> U8:
     Costs O(samples) once, and one byte for each.
 
     Raises:
-        ShardError: the index holds a width or height below 1.
+        ShardError: the index holds a width or height below 1. ArgumentError: the samples are tiles.
     """
-    stored = dataset.stored_samples(np.arange(len(dataset)))
-    sides = [dataset.column(side).to_numpy()[stored] for side in ("width", "height")]
-    if len(wrong := np.flatnonzero((sides[0] < 1) | (sides[1] < 1))):
-        sample = int(stored[wrong[0]])
-        raise ShardError(
-            f"{dataset.folder}: sample {dataset.keys([sample])[0]!r} has no size in the index, which buckets need. "
-            "Index the folder again"
-        )
-    return buckets.numbers(*sides)
+    if dataset.tiling is not None:
+        raise ArgumentError("Buckets: are for whole images, and tiles have one size. Use Augment(size)")
+    heights, widths = dataset.image_sizes(dataset.stored_samples(np.arange(len(dataset))), "buckets").T
+    return buckets.numbers(widths, heights)

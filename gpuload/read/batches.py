@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.augment import Augment
+from gpuload.augment import Augment, View
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
@@ -17,6 +17,7 @@ from gpuload.order.global_batches import Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.reader import Reader
+from gpuload.types import I64, U64
 
 # Samples that are read at a time, in one batch or in several consecutive ones. While a decoder fills the caches,
 # starting a batch of 256 takes 0.94 ms of Python, four times as long as alone, and 0.47 ms where four are read at once:
@@ -54,6 +55,7 @@ class BatchReader:
             for dataset in datasets
         ]
         self._sizes = [_SizeLimit(dataset, dataset.max_pixels if decodes else None) for dataset in datasets]
+        self._tilings = [dataset.tiling for dataset in datasets]
         self._stream, self._masks = stream, masks
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
@@ -115,14 +117,11 @@ class BatchReader:
         for one in slices:
             encoded = self._readers[one.source].read(one.order, one.start, one.stop)
             self._sizes[one.source].check(encoded)
-            repeats = one.order.repeats(one.start, one.stop)
-            views = tuple(
-                augment.draw(one.seed, one.epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
-                for number, augment in enumerate(augments)
-            )
-            key = np.empty(len(encoded), np.uint64)
-            key[:] = each_key(make_key(one.seed, one.epoch, BATCH), repeats)
-            found.append((encoded, views, np.full(len(encoded), one.source), key))
+            repeats, tiles, within = one.order.repeats(one.start, one.stop), self._tilings[one.source], None
+            if tiles is not None:
+                images = np.stack([encoded.heights, encoded.widths], axis=1).astype(np.int64)
+                within = tiles.within(one.order[one.start : one.stop], images)
+            found.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
         # Mostly there is one slice, and nothing is copied.
         merged = found[0] if len(found) == 1 else merge(found, [one.rows for one in slices])
         image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
@@ -158,6 +157,34 @@ class BatchReader:
         """Stops the reading threads and releases the shards; batches handed out stay valid."""
         for reader in self._readers:
             reader.close()
+
+
+def draw_for(
+    encoded: EncodedBatch,
+    augments: Sequence[Augment],
+    of: tuple[int, int, int],
+    repeats: I64 | None,
+    within: tuple[I64, I64, I64] | None = None,
+) -> tuple[EncodedBatch, tuple[View, ...], I64, U64]:
+    """Samples of one pass, and what is drawn for them: their views, data sets and keys, as in a `Batch`.
+
+    of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within: where
+    the samples are tiles, what `Tiles.within` says of them.
+    """
+    source, seed, epoch = of
+    heights, widths = encoded.heights, encoded.widths
+    if within is not None:
+        heights, widths = within[2].astype(np.int32).T
+        repeats = within[0] if repeats is None else within[0] + (repeats << 32)
+    views = tuple(
+        augment.draw(seed, epoch, encoded.samples, widths, heights, number, repeats)
+        for number, augment in enumerate(augments)
+    )
+    if within is not None:
+        views = tuple(view.moved(within[1]) for view in views)
+    keys = np.empty(len(encoded), np.uint64)
+    keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
+    return encoded, views, np.full(len(encoded), source), keys
 
 
 def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:

@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from gpuload.augment import Augment
 from gpuload.disk.dataset import Dataset
-from gpuload.draws import BATCH, each_key, make_key
 from gpuload.fields.tree import merge
 from gpuload.order.bucketed import BucketedStream, BucketPlan, Members, before
 from gpuload.order.global_batches import Epochs, Part
 from gpuload.order.stream import Stream
 from gpuload.read.batch import Batch, EncodedBatch
-from gpuload.read.batches import BatchReader
+from gpuload.read.batches import BatchReader, draw_for
 from gpuload.types import Bools, HeightWidth
 
 Front = tuple[int, int]  # a pass over a data set, and a window of it
@@ -89,14 +88,7 @@ class BucketedReader(BatchReader):
         encoded = self._gather(source, members)
         self._sizes[source].check(encoded)
         seed, _ = self._bucketed.order(source, epoch)
-        repeats = members["repeat"].astype(np.int64)
-        views = tuple(
-            augment.draw(seed, epoch, encoded.samples, encoded.widths, encoded.heights, number, repeats)
-            for number, augment in enumerate(augments)
-        )
-        keys = np.empty(len(encoded), np.uint64)
-        keys[:] = each_key(make_key(seed, epoch, BATCH), repeats)
-        return encoded, views, np.full(len(encoded), source), keys
+        return draw_for(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
         """From the window where that is, else from the copies."""

@@ -79,6 +79,8 @@ WORDS = {
     "multispectral": "pixels-and-encodings",
     "medical": "pixels-and-encodings",
     "text-to-image": "buckets",
+    "sliding window": "large-images",
+    "satellite": "large-images",
     "reproducib": "loading",
     "out of memory": "loading",
     "CIFAR": "geometry",

@@ -33,6 +33,10 @@ def part(packed: Path) -> gpuload.Dataset:
     return gpuload.Dataset(packed).subset(range(3, 97, 2))
 
 
+def tiled(packed: Path) -> gpuload.Dataset:
+    return gpuload.Dataset(packed).subset(range(0, 97, 5)).tiles(40, overlap=8)
+
+
 def mixed(packed: Path, **options: Any) -> Any:
     return gpuload.mix([(str(packed), 0.5), (part(packed), 0.25), (str(packed), 0.25)], **options)
 
@@ -59,6 +63,8 @@ WAYS = {
     ),
     "stored": Way({"shuffle": False}, is_once=True, worlds=(2, 3, 4)),
     "subset": Way({"drop_last": False, "shuffle": gpuload.Shuffle(window=2)}, part, is_once=True, worlds=(2, 4)),
+    "tiles": Way({"drop_last": False, "shuffle": gpuload.Shuffle(window=2)}, tiled),
+    "repeated tiles": Way({"sampling": gpuload.Weights("label"), "augment": WARPED}, tiled),
     "even": Way({"shuffle": False, "drop_last": "even"}, part, is_once=True),
     "steps": Way({"steps_per_epoch": 5, "shuffle": gpuload.Shuffle(window=2)}),
     "lanes": Way(

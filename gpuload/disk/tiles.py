@@ -1,0 +1,74 @@
+"""Tiles: windows of large images, of a regular grid, which are the samples of a data set."""
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuload.types import F64, I32, I64, HeightWidth
+
+
+class Grid(NamedTuple):
+    """Windows of one size that cover an image, numbered row by row, from the upper left corner.
+
+    size: (height, width) in pixels. overlap: pixels that neighbours share. Where the size of the image leaves a rest,
+    the last windows move back to the edge; of an image that is smaller than a window, this is the whole side.
+    """
+
+    size: HeightWidth
+    overlap: int
+
+    @property
+    def _steps(self) -> I64:
+        return np.array(self.size) - self.overlap
+
+    def counts(self, images: I64) -> I64:
+        """int64 (N, 2): rows and columns of windows. images: int64 (N, 2), their heights and widths."""
+        found: I64 = 1 - np.minimum(self.size - images, 0) // self._steps
+        return found
+
+    def corners(self, numbers: I64 | I32, images: I64) -> I64:
+        """int64 (N, 2): top and left of a window of each of N images. numbers: (N,), of the windows."""
+        return self._starts(np.stack(np.divmod(numbers, self.counts(images)[:, 1]), axis=1), images)
+
+    def holding(self, points: F64, images: I64) -> tuple[I64, I64]:
+        """Which windows hold a point: pairs of the number of a point and the number of a window of its image.
+
+        points: float64 (T, 2), y and x. images: int64 (T, 2), the image of each.
+        """
+        counts, steps = self.counts(images), self._steps
+        nearest = (points // steps).astype(np.int64)
+        # Those that begin up to a window's length before a point, and the last, which may have moved.
+        tried = [
+            [*(nearest - back for back in range(-(-side // step))), counts - 1]
+            for side, step in zip(self.size, steps.tolist(), strict=True)
+        ]
+        found = []
+        for places in product(*tried):
+            place = np.stack([places[0][:, 0], places[1][:, 1]], axis=1)
+            start = self._starts(place, images)
+            inside = (place >= 0) & (place < counts) & (start <= points) & (points < start + self.size)
+            held = np.flatnonzero(inside.all(axis=1))
+            found.append(np.stack([held, place[held, 0] * counts[held, 1] + place[held, 1]]))
+        point, number = np.concatenate(found, axis=1)
+        return point, number
+
+    def _starts(self, places: I64, images: I64) -> I64:
+        """places: int64 (N, 2), row and column of a window."""
+        found: I64 = np.minimum(places * self._steps, np.maximum(images - self.size, 0))
+        return found
+
+
+class Tiles(NamedTuple):
+    """Which windows of their images the samples of a data set are. numbers: int32 (len,), in the grid of each."""
+
+    grid: Grid
+    numbers: I32
+
+    def within(self, samples: I64, images: I64) -> tuple[I64, I64, I64]:
+        """The number, the corner (top, left) and the size (height, width) of samples: int64 (N,), (N, 2), (N, 2).
+
+        images: int64 (N, 2), the heights and widths of their images.
+        """
+        numbers = self.numbers[samples].astype(np.int64)
+        return numbers, self.grid.corners(numbers, images), np.minimum(images, self.grid.size)
