@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuload.disk.stored import StoredSet
 from gpuload import ArgumentError, Buckets, ShardError
 from gpuload.order import bucketed
 from gpuload.order.bucketed import BucketBatch, BucketedStream, BucketPlan, by_rest
@@ -253,6 +254,8 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
 
 class _Sizes:
     """A data set of one shard, of which only the index is there."""
+
+    tiling, image_sizes = None, StoredSet.image_sizes
 
     def __init__(self, widths: list[int], heights: list[int]) -> None:
         self.folder, self.shard_paths = "out", [0]
