@@ -25,9 +25,11 @@ from gpuload.decode.native.jpeg.frame import UPRIGHT, File, Frame, read_frame
 from gpuload.decode.native.jpeg.part import Part
 from gpuload.decode.native.jpeg.scan import (
     BEHIND,
+    any_ff,
     begin_scan,
     ends_well,
     has_read_up_to,
+    is_low,
     seek,
     skip_mcu,
     supply,
@@ -209,22 +211,22 @@ def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) 
         return None if rows == 0 else b""
     apart, table = _FINEST, table[: rows * number].reshape(rows, number, 4)
     while apart <= _COARSEST:
-        packed = _pack(apart, table[:, :: apart // _FINEST])
-        if len(packed) <= most_share * len(data):
-            return packed
+        numbers = _numbers(table[:, :: apart // _FINEST])
+        bits = [int(one.max(initial=0)).bit_length() for one in numbers]
+        packed_bytes = (sum(one.size * each for one, each in zip(numbers, bits, strict=True)) + 7) // 8
+        if _HEAD_BYTES + packed_bytes + _SPARE_BYTES <= most_share * len(data):
+            digits = [(one[..., None] >> np.arange(each)[::-1]) & 1 for one, each in zip(numbers, bits, strict=True)]
+            ordered = *digits[:2], np.concatenate(digits[2:], axis=-1)
+            packed = np.packbits(np.concatenate([one.ravel() for one in ordered]).astype(np.uint8))
+            return bytes([apart, *bits]) + packed.tobytes() + bytes(_SPARE_BYTES)
         apart *= 2
     return b""
 
 
-def _pack(apart: int, table: I64) -> bytes:
-    """The points of a file (rows, points, 4) as bytes."""
+def _numbers(table: I64) -> list[I64]:
+    """What the index holds of points (rows, points, 4): the distances of rows and of points, and the coefficients."""
     at, before = table[..., 0], table[..., 1:]
-    numbers = [np.diff(at[:, 0]), np.diff(at), *np.moveaxis(before << 1 ^ before >> 63, -1, 0)]
-    bits = [int(one.max(initial=0)).bit_length() for one in numbers]
-    digits = [(one[..., None] >> np.arange(each)[::-1]) & 1 for one, each in zip(numbers, bits, strict=True)]
-    coefficients = np.concatenate(digits[2:], axis=-1)
-    packed = np.packbits(np.concatenate([one.ravel() for one in (*digits[:2], coefficients)]).astype(np.uint8))
-    return bytes([apart, *bits]) + packed.tobytes() + bytes(_SPARE_BYTES)
+    return [np.diff(at[:, 0]), np.diff(at), *np.moveaxis(before << 1 ^ before >> 63, -1, 0)]
 
 
 @cached
@@ -240,7 +242,7 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
     position, state, number = longs_at(scratch.position), words_at(scratch.state), 0
     begin_scan(file, frame, scratch)
     for mcu in range(frame.rows * frame.columns):
-        if not supply(file, frame, scratch, mcu):
+        if is_low(frame, scratch) and not supply(file, frame, scratch, mcu):
             return 0, 0
         if mcu % frame.columns % _FINEST == 0:
             table[number, 0] = position[BEHIND] * 8 + used_bits(scratch)
@@ -262,5 +264,8 @@ def _to_file(file: File, frame: Frame, table: I64) -> None:
     data, at, read = bytes_at(file.address), frame.at, 0
     for point in range(len(table)):
         while read < table[point, 0] >> 3:
+            if read + 8 <= table[point, 0] >> 3 and not any_ff(load_word(file.address + at)):
+                at, read = at + 8, read + 8
+                continue
             at, read = at + (2 if data[at] == 0xFF else 1), read + 1
         table[point, 0] = at * 8 + (table[point, 0] & 7)

@@ -69,15 +69,20 @@ def _begin(file: File, scratch: Addresses, at: int) -> None:
 
 
 @inlined
+def any_ff(word: np.uint64) -> bool:
+    """Whether a byte is 0xFF: whether one of the inverted ones is 0."""
+    return bool((~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) != 0)
+
+
+@inlined
 def _copy(file: File, scratch: Addresses) -> None:
     """Fills `scratch.bytes` with the next bytes of the file, without stuffed ones, up to a marker or the end."""
     position, read, data = longs_at(scratch.position), bytes_at(scratch.bytes), bytes_at(file.address)
     at, number, ended, limit = position[FILE], position[READ], 0, position[LIMIT]
     while number < _ROOM:
         if at + 8 <= limit and number + 8 <= _ROOM:
-            # No byte is 0xFF: none of the inverted ones is 0.
             word = load_word(file.address + at)
-            if (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) == 0:
+            if not any_ff(word):
                 store_word(scratch.bytes + number, swapped(word))
                 at, number = at + 8, number + 8
                 continue
@@ -149,19 +154,24 @@ def supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
 
 
 @inlined
+def is_low(frame: Frame, scratch: Addresses) -> bool:
+    """Whether the next MCU needs `supply`."""
+    at = np.int64(words_at(scratch.state)[AT])
+    return bool(frame.restart != 0 or at - scratch.bytes + _MCU_BYTES > longs_at(scratch.position)[READ])
+
+
+@inlined
 def read_row(file: File, frame: Frame, scratch: Addresses, part: Part, row: int, columns: tuple[int, int]) -> bool:
     """Decodes what the part needs of a row of MCUs into its planes. False if the row has a fault.
 
     columns: the first one to read, and the end.
     """
-    position, state = longs_at(scratch.position), words_at(scratch.state)
-    coefficients = numbers_at(scratch.coefficients)
+    state, coefficients = words_at(scratch.state), numbers_at(scratch.coefficients)
     luma = frame.across * frame.down
     blocks = luma if frame.components == 1 else luma + 2
     row_is_wanted = part.first_row <= row and row < part.end_row
     for column in range(columns[0], columns[1]):
-        is_low = frame.restart != 0 or np.int64(state[AT]) - scratch.bytes + _MCU_BYTES > position[READ]
-        if is_low and not supply(file, frame, scratch, row * frame.columns + column):
+        if is_low(frame, scratch) and not supply(file, frame, scratch, row * frame.columns + column):
             return False
         wanted = row_is_wanted and part.first_column <= column and column < part.end_column
         for block in range(blocks):
