@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuload.disk.stored import StoredSet
-from gpuload import ArgumentError, Buckets, ShardError
+from gpuload import ArgumentError, Buckets, Dataset, ShardError
 from gpuload.order import bucketed
 from gpuload.order.bucketed import BucketBatch, BucketedStream, BucketPlan, by_rest
 from gpuload.order.buckets import number_samples
@@ -255,7 +254,7 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
 class _Sizes:
     """A data set of one shard, of which only the index is there."""
 
-    tiling, image_sizes = None, StoredSet.image_sizes
+    tiling, image_sizes = None, Dataset.image_sizes
 
     def __init__(self, widths: list[int], heights: list[int]) -> None:
         self.folder, self.shard_paths = "out", [0]
