@@ -30,7 +30,7 @@ from gpuload.fields.kind import FieldSpec
 from gpuload.loader.arguments import ADVICE, ARGUMENTS, STATE, NotSupported, Sampler, check_process
 from gpuload.loader.corrupt import CorruptSamples, Report
 from gpuload.loader.pipeline import Pipeline, Timing, check_current, followed
-from gpuload.loader.tuning import PREFETCH, describe_device, prefer_decoder, tuned
+from gpuload.loader.tuning import describe_device, prefer_decoder, tuned
 from gpuload.machine.agreement import compare_ranks, compare_with_counterparts
 from gpuload.machine.limits import count_cores
 from gpuload.machine.ranks import find_ranks
@@ -210,16 +210,17 @@ class DaliIterator(NotSupported):
                 self._datasets[0].folder,
                 gpu,
                 self.ranks,
-                partial(fits, self._datasets, batch_size, prefetch or PREFETCH),
+                lambda ahead, gpu: fits(self._datasets, batch_size, prefetch or ahead, gpu),
             )
 
         self.decoder, device_id = choose_backend(wanted, device, self.ranks, decodes, prefer)
         place = describe_device(device_id, self.ranks)
         settings = tuned(self._datasets[0].folder, place, self.decoder, self.ranks, units)
         self.num_threads = num_threads or settings.num_threads
-        if decodes and self.decoder == "dali" and device_id is not None:
-            check_whole_images(self._datasets, batch_size, prefetch or settings.prefetch, device_id)
         self.cpu_share = settings.cpu if self.decoder == "both" else None
+        if decodes and self.decoder != "native" and device_id is not None and functions is None:  # else on the CPU
+            by_dali = 1 - (self.cpu_share or 0.0)
+            check_whole_images(self._datasets, batch_size, prefetch or settings.prefetch, device_id, by_dali)
         self._output = output
         self._arrays = make_arrays(output, device_id, self._schedule.first.form)
         self.device = self._arrays.device

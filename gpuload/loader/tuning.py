@@ -120,16 +120,19 @@ def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: D
 NATIVE_CORES = 6
 
 
-def prefer_decoder(folder: str | Path | URL, device_id: int, ranks: Ranks, fits: Callable[[int], bool]) -> Backend:
-    """Which decoder "auto" is on a GPU: the fastest that `tune` has measured there; else "native" where this rank has
-    enough cores for it, which leaves the GPU to the training, or where DALI's whole images do not fit; else "dali".
+def prefer_decoder(folder: str | Path | URL, device_id: int, ranks: Ranks, fits: Callable[[int, int], bool]) -> Backend:
+    """Which decoder "auto" is on a GPU: "native" where DALI's whole images do not fit; else the fastest that `tune` has
+    measured there; else "native" where this rank has enough cores for it, which leaves the GPU to the training; else
+    "dali".
 
-    fits: of the GPU, whether DALI's whole images fit into its memory.
+    fits: of a number of batches ahead and the GPU, whether DALI's whole images fit into its memory.
     """
     saved = load_tuning(folder, describe_device(device_id, ranks))
+    if not fits(PREFETCH if saved is None else saved.prefetch, device_id):
+        return "native"
     if saved is not None:
         return cast(Backend, saved.decoder)
-    return "native" if count_threads(ranks) >= NATIVE_CORES or not fits(device_id) else "dali"
+    return "native" if count_threads(ranks) >= NATIVE_CORES else "dali"
 
 
 def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> Path:

@@ -1,7 +1,9 @@
 """Which decoder "auto" is on a GPU, and what bounds a GPU's memory: no GPU is at hand, so its counts are pretended."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from images import encode
 from PIL import Image
@@ -9,7 +11,7 @@ from PIL import Image
 import gpuload
 from gpuload.decode import open as opening
 from gpuload.decode.dali import memory
-from gpuload.loader import tuning
+from gpuload.loader import iterator, tuning
 from gpuload.machine.installed import Fault
 from gpuload.machine.ranks import Ranks
 
@@ -22,10 +24,35 @@ def large(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
+@pytest.mark.parametrize(("decoder", "share"), [("dali", 1.0), (gpuload.Both(cpu=0.3), 0.7)])
+def test_a_loader_looks_at_what_dali_decodes(
+    large: Path, monkeypatch: pytest.MonkeyPatch, decoder: Any, share: float
+) -> None:
+    monkeypatch.setattr(iterator, "choose_backend", lambda name, *_: (name, 0))
+    found = []
+
+    def check(*given: Any) -> None:
+        found.append(given)
+        raise gpuload.DeviceError("too large")
+
+    monkeypatch.setattr(iterator, "check_whole_images", check)
+    monkeypatch.setattr(tuning, "_gpu_name", lambda device_id: "NVIDIA H100")
+    with pytest.raises(gpuload.DeviceError, match="too large"):
+        gpuload.DaliIterator(large, 4, augment=gpuload.Augment(8), decoder=decoder, prefetch=3)
+    ((_, *rest),) = found
+    assert rest == [4, 3, 0, pytest.approx(share)]
+
+
 def test_whole_images_are_counted_by_the_index(large: Path) -> None:
     dataset = gpuload.Dataset(large)
     assert memory.whole_images_bytes([dataset], 256, 2) == 2000 * 1500 * 3 * 256 * 2
     assert memory.whole_images_bytes([dataset, dataset], 1, 1) == 2000 * 1500 * 3
+
+
+def test_raw_pixels_are_counted_at_their_own_size(tmp_path: Path) -> None:
+    samples = [{"image": np.zeros((20, 30, 7), np.float32), "label": 0} for _ in range(4)]
+    gpuload.pack(samples, tmp_path, workers=1, mode="float32x7", encode="raw")
+    assert memory.whole_images_bytes([gpuload.Dataset(tmp_path / "train")], 16, 2) == 20 * 30 * 7 * 4 * 16 * 2
 
 
 def test_what_does_not_fit_is_an_error_with_its_figures(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +64,9 @@ def test_what_does_not_fit_is_an_error_with_its_figures(large: Path, monkeypatch
         match=r"batch_size=256, with prefetch=2, take 4\.6 GB of the GPU's 8\.0, .*smaller batch_size or prefetch, decoder='native'",
     ):
         memory.check_whole_images([dataset], 256, 2, 0)
+    with pytest.raises(gpuload.DeviceError, match=r"decoder='both': .* batch_size=700, with prefetch=2, take 6\.3 GB"):
+        memory.check_whole_images([dataset], 700, 2, 0, share=0.5)
+    memory.check_whole_images([dataset], 400, 2, 0, share=0.5)
     monkeypatch.setattr(memory, "gpu_bytes", lambda device_id: None)
     memory.check_whole_images([dataset], 256, 2, 0)  # it is not known
 
@@ -52,6 +82,7 @@ def test_what_does_not_fit_is_an_error_with_its_figures(large: Path, monkeypatch
         (64, True, "dali", "dali"),  # tune knows better
         (2, True, "native", "native"),
         (2, True, "both", "both"),
+        (64, False, "dali", "native"),  # measured with smaller batches
     ],
 )
 def test_auto_is_decided_by_cores_memory_and_what_was_measured(
@@ -63,9 +94,11 @@ def test_auto_is_decided_by_cores_memory_and_what_was_measured(
     if measured is not None:
         device = tuning.describe_device(0, Ranks())
         rates = {"dali": 900.0, "native": 800.0, "both": 700.0, measured: 1000.0}
-        saved = [tuning.Tuning(name, 4, 2, None, 64, rate) for name, rate in rates.items()]
+        saved = [tuning.Tuning(name, 4, 3, None, 64, rate) for name, rate in rates.items()]
         tuning.save_tuning(tmp_path, device, saved)
-    assert tuning.prefer_decoder(tmp_path, 0, Ranks(), lambda device_id: fits) == decoder
+    asked: list[tuple[int, int]] = []
+    found = tuning.prefer_decoder(tmp_path, 0, Ranks(), lambda *given: asked.append(given) or fits)
+    assert found == decoder and asked == [(2 if measured is None else 3, 0)]
 
 
 @pytest.mark.parametrize(

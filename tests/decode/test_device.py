@@ -176,9 +176,9 @@ class Pixels(Stage):
         self.made: list[weakref.ref[Any]] = []
 
     def begin(self, job: Job) -> None:
-        pixels = np.ones((1, 3, 2, 2), np.uint8)
+        pixels, mask = np.ones((1, 3, 2, 2), np.uint8), np.zeros((1, 2, 2), np.uint8)
         self.made.append(weakref.ref(pixels))
-        job.decoded = Decoded((pixels,), ((),), 0.0)
+        job.decoded = Decoded((pixels,), ((mask,),), 0.0)
 
 
 def one_batch() -> Any:
@@ -198,11 +198,34 @@ def test_all_is_launched_on_a_stream_of_its_own_which_the_training_waits_for(mon
     runner = Runner([Pixels(), Finish([form], Stored(), device, levels=True)], 1, device)
     _, decoded = next(runner.decode(iter([one_batch()])))
     begun = cuda.log.index("copy to cuda:3, True")
-    assert cuda.log[begun - 1 : begun + 3] == ["on runner", "copy to cuda:3, True", "1 after runner", "left"]
-    assert cuda.log[-2:] == ["training on cuda:3 waits for 1", "kept for training on cuda:3"]
+    copies = ["copy to cuda:3, True"] * 2  # of the images and of the mask
+    assert cuda.log[begun - 1 : begun + 4] == ["on runner", *copies, "1 after runner", "left"]
+    assert cuda.log[-3:] == ["training on cuda:3 waits for 1", *["kept for training on cuda:3"] * 2]
     assert torch.equal(decoded.images[0], torch.ones(1, 3, 2, 2, dtype=torch.uint8))
     runner.close()
     assert cuda.log[-1] == "runner synchronized"
+
+
+def test_a_runner_holds_memory_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Postprocess.__init__
+    monkeypatch.setattr(Postprocess, "__init__", lambda self, *args: on_the_cpu(self, init, *args))
+    cuda = Cuda(monkeypatch)
+    cuda.done = False
+    device, pixels = Device(0), Pixels()
+    runner = Runner([pixels, Finish([Augment(2, dtype="uint8").form], Stored(), device, levels=True)], 1, device)
+    decoding = runner.decode(iter([one_batch(), one_batch()]))
+    assert len(list(decoding)) == 2
+    assert [one() is not None for one in pixels.made] == [True, True]
+    runner.close()
+    assert [one() is not None for one in pixels.made] == [False, False]
+
+
+def test_what_lies_on_the_gpu_already_is_copied() -> None:
+    """Its memory is DALI's, which knows nothing of the streams that read it."""
+    ours = np.ones(3)
+    copy = Device(None).upload(ours)
+    ours[:] = 7
+    assert copy.tolist() == [1, 1, 1]
 
 
 def test_memory_is_held_until_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """DALI's GPU memory: for its JPEG decoder at construction, and for whole images while it decodes."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -48,14 +49,15 @@ def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: i
     """Bytes on a GPU of the decoded images in flight, since DALI decodes whole images before it crops them.
 
     The mean size is that of the first and the last shard in the index; with several data sets, the largest mean
-    counts. prefetch: batches decoded at the same time.
+    counts. batch_size: of the samples that DALI decodes. prefetch: batches decoded at the same time.
     """
     largest = 0.0
     for dataset in datasets:
         rows = [dataset.rows(shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
         pixels = sum(float((batch["width"].to_numpy() * 1.0) @ batch["height"].to_numpy()) for batch in rows)
-        largest = max(largest, pixels / max(1, sum(batch.num_rows for batch in rows)))
-    return round(largest * _CHANNELS * batch_size * prefetch)
+        of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
+        largest = max(largest, of_a_pixel * pixels / max(1, sum(batch.num_rows for batch in rows)))
+    return round(largest * batch_size * prefetch)
 
 
 class Needed(NamedTuple):
@@ -101,12 +103,16 @@ def fits(datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id:
     return memory is None or whole_images_bytes(datasets, batch_size, prefetch) <= MOST_SHARE * memory
 
 
-def check_whole_images(datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int) -> None:
-    """Raises DeviceError if whole images take more than half of the GPU's memory."""
-    if not fits(datasets, batch_size, prefetch, device_id):
-        taken, memory = whole_images_bytes(datasets, batch_size, prefetch), gpu_bytes(device_id) or 0
+def check_whole_images(
+    datasets: Sequence[Dataset], batch_size: int, prefetch: int, device_id: int, share: float = 1.0
+) -> None:
+    """Raises DeviceError if whole images take more than half of the GPU's memory. share: of each batch, for DALI."""
+    by_dali = math.ceil(batch_size * share)
+    if not fits(datasets, by_dali, prefetch, device_id):
+        taken, memory = whole_images_bytes(datasets, by_dali, prefetch), gpu_bytes(device_id) or 0
+        name = "dali" if share == 1 else "both"
         raise DeviceError(
-            f"decoder='dali': whole images of batch_size={batch_size}, with prefetch={prefetch}, take "
+            f"decoder={name!r}: whole images of batch_size={batch_size}, with prefetch={prefetch}, take "
             f"{taken / 1e9:,.1f} GB of the GPU's {memory / 1e9:,.1f}, by the sizes in the index; the limit is half. "
             "Use a smaller batch_size or prefetch, decoder='native', which uploads crops alone, or pack smaller images "
             "(--size)"

@@ -36,6 +36,9 @@ class Stream(Device):
         self.log.append("through DLPack")
         return super().upload(array)
 
+    def leave(self, held: list[Any]) -> None:
+        self.log += [f"{type(one).__name__} of DALI are held" for outputs in held for one in outputs]
+
 
 class Outputs:
     def as_tensor(self) -> Any:
@@ -87,6 +90,7 @@ def test_a_batch_is_handed_over_before_the_next_is_scheduled(monkeypatch: pytest
     runner.close()
     taken = [number for number, what in enumerate(log) if what == "outputs on 7"]
     assert len(taken) == 9 and all(log[number + 1] == "through DLPack" for number in taken)
+    assert log.count("Outputs of DALI are held") == 9
     in_dali = np.cumsum([{"scheduled": 1, "outputs on 7": -1}.get(what, 0) for what in log])
     assert in_dali.max() <= PREFETCH and in_dali[-1] == 0
 
