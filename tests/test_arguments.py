@@ -189,8 +189,8 @@ CORRUPT: dict[str, Wrong] = {
     "log": or_none(wrong("text", too=st.sampled_from(["", "a\0b"]))),
 }  # fmt: skip
 AUGMENT: dict[str, Wrong] = {
-    "size": SIDES,
-    "crop": words("random", "center", "none", "pad_or_crop", "cover", "center_cover"),
+    "size": or_none(SIDES),
+    "crop": words("random", "center", "none", "pad_or_crop", "cover", "center_cover", "letterbox", "keep"),
     "flip": or_none(PROBABILITY),
     "vertical_flip": PROBABILITY,
     "interpolation": words("bilinear", "bicubic"),
@@ -214,10 +214,11 @@ PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
 SIDES_WRONG = whole(0, 65_535).own | st.sampled_from([(), (1,), (1, 2, 3), (1, -1), (1, 2, 3, 0.5), (1,) * 5])
 SHEAR_WRONG = outside(0, 89) | st.sampled_from([(), (1,), (2, 1), (-90, 0), (1, 2, 3), (0, 1, 2, 1), (0, 1, 0, None)])
+LEVELS = wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | st.integers(min_value=256))
 PADDED: dict[str, Wrong] = {
     "padding": or_none(wrong("whole", "items", too=SIDES_WRONG)),
     "pad_if_needed": FLAG,
-    "fill": wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | st.integers(min_value=256)),
+    "fill": LEVELS,
     "padding_mode": words("constant", "edge", "reflect", "symmetric"),
 }
 DEGREES = wrong("whole", "number", "items", too=outside(0, 1e6) | tuples(2, 1, number(-1e6, 1e6)))
@@ -326,6 +327,21 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
             {"transforms": wrong("items", too=TRANSFORMS | st.sampled_from([[]]))},
         ),
         "PadOrCrop": Call(gpuload.PadOrCrop, {}, {"fill": whole(0, 255)}),
+        "Letterbox": Call(gpuload.Letterbox, {}, {"fill": LEVELS}),
+        "Resize": Call(
+            gpuload.Resize,
+            {"size": 8},
+            {
+                "size": or_none(wrong("whole", "items", "array", too=outside(1, 65_535) | st.sampled_from([[], [0]]))),
+                "max_size": or_none(SIDE),
+                "pad_to_multiple_of": or_none(COUNT),
+                "fill": LEVELS,
+            },
+        ),
+        "ScaleJitter": Call(gpuload.ScaleJitter, {}, {"scale": ascending(ABOVE_0, 100, 1), "fill": LEVELS}),
+        "ZoomOut": Call(
+            gpuload.ZoomOut, {}, {"side_range": ascending(1, 100, 2), "p": PROBABILITY, "fill": LEVELS}
+        ),
         "Normalize": Call(gpuload.Normalize, {}, CONSTANTS),
         "Function": Call(own["Function"], {"function": lambda sample, rng: sample}, FUNCTION),
         "Augment.imagenet_train": Call(Augment.imagenet_train, {}, PRESET),
@@ -380,6 +396,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
                 "normalized": FLAG,
                 "min_visible": PROBABILITY,
                 "max_boxes": or_none(COUNT),
+                "as_targets": FLAG,
             },
         ),
         "Buckets": Call(

@@ -4,6 +4,7 @@ from gpuload.augment.augment import Augment
 from gpuload.augment.geometries import CenterCrop, Cover, PadOrCrop, RandomResizedCrop, Stretch
 from gpuload.augment.normalize import Normalize
 from gpuload.augment.padding import RandomCrop
+from gpuload.augment.placed import Letterbox, Resize, ScaleJitter, ZoomOut
 from gpuload.augment.schedule import Schedule
 from gpuload.augment.views import Form, View
 
@@ -12,11 +13,15 @@ __all__ = [
     "CenterCrop",
     "Cover",
     "Form",
+    "Letterbox",
     "Normalize",
     "PadOrCrop",
     "RandomCrop",
     "RandomResizedCrop",
+    "Resize",
+    "ScaleJitter",
     "Schedule",
     "Stretch",
     "View",
+    "ZoomOut",
 ]

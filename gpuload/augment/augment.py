@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from gpuload.augment.crops import Geometry, Images
-from gpuload.augment.fit import check_transform
+from gpuload.augment.fit import check_any_size, check_transform
 from gpuload.augment.from_torchvision import arguments_of
 from gpuload.augment.geometries import CROP, CenterCrop, CropName, RandomResizedCrop
 from gpuload.augment.normalize import Normalize
+from gpuload.augment.placed import Resize
 from gpuload.augment.views import DType, Form, Interpolation, Layout, PlannedFunction, View
 from gpuload.checks import (
     FLAG,
@@ -69,7 +70,7 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
     return transforms
 
 
-_SIZE = either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES)
+_SIZE = optional(either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES))
 _TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
 _NORMALIZE = optional(either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), choice("image")))
 _CENTER = "Use crop=gpuload.CenterCrop(...)"
@@ -81,7 +82,8 @@ _CONSTANTS = "Use normalize=gpuload.Normalize(mean, std)"
 class Augment:
     """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
-    size: side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket.
+    size: side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket. None:
+        each image has its own, with crop="keep" or a `Resize`.
     crop: "random": torchvision's RandomResizedCrop(size).
         "center": torchvision's Resize(size * 256 / 224), then CenterCrop(size).
         "none": the whole image, stretched to size.
@@ -89,11 +91,15 @@ class Augment:
         (TensorFlow's resize_with_crop_or_pad).
         "cover": the image is scaled, without changing its aspect ratio, until it just covers the output, and cut to it
         at a random position; "center_cover": in the centre.
+        "letterbox": the image is scaled, without changing its aspect ratio, until it just fits into the output, and
+        padded around its centre with gray.
+        "keep": whole images of their own size, as a list; for size=None.
         Or an object, which has arguments of its own: `RandomResizedCrop(scale, ratio)`, `CenterCrop(resize=…)`,
         `Stretch()`, `PadOrCrop(fill)`, `Cover(random=…)`; and `RandomCrop(padding, …)`: nothing is scaled; the image
-        may be padded, and is cropped at a random position.
-    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random" and `RandomCrop`, else 0) and a
-        vertical one.
+        may be padded, and is cropped at a random position. `Letterbox(fill)`, `ScaleJitter(scale)` and `ZoomOut(…)`
+        scale and pad, and `Resize(size, max_size)` gives each image its own size; these are the native decoder's.
+    flip, vertical_flip: probability of a horizontal flip (by default 0.5 with "random", `RandomCrop`, `ScaleJitter` and
+        `ZoomOut`, else 0) and a vertical one.
     interpolation: "bilinear" or "bicubic", both with antialiasing, as Pillow and torchvision do it; or "random": one of
         the two for each image, as timm trains.
     transforms: of `gpuload.transforms`, applied in this order to the cropped, resized and flipped image. Two have a
@@ -113,7 +119,7 @@ class Augment:
         ArgumentError: a value out of its range, or two that contradict each other.
     """
 
-    size: Annotated[int | tuple[int, int] | Buckets, _SIZE]
+    size: Annotated[int | tuple[int, int] | Buckets | None, _SIZE]
     crop: Annotated[CropName | Geometry, CROP] = "random"
     flip: Annotated[float | None, optional(PROBABILITY)] = None
     vertical_flip: Annotated[float, PROBABILITY] = 0.0
@@ -229,6 +235,7 @@ class Augment:
             self.check_pixels(Pixels.of_mode(self.mode))
         elif isinstance(self.normalize, Normalize):
             self.normalize.check_peak(255)
+        self._check_own_sizes()
         # A crop or transform that does not fit an output size, or needs too many random numbers, raises when it draws:
         # better here than in the middle of an epoch.
         if isinstance(self.size, Buckets):
@@ -236,6 +243,24 @@ class Augment:
                 self.for_size(size)
         else:
             self.draw(0, 0, np.zeros(1, np.int64), *np.full((2, 1), max(self.output_size), np.int32))
+
+    def _check_own_sizes(self) -> None:
+        """Raises ArgumentError for a size where the crop gives each image its own, or none where it does not, and for
+        what needs one size of all images."""
+        own, name = self._geometry.own_sizes, type(self.crop).__name__
+        if own and self.size is not None:
+            raise ArgumentError(
+                f"Augment(size={shown(self.size)}): {name} gives each image its own size. Use size=None"
+            )
+        if self.size is None and not own:
+            raise ArgumentError(
+                f"Augment(size=None): {name} needs a size. Give one, or crop='keep' or gpuload.Resize(...), with which "
+                "each image has its own"
+            )
+        if own and self.normalize == "image":
+            raise ArgumentError("Augment(normalize='image', size=None): needs images of one size. Use Normalize(...)")
+        for transform in self.transforms if own else ():
+            check_any_size(transform)
 
     def check_pixels(self, pixels: Pixels, measured: tuple[Any, Any] = (None, None)) -> None:
         """Checks it against the pixels of a set.
@@ -264,11 +289,13 @@ class Augment:
         """(height, width) of the output in pixels: of each bucket, or the one."""
         if isinstance(self.size, Buckets):
             return self.size.all_sizes
+        if self.size is None:
+            return ((1, 1),)  # which nothing depends on
         return ((self.size, self.size) if isinstance(self.size, int) else self.size,)
 
     @property
     def output_size(self) -> HeightWidth:
-        """(height, width) of the output in pixels, where there are no buckets."""
+        """(height, width) of the output in pixels, where there are no buckets; (1, 1) where each image has its own."""
         (size,) = self.sizes
         return size
 
@@ -283,6 +310,11 @@ class Augment:
     def _geometry(self) -> Geometry:
         assert isinstance(self.crop, Geometry)  # the rule makes it of a word
         return self.crop
+
+    @property
+    def _multiple(self) -> int | None:
+        """Of images of their own sizes, what divides those of a batch; None where they come as a list."""
+        return self.crop.pad_to_multiple_of if isinstance(self.crop, Resize) else None
 
     @property
     def function(self) -> Function | None:
@@ -304,7 +336,8 @@ class Augment:
         if not isinstance(constants, Normalize):
             channels = 3 if self.mode is None else Pixels.of_mode(self.mode).channels
             constants = Normalize((0.0,) * channels, (1.0,) * channels)
-        fill, padding_mode = self._geometry.outside or (0, "constant")
+        geometry = self._geometry
+        fill, padding_mode = geometry.outside or (0, "constant")
         function = self.function
         return Form(
             self.dtype,
@@ -314,9 +347,11 @@ class Augment:
             constants.mean,
             constants.std,
             fill,
-            pads=self._geometry.outside is not None,
+            pads=geometry.outside is not None and not geometry.places,
             flips_vertically=self.vertical_flip > 0,
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
+            places=geometry.places,
+            sizes=("list" if self._multiple is None else "padded") if geometry.own_sizes else "one",
             padding_mode=padding_mode,
             function="" if function is None else "before_crop" if function.before_crop else "after_crop",
         )
@@ -369,7 +404,8 @@ class Augment:
         steps = draw_steps(transforms, draws_of, *size) if transforms else None
         erased = erasing.draw(draws_of(len(transforms)), *size) if erasing else None
         function = None if self.function is None else self._plan(self.function, seed, epoch, samples, view, repeats)
-        return View(size, crops, steps, erased, function, drawn[-2] < 0.5 if is_random else None)
+        frame = (self._multiple or 1) if geometry.own_sizes else size
+        return View(frame, crops, steps, erased, function, drawn[-2] < 0.5 if is_random else None)
 
     def _plan(
         self, function: Function, seed: int, epoch: int, samples: I64, view: int, repeats: I64 | None

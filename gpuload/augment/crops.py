@@ -21,6 +21,9 @@ class Crops(NamedTuple):
     roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
         window is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
+    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
+
+    The region of an image that is `placed` may extend beyond the image, although the window does not.
     """
 
     start: I32
@@ -29,6 +32,7 @@ class Crops(NamedTuple):
     roi_end: npt.NDArray[np.float32]
     mirror: I32
     mirror_y: I32
+    sizes: I64 | None = None
 
 
 class Images(NamedTuple):
@@ -58,10 +62,14 @@ class Geometry(ABC):
     """Base class of crops: which part of each image becomes the output.
 
     draws: random numbers that every image needs. flip: probability of a horizontal flip, where `Augment` says none.
+    places: whether images are `placed`, so that they may be scaled and padded. own_sizes: whether each output has its
+        own size, which then depends on the image.
     """
 
     draws: ClassVar[int] = 0
     flip: ClassVar[float] = 0.0
+    places: ClassVar[bool] = False
+    own_sizes: ClassVar[bool] = False
 
     @property
     def outside(self) -> tuple[Levels, PaddingMode] | None:
@@ -105,6 +113,20 @@ def regions(images: Images, step: F64, first: F64, last: F64) -> Crops:
     support = images.reach * np.maximum(step, 1)
     low = np.maximum(np.floor(first - support), 0)
     high = np.minimum(np.ceil(last + support), images.sources)
+    return _crops(low, high - low, first - low, last - low)
+
+
+def placed(images: Images, corner: F64, shape: F64, size: F64) -> Crops:
+    """Crops that show each image scaled to `shape` pixels, with its upper left corner at `corner` of the output.
+
+    All are whole numbers (N, 2), or (2,) for all images. What the image does not cover is padding; it covers at least
+    a pixel. size: of the output.
+    """
+    step = images.sources / shape
+    first, last = -corner * step, (size - corner) * step
+    support = images.reach * np.maximum(step, 1)
+    low = np.maximum(np.floor(np.maximum(first, 0) - support), 0)
+    high = np.minimum(np.ceil(np.minimum(last, images.sources) + support), images.sources)
     return _crops(low, high - low, first - low, last - low)
 
 

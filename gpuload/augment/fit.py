@@ -36,6 +36,7 @@ _EACH_CHANNEL = (
     RandomEqualize,
     RandomInvert,
 )
+_COLOURS = (ColorJitter, RandomGrayscale, *_EACH_CHANNEL)
 
 
 def pixels_of(modes: Iterable[str | None], stored: Pixels, is_raw: bool) -> Pixels:
@@ -92,6 +93,18 @@ def check_transform(transform: Any, pixels: Pixels, are: str) -> None:
         return
     if not isinstance(transform, _EACH_CHANNEL):
         raise ArgumentError(f"{name}: is defined for RGB, and {are}. Leave it out")
+
+
+def check_any_size(transform: Any) -> None:
+    """Raises ArgumentError for a transform that is not defined for images that each have their own size."""
+    if isinstance(transform, RandomApply | RandomChoice | RandomOrder):
+        for inner in transform.transforms:
+            check_any_size(inner)
+    elif isinstance(transform, GaussianBlur) or not isinstance(transform, _COLOURS):
+        raise ArgumentError(
+            f"{type(transform).__name__}: needs images of one size, and with size=None each has its own. Give a size, "
+            "for instance with crop=gpuload.Letterbox(), or leave it out"
+        )
 
 
 def _needs_rgb(op: Op, low: float, high: float) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload.augment.crops import Crops, Geometry, Images, Levels, PaddingMode, regions, unscaled, whole_images, windows
+from gpuload.augment.placed import Letterbox, Resize
 from gpuload.checks import (
     COUNT,
     FLAG,
@@ -197,7 +198,7 @@ class PadOrCrop(Geometry):
         return unscaled(np.sign(surplus) * np.floor(np.abs(surplus) / 2), images.size)
 
 
-CropName = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover"]
+CropName = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover", "letterbox", "keep"]
 CROPS: Mapping[str, Geometry] = {
     "random": RandomResizedCrop(),
     "center": CenterCrop(),
@@ -205,6 +206,8 @@ CROPS: Mapping[str, Geometry] = {
     "pad_or_crop": PadOrCrop(),
     "cover": Cover(),
     "center_cover": Cover(random=False),
+    "letterbox": Letterbox(),
+    "keep": Resize(),
 }
 _NAME = choice(*CROPS)
 

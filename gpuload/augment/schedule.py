@@ -125,7 +125,7 @@ def _check_alike(one: Form, other: Form, which: str, free: tuple[str, ...]) -> N
         )
     for name in Form._fields:
         if name not in free and getattr(one, name) != getattr(other, name):
-            what = "PadOrCrop or RandomCrop" if name == "pads" else name
+            what = "PadOrCrop or RandomCrop" if name == "pads" else "crops that pad" if name == "places" else name
             raise ArgumentError(
                 f"augment: {which} differ in {what} ({getattr(one, name)!r} and {getattr(other, name)!r}). Between "
                 "epochs sizes, other crops, flips and transforms may change. Or construct another DaliIterator"

@@ -41,23 +41,40 @@ class PlannedFunction(NamedTuple):
 class View(NamedTuple):
     """What is to be done to a batch of N stored images, to make one output image of each.
 
-    size: (height, width) of the output in pixels. steps: of the N images; erased: one after another; None where there
-    is nothing to do. cubic: which images are resized by a bicubic filter, where that is drawn for each.
+    frame: (height, width) of the output in pixels; where each image has its own size, the number that divides the
+    height and width of the batch. steps: of the N images; erased: one after another; None where there is nothing to
+    do. cubic: which images are resized by a bicubic filter, where that is drawn for each.
     function: the user's, to be called for each image; None where there is none.
     """
 
-    size: tuple[int, int]
+    frame: tuple[int, int] | int
     crops: Crops
     steps: Steps | None
     erased: tuple[ErasedRegions, ...] | None
     function: PlannedFunction | None = None
     cubic: Bools | None = None
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the batch in pixels, which are those of the largest image where each has its own."""
+        if not isinstance(self.frame, int):
+            return self.frame
+        assert self.crops.sizes is not None
+        height, width = self.crops.sizes.max(axis=0, initial=1).tolist()
+        return -(-height // self.frame) * self.frame, -(-width // self.frame) * self.frame
+
+    def own_size(self, row: int) -> tuple[int, int]:
+        """(height, width) in pixels of the output of one image."""
+        if self.crops.sizes is None:
+            return self.size
+        height, width = self.crops.sizes[row].tolist()
+        return height, width
+
     def without_transforms(self) -> "View":
         """Only crop, resize and flips; where there is nothing else, itself."""
         if self.steps is None and self.erased is None:
             return self
-        return View(self.size, self.crops, None, None, cubic=self.cubic)
+        return View(self.frame, self.crops, None, None, cubic=self.cubic)
 
     def moved(self, corners: I64) -> "View":
         """The same of parts of images. corners: int64 (N, 2), the top and left of each in its image."""
@@ -70,8 +87,9 @@ class Form(NamedTuple):
     normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
     which no user asks for. fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may
     extend beyond the image. flips_vertically, transforms: whether there may be any; pixel transforms and erasing count
-    as transforms. padding_mode: of the crop. function: where the user's function is called, "" where there is none. The
-    others are arguments of `Augment`.
+    as transforms. places: whether images may be scaled and padded. sizes: whether all images of a batch have one size,
+    or come as a list of their own ones, or padded to the largest. padding_mode: of the crop. function: where the user's
+    function is called, "" where there is none. The others are arguments of `Augment`.
     """
 
     dtype: DType
@@ -84,6 +102,8 @@ class Form(NamedTuple):
     pads: bool
     flips_vertically: bool
     transforms: bool
+    places: bool = False
+    sizes: Literal["one", "list", "padded"] = "one"
     padding_mode: PaddingMode = "constant"
     function: Literal["after_crop", "before_crop", ""] = ""
 

@@ -124,7 +124,7 @@ def stand_in(batch: Batch, stored: Stored) -> Batch:
         EncodedBatch(zero, [image], span, np.array([stored.raw]), side, side, {}, {}),
         tuple([_encoded("L", "PNG")] for _ in batch.masks),
         tuple(
-            View(view.size, crops, None, None, cubic=view.cubic if view.cubic is None else zero > 0)
+            View(view.frame, crops, None, None, cubic=view.cubic if view.cubic is None else zero > 0)
             for view in batch.views
         ),
         zero,

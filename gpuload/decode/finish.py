@@ -13,6 +13,7 @@ from gpuload.decode.padding import places_in_windows
 from gpuload.decode.runner import Job, Stage
 from gpuload.decode.steps import is_compiled, transform, transform_into, warp_masks
 from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.tree import take
 from gpuload.transforms.apply import erase
 from gpuload.transforms.noise import on_device
 from gpuload.transforms.steps import no_steps
@@ -53,7 +54,14 @@ class Postprocess:
         return view.steps is None and self.linear
 
     def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
-        """images: of `level_dtype` (n, C, height, width). out: the same shape, of the batch's dtype. view: of these."""
+        """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
+        dtype. view: of these."""
+        if view.crops.sizes is not None and view.steps is not None:  # without the padding
+            for row in range(len(images)):
+                height, width = view.own_size(row)
+                own = images[row : row + 1, :, :height, :width]
+                own.copy_(transform(own, take(view.steps, slice(row, row + 1)), self._pixels))
+            view = view.without_transforms()
         if self.linear and is_compiled(images):
             steps = no_steps(len(images)) if view.steps is None else view.steps
             transform_into(images, steps, out, self.mean, self.factor)

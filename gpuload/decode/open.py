@@ -212,6 +212,10 @@ class _Opening:
         if self._name == "native":
             _check_gray("decoder='native'", stored)
             return self._native(forms)
+        if any(form.places for form in forms):
+            raise ArgumentError(
+                f"decoder={self._name!r}: does not scale and pad, as one of the crops here does. Use decoder='native'"
+            )
         if stored.mixes_raw:
             raise ArgumentError(
                 f"decoder={self._name!r}: one of the data sets holds encoded images and another raw ones. Pack both in "

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from gpuload.augment import View
-from gpuload.augment.crops import PaddingMode
+from gpuload.augment import Form, View
 from gpuload.augment.padding import source_of
 from gpuload.fields.pixels import GRAY, RGB, Pixels
 from gpuload.headers import encodings, png
@@ -56,20 +55,21 @@ def decode_mask(data: U8, size: HeightWidth) -> U8:
     return mask
 
 
-def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, mode: PaddingMode = "constant") -> U8:
-    """uint8 (height, width) of the output: cropped, resized to the nearest pixel and flipped as image `row` is.
+def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) -> U8:
+    """uint8 (height, width) of the batch: cropped, resized to the nearest pixel and flipped as image `row` is.
 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
-    do. fill: the class outside of the image. mode: the padding there, as for `RandomCrop`.
+    do. fill: the class outside of the image. form: of the view.
     """
-    crops = view.crops
+    crops, own = view.crops, view.own_size(row)
     source = []
     for axis in range(2):
         start, low = int(crops.start[row, axis]), float(crops.roi_start[row, axis])
         region = float(crops.roi_end[row, axis]) - low
         # Multiplied first: if a centre lies between two pixels, a rounded step might choose either.
-        at = np.floor(low + (np.arange(view.size[axis]) + 0.5) * region / view.size[axis]).astype(np.int64)
-        source.append(source_of(start + np.clip(at, 0, crops.shape[row, axis] - 1), mask.shape[axis], mode))
+        at = np.floor(low + (np.arange(own[axis]) + 0.5) * region / own[axis]).astype(np.int64)
+        within = at if form.places else np.clip(at, 0, crops.shape[row, axis] - 1)
+        source.append(source_of(start + within, mask.shape[axis], form.padding_mode))
     y, x = source
     result: U8 = mask[y[:, None], x]
     result[y < 0] = fill
@@ -78,7 +78,11 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, mode: Paddin
         result = result[:, ::-1]
     if crops.mirror_y[row]:
         result = result[::-1]
-    return result
+    if own == view.size:
+        return result
+    padded = np.full(view.size, fill, np.uint8)
+    padded[: own[0], : own[1]] = result
+    return padded
 
 
 _ALPHA = Pixels(4)

@@ -8,9 +8,10 @@ from gpuload.errors import ArgumentError
 from gpuload.fields.captions import BoundText
 from gpuload.fields.field import Field
 from gpuload.fields.kind import FieldSpec, describe
+from gpuload.fields.motion import covered
 from gpuload.fields.registry import kind_of
 from gpuload.fields.rows import BoundField, BoundIntegers, DatasetView, PixelField, Rows, Value, View
-from gpuload.types import F64, I64, HeightWidth
+from gpuload.types import F64, I64, Bools, HeightWidth
 
 
 class BoundBucket(BoundField):
@@ -41,8 +42,24 @@ class BoundTopLeft(BoundField):
             begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
             flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
             before = np.where(flipped, sizes - end, begin)
-            places: I64 = np.rint(before * size / np.maximum(end - begin, 1e-6)).astype(np.int64)
+            own = size if view.sizes is None else view.sizes
+            places: I64 = np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
             return places
+
+        return rows.per_view(of)
+
+
+class BoundPixelMask(BoundField):
+    """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
+
+    def values(self, rows: Rows) -> Value:
+        sources = _sizes(rows)
+
+        def of(view: View, size: HeightWidth, affine: F64 | None) -> Bools:
+            shown = np.zeros((len(sources), *size), np.bool_)
+            for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
+                shown[row, top:bottom, left:right] = True
+            return shown
 
         return rows.per_view(of)
 
@@ -62,6 +79,7 @@ _UNLESS_PACKED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
     "bucket": (BoundBucket, ()),
     "original_size": (BoundOriginalSize, ("height", "width")),
     "crop_top_left": (BoundTopLeft, ("height", "width")),
+    "pixel_mask": (BoundPixelMask, ("height", "width")),
 }
 
 
@@ -70,8 +88,8 @@ def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundF
 
     spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
         changes, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask` with their defaults.
-        "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size" and "crop_top_left",
-        where nothing was packed under these names.
+        "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size", "crop_top_left" and
+        "pixel_mask", where nothing was packed under these names.
 
     Raises:
         ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its

@@ -16,11 +16,12 @@ from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, shortest
-from gpuload.fields.motion import Entry, MovingField, crop_edges, flips
+from gpuload.fields.motion import Entry, MovingField, crop_edges, extents, flips
 from gpuload.fields.parsing import names_of, number_classes, parse_list
 from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
 from gpuload.fields.rows import Rows, Value, View
+from gpuload.fields.tree import Each
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
@@ -42,6 +43,9 @@ class Boxes(FieldSpec):
         visible are always dropped.
     max_boxes: M of every batch; of an image with more boxes the first ones are kept. By default the largest number of
         boxes in an image of the batch.
+    as_targets: gives what torchvision's detection models train with instead: a list of N dicts with "boxes", float32
+        (n, 4), "labels", int64 (n,), the class numbers plus 1, since 0 is their background, "area", float32 (n,),
+        "iscrowd", int64 (n,), all 0, and "image_id", an int, the sample's index.
 
     Raises:
         ArgumentError: the format is unknown, min_visible is outside 0..1, or max_boxes is below 1.
@@ -52,6 +56,7 @@ class Boxes(FieldSpec):
     normalized: bool = False
     min_visible: float = 0.1
     max_boxes: int | None = None
+    as_targets: bool = False
 
     kind = "boxes"
 
@@ -63,6 +68,7 @@ class Boxes(FieldSpec):
             normalized=FLAG,
             min_visible=number(0, 1, "a fraction of a box's area, in 0..1"),
             max_boxes=optional(COUNT),
+            as_targets=FLAG,
         )
 
 
@@ -92,11 +98,19 @@ class BoundBoxes(MovingField):
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
 
-        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedBoxes:
+        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> Any:
             boxes, labels, counts = self._visible(stored, view, size, affine)
+            areas = _areas(boxes.reshape(-1, 2, 2))
             boxes = convert_boxes(boxes, self.spec.format)
             if self.spec.normalized:
-                boxes /= [size[1], size[0], size[1], size[0]]
+                boxes /= np.tile(extents(view, size, rows_of(counts)), 2)
+            if self.spec.as_targets:
+                columns = boxes.astype(np.float32), labels + 1, areas.astype(np.float32), np.zeros_like(labels)
+                parts, some = [split_rows(one, counts) for one in columns], slice(self.spec.max_boxes)
+                return Each(
+                    {"boxes": b[some], "labels": c[some], "area": a[some], "iscrowd": z[some], "image_id": int(i)}
+                    for b, c, a, z, i in zip(*parts, rows.columns["index"], strict=True)
+                )
             return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (boxes.astype(np.float32), 0), (labels, -1)))
 
         return rows.per_view(boxes_in)
@@ -205,12 +219,17 @@ class BoxesKind(Kind):
         }
 
     def look_at_batch(self, field: Field, spec: Any, value: Any, row: int, size: WidthHeight) -> dict[str, Any]:
-        wanted, count = spec if isinstance(spec, Boxes) else Boxes(field.name), int(value.counts[row])
-        boxes = value.boxes[row][:count].astype(np.float64) * (size * 2 if wanted.normalized else 1)
+        wanted = spec if isinstance(spec, Boxes) else Boxes(field.name)
+        if wanted.as_targets:
+            found, labels = value[row]["boxes"], value[row]["labels"] - 1
+        else:
+            count = int(value.counts[row])
+            found, labels = value.boxes[row][:count], value.labels[row][:count]
+        boxes = found.astype(np.float64) * (size * 2 if wanted.normalized else 1)
         if wanted.format != "xyxy":
             low = boxes[:, :2] - (boxes[:, 2:] / 2 if wanted.format == "cxcywh" else 0)
             boxes = np.concatenate([low, low + boxes[:, 2:]], axis=1)
-        return {field.name: boxes, self.class_column(field): value.labels[row][:count]}
+        return {field.name: boxes, self.class_column(field): labels}
 
     def draw(self, field: Field, picture: Image.Image, found: Mapping[str, Any]) -> Image.Image:
         from gpuload.pictures.marks import draw_boxes  # Pillow's fonts
@@ -273,7 +292,7 @@ def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F
     low, high = (edge[:, None] for edge in crop_edges(view, images))
     clipped = np.clip(corners, low, high)
     visible = _fraction(_areas(clipped), _areas(corners))
-    extent = np.array(size[::-1], np.float64)
+    extent = np.atleast_2d(extents(view, size, images))[:, None]
     moved = (clipped - low) * (extent / (high - low))
     moved = np.where(flips(view, images)[:, None], extent - moved[:, ::-1], moved)
     if affine is not None:

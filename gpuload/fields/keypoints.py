@@ -14,7 +14,7 @@ from gpuload.checks import COUNT, FLAG, Rule, as_items, check_fields, choice, op
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
-from gpuload.fields.motion import Entry, MovingField, apply_affine, crop_and_flip, flips
+from gpuload.fields.motion import Entry, MovingField, apply_affine, crop_and_flip, extents, flips
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
@@ -121,7 +121,7 @@ class BoundKeypoints(MovingField):
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
             instances = moved[kept]
             if self.spec.normalized:
-                instances[..., :2] /= [size[1], size[0]]
+                instances[..., :2] /= np.atleast_2d(extents(view, size, images[kept]))[:, None]
             counts = np.bincount(images[kept], minlength=len(rows))
             values = instances[..., : len(self.spec.format)].astype(np.float32)
             return PaddedKeypoints(*pad_all(counts, self.spec.max_instances, (values, 0)))
@@ -131,8 +131,9 @@ class BoundKeypoints(MovingField):
     def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
         points, counts = self._stored(columns)
         if view is not None:
-            xy = crop_and_flip(points[..., :2].reshape(-1, 2), np.repeat(rows_of(counts), self.points), view, size)
-            points = _visible_at(xy, _inside(xy, size[::-1]), points)
+            images = np.repeat(rows_of(counts), self.points)
+            xy = crop_and_flip(points[..., :2].reshape(-1, 2), images, view, size)
+            points = _visible_at(xy, _inside(xy, extents(view, size, images)), points)
         return [{self.name: some} for some in split_rows(points.astype(np.float32), counts)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
@@ -148,10 +149,11 @@ class BoundKeypoints(MovingField):
         images_of_points = np.repeat(images, self.points)
         xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
         # A point that was cropped off stays invisible even if the affine map moves its position back into the image.
-        inside = _inside(xy, size[::-1])
+        extent = extents(view, size, images_of_points)
+        inside = _inside(xy, extent)
         if affine is not None:
             xy = apply_affine(xy, images_of_points, affine)
-            inside &= _inside(xy, size[::-1])
+            inside &= _inside(xy, extent)
         moved = _visible_at(xy, inside, points)
         mirrored = flips(view, images)[:, 0]
         moved[mirrored] = moved[mirrored][:, self._flipped_order]
@@ -311,6 +313,7 @@ def _labelled(points: F32 | F64) -> Bools:
     return labelled
 
 
-def _inside(points: F32 | F64, size: tuple[int, int]) -> Bools:
-    """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included."""
+def _inside(points: F32 | F64, size: tuple[int, int] | F64) -> Bools:
+    """bool (T, K): whether each of points (T, K, 2) lies within (width, height), edges included; of (T, 2) also within
+    sizes (T, 2) of their own."""
     return np.asarray(((points >= 0) & (points <= np.array(size))).all(axis=-1), np.bool_)

@@ -19,6 +19,32 @@ def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
     return low, high
 
 
+def extents(view: View, size: HeightWidth, images: I64) -> F64:
+    """float64 (2,), or (T, 2) where output images have their own sizes: width and height of each point's one.
+
+    size: (height, width) of the batch. images: int64 (T,), the row in the batch of each point's image.
+    """
+    if view.sizes is None:
+        return np.array(size[::-1], np.float64)
+    return view.sizes[images, ::-1].astype(np.float64)
+
+
+def covered(view: View, size: HeightWidth, sources: I64) -> I64:
+    """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at least
+    a pixel; around it is padding.
+
+    size: (height, width) of the batch. sources: (N, 2), height and width of the stored images.
+    """
+    own = np.broadcast_to(np.array(size), sources.shape) if view.sizes is None else view.sizes
+    first, last = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
+    step = (last - first) / own
+    low = np.clip(np.rint(-first / step), 0, own - 1)
+    high = np.clip(np.rint((sources - first) / step), low + 1, own)
+    flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
+    low, high = np.where(flipped, own - high, low), np.where(flipped, own - low, high)
+    return np.concatenate([low, high], axis=1).astype(np.int64)
+
+
 def flips(view: View, images: I64) -> Bools:
     """bool (T, 2): whether each point's image is flipped left to right, and top to bottom."""
     flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images] != 0
@@ -32,7 +58,7 @@ def crop_and_flip(points: F64, images: I64, view: View, size: HeightWidth) -> F6
     measured from the upper left corner, so pixel 0 lies between 0 and 1; points may be outside the output image.
     """
     low, high = crop_edges(view, images)
-    extent = np.array(size[::-1], np.float64)
+    extent = extents(view, size, images)
     moved = (points - low) * (extent / (high - low))
     return np.where(flips(view, images), extent - moved, moved)
 

@@ -38,7 +38,7 @@ class View(Protocol):
 
     start: int32 (N, 2), negative where the image is padded. roi_start, roi_end: float32 (N, 2), relative to `start`:
     the region between them is resized to the output. mirror, mirror_y: int32 (N,), 1 if the output is then flipped
-    left to right, or top to bottom.
+    left to right, or top to bottom. sizes: int64 (N, 2), height and width of each output image, where they differ.
     """
 
     @property
@@ -51,6 +51,8 @@ class View(Protocol):
     def mirror(self) -> I32: ...
     @property
     def mirror_y(self) -> I32: ...
+    @property
+    def sizes(self) -> I64 | None: ...
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ class Batched:
     __slots__ = ()
 
 
+class Each(list[Any]):
+    """A container for each of N samples, as a list: for `map_tree` and `take` a value with N rows."""
+
+
 def map_tree(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     """The container with `function` applied to each value, or to the values that several alike have in one place."""
     if isinstance(first, dict):

@@ -202,8 +202,9 @@ class DaliIterator(NotSupported):
 
         units = None if isinstance(decoder, str) else decoder
         wanted = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
-        if functions is not None and decoder == "auto" and native_fault() is None:
-            wanted = "native"  # on a GPU, too: functions are called on the CPU
+        places = any(form.places for form in self._schedule.forms)
+        if (functions is not None or places) and decoder == "auto" and native_fault() is None:
+            wanted = "native"  # on a GPU, too: functions are called on the CPU, and DALI does not scale and pad
 
         def prefer(gpu: int) -> Backend:
             return prefer_decoder(
@@ -544,7 +545,8 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
         fields = dict(zip(names, batch, strict=True))
     elif set(fields) == set(keys):
         fields = {name: fields[key] for name, key in zip(names, keys, strict=True)}
-    if set(fields) != set(names) or not hasattr(_first_view(fields.get("image")), "shape"):
+    first = _first_view(fields.get("image"))
+    if set(fields) != set(names) or not (isinstance(first, list) or hasattr(first, "shape")):
         raise ArgumentError(
             f"DaliIterator.preview(batch={type(batch).__name__}): expected a batch of this loader, with the fields "
             f"{', '.join(map(repr, names))}. Give one as it comes from a loop, or leave it out"

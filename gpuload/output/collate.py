@@ -20,7 +20,7 @@ from gpuload.fields.bind import COMPUTED, BoundBucket, bind_field
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import MovingField, moving_fields
 from gpuload.fields.rows import BoundField, BoundIntegers, PixelField, Rows
-from gpuload.fields.tree import map_tree
+from gpuload.fields.tree import Each, map_tree
 from gpuload.output.arrays import Arrays
 from gpuload.read.batch import Batch
 from gpuload.read.shards import check_first_rows
@@ -102,6 +102,12 @@ class Collate:
                 "fields: 'bucket' is the number of a batch's bucket, and there are none. Give size=Buckets(...)"
             )
         self._is_single, self._classes = schedule.is_single, datasets[0].classes
+        self._lists = [form.sizes == "list" for form in schedule.forms]
+        if transforms and any(self._lists):
+            raise ArgumentError(
+                "batch_transforms: images come as a list, each of its own size. Use Resize(pad_to_multiple_of=1), "
+                "or transform them in the training loop"
+            )
         if transforms and not schedule.is_single:
             raise ArgumentError(
                 "batch_transforms: change one image of each sample, and augment makes several views. Use one view"
@@ -163,9 +169,9 @@ class Collate:
         with arrays.stream() if self._transforms else nullcontext():
             fields = {name: _each(make.from_host, value) for name, value in values.items()}
             if self.has_images:
-                fields["image"] = self._views([make.images(pixels) for pixels in decoded.images])
+                fields["image"] = self._pixels(batch, [make.images(pixels) for pixels in decoded.images])
             for number, name in enumerate(self.masks):
-                fields[name] = self._views([make.from_decoder(masks[number]) for masks in decoded.masks])
+                fields[name] = self._pixels(batch, [make.from_decoder(masks[number]) for masks in decoded.masks])
             if self._marks and broken:
                 levels = {"image": 0} if self.has_images else {}
                 for name, level in {**levels, **dict(zip(self.masks, self.mask_fills, strict=True))}.items():
@@ -197,6 +203,18 @@ class Collate:
             return replace(batch, prepared={field.name: field.values(rows) for field in ahead})
 
         return prepare
+
+    def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
+        """The images or masks of all views; of those that come as a list, each without its padding."""
+        for number, (view, is_list) in enumerate(zip(batch.views, self._lists, strict=True)):
+            if view.crops.sizes is None:
+                continue
+            height, width = view.size
+            arrays[number] = arrays[number][..., :height, :width]  # less where a smaller one replaced the largest
+            if is_list:
+                sizes = enumerate(map(view.own_size, range(len(batch))))
+                arrays[number] = [arrays[number][row][..., :height, :width] for row, (height, width) in sizes]
+        return self._views(arrays)
 
     def _views(self, made: list[Any]) -> Any:
         return made[0] if self._is_single else tuple(made)
@@ -239,9 +257,19 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None)
 def _clear(pixels: Any, rows: list[int], level: int) -> None:
     """Sets these rows of an array, or of one for each view, to a level."""
     for array in pixels if isinstance(pixels, tuple) else (pixels,):
-        array[rows] = level
+        if isinstance(array, list):  # each of its own size
+            for row in rows:
+                array[row][:] = level
+        else:
+            array[rows] = level
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:
-    """The same container with `make` applied to each array; lists, of text, stay as they are."""
-    return map_tree(lambda leaf: leaf if isinstance(leaf, list) else make(leaf), value)
+    """The same container with `make` applied to each array; lists, of text, and numbers stay as they are."""
+
+    def made(leaf: Any) -> Any:
+        if isinstance(leaf, Each):
+            return Each(_each(make, one) for one in leaf)
+        return leaf if isinstance(leaf, list | int) else make(leaf)
+
+    return map_tree(made, value)

@@ -14,7 +14,7 @@ from gpuload.fields.tree import map_tree, take
 from gpuload.output.collate import CORRUPT
 from gpuload.pictures.sheet import Cell
 from gpuload.pictures.shown import as_rgb, stretched
-from gpuload.types import U8, ClassNames
+from gpuload.types import ClassNames
 
 _SEPARATOR = " · "
 
@@ -76,12 +76,15 @@ class BatchDrawing:
         return _SEPARATOR.join(text for text in texts if text)
 
 
-def undo_normalize(images: Any, form: Form, floats: bool = False) -> U8:
-    """uint8 (N, height, width, 3) from a batch (N, C, height, width), by the mean and std that it was normalised with.
+def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
+    """uint8 (N, height, width, 3) from a batch (N, C, height, width), by the mean and std that it was normalised with;
+    from a list of images a list.
 
     Where each image was normalised by its own, or the set's pixels are floats, the smallest value of an image becomes 0
     and its largest 255.
     """
+    if isinstance(images, list):  # each of its own size
+        return [undo_normalize(image[None], form, floats)[0] for image in images]
     values = _as_numpy(images).transpose(0, 2, 3, 1)
     if values.dtype == np.uint8:
         return as_rgb(values)
@@ -93,8 +96,11 @@ def undo_normalize(images: Any, form: Form, floats: bool = False) -> U8:
 
 
 def _as_numpy(value: Any) -> Any:
-    """Of torch's, CuPy's and NumPy's arrays; torch's bfloat16, which NumPy lacks, becomes float32. Lists stay."""
-    if isinstance(value, np.ndarray | list):
+    """Of torch's, CuPy's and NumPy's arrays, also those in lists; torch's bfloat16, which NumPy lacks, becomes
+    float32."""
+    if isinstance(value, list):
+        return [map_tree(lambda one: _as_numpy(one) if hasattr(one, "shape") else one, row) for row in value]
+    if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()

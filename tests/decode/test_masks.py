@@ -125,7 +125,7 @@ def test_a_pixel_takes_the_class_at_its_middle(crop: Any, width: int, height: in
     mask = np.random.default_rng(seed).integers(0, 256, (height, width), np.uint8)
     augment = Augment((size, size + 3), crop=crop, flip=0.5, vertical_flip=0.5)
     view = augment.draw(seed, 0, np.arange(1), np.array([width], np.int32), np.array([height], np.int32))
-    found = crop_and_resize_mask(mask, view, 0, fill=9)
+    found = crop_and_resize_mask(mask, view, 0, 9, Augment(1).form)
     crops = view.crops
     places = []
     for axis, (start, shape, low, high) in enumerate(zip(*(part[0].tolist() for part in crops[:4]), strict=True)):

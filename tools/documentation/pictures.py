@@ -62,6 +62,9 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "RandomCrop": gpuload.Augment(
         (180, 240), crop=gpuload.RandomCrop(40, padding_mode="reflect"), flip=0, dtype="uint8"
     ),
+    "crop-letterbox": augment(crop="letterbox"),
+    "ScaleJitter": augment(crop=gpuload.ScaleJitter((0.5, 2.0), fill=128), flip=0),
+    "ZoomOut": augment(crop=gpuload.ZoomOut((1.0, 3.0), p=0.75, fill=128), flip=0),
     "flip": augment(crop="none", flip=0.5),
     "vertical_flip": augment(crop="none", vertical_flip=0.5),
     "ColorJitter": whole(T.ColorJitter(0.4, 0.4, 0.4, 0.1)),

@@ -146,7 +146,7 @@ class BeforeCrop(FunctionView):
     def __init__(self, setting: Setting, batch: Batch, images: npt.NDArray[Any]) -> None:
         super().__init__(setting, batch, images)
         self._entries = self._split(None)
-        self._moved = Crops(*(part.copy() for part in self.view.crops))
+        self._moved = Crops(*(part.copy() for part in self.view.crops[:6]))
 
     def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, Array], Array]) -> None:
         """Fills a row. cut: crops, resizes and flips an image, to (channels, height, width)."""
@@ -158,12 +158,12 @@ class BeforeCrop(FunctionView):
             planned = self.view.function
             if planned is not None:
                 crops = planned.crop(row, int(encoded.samples[row]), image.shape[0], image.shape[1])
-                for part, own in zip(self._moved, crops, strict=True):
+                for part, own in zip(self._moved[:6], crops[:6], strict=True):
                     part[row] = own[0]
                 view = view._replace(crops=crops)
         levels = cut(self.setting.form, view, np.ascontiguousarray(image))
-        fills, mode = self.setting.fills, self.setting.form.padding_mode
-        moved = [crop_and_resize_mask(mask, view, 0, fill, mode) for mask, fill in zip(masks, fills, strict=True)]
+        fills, form = self.setting.fills, self.setting.form
+        moved = [crop_and_resize_mask(mask, view, 0, fill, form) for mask, fill in zip(masks, fills, strict=True)]
         self._store(row, levels, moved)
 
     def _crops(self) -> Crops:
@@ -173,4 +173,4 @@ class BeforeCrop(FunctionView):
 def unflipped(view: View) -> View:
     """The view without flips and whatever follows the crop."""
     none = np.zeros_like(view.crops.mirror)
-    return View(view.size, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)
+    return View(view.frame, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)

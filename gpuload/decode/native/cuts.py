@@ -11,6 +11,7 @@ from gpuload.decode.native.compiled import address_of
 from gpuload.decode.native.resample import HEIGHT, TOP
 from gpuload.decode.native.steps import Step
 from gpuload.decode.native.values import Target
+from gpuload.fields.motion import covered
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
@@ -62,12 +63,20 @@ class Cuts:
             self.windows = np.concatenate([low, high], axis=1)
             return
         tall, wide = (crops.roi_end[:, axis] - crops.roi_start[:, axis] for axis in (0, 1))
-        gap = np.minimum(tall / view.size[0], wide / view.size[1]) / REDUCING_GAP
+        rows, columns = view.size if crops.sizes is None else crops.sizes.T
+        gap = np.minimum(tall / rows, wide / columns) / REDUCING_GAP
         if gap.max(initial=0) >= 2:
             self.factors = np.select([gap >= 8, gap >= 4, gap >= 2], [8, 4, 2], 1)
+        if form.places:
+            sources = np.stack([heights, widths], axis=1).astype(np.int64)
+            self._places = covered(crops, view.size, sources)
+            self._regions = np.clip(self._regions, 0, np.tile(sources, 2)).astype(np.float64)
 
     def make(self, pictures: I64, rows: slice, target: Target, bands: Any = None) -> None:
         """Makes the views of the images at these rows, each with its own filter; the arguments are those of `step`."""
+        if self._form.places:
+            self._place(pictures, rows, target, bands)
+            return
         if self._cubic is None or self._form.pads:
             self.step(pictures, rows, target, bands)(0, len(pictures))
             return
@@ -75,6 +84,23 @@ class Cuts:
             chosen = pictures.copy()
             chosen[self._cubic[rows] != cubic, 0] = 0  # of those with an address of 0, nothing is made
             self.step(chosen, rows, target, bands, cubic)(0, len(pictures))
+
+    def _place(self, pictures: I64, rows: slice, target: Target, bands: Any) -> None:
+        """As `make`, one by one: each has its own size, and the rest of its output is padding."""
+        each = 1.0 if bands is None else bands.peak / 255
+        levels = np.array(self._form.fills(target.out.shape[1]), np.float32) * np.float32(each)
+        fills = ((levels - target.mean) * target.factor).astype(target.out.dtype)
+        for picture, row in zip(pictures[:, None], range(*rows.indices(len(self._regions))), strict=True):
+            if not picture[0, 0]:
+                continue
+            out, (top, left, bottom, right) = target.out[row - rows.start], self._places[row].tolist()
+            shown = np.empty((1, len(out), bottom - top, right - left), target.out.dtype)
+            cubic = None if self._cubic is None else bool(self._cubic[row])
+            self.step(picture, slice(row, row + 1), target._replace(out=shown), bands, cubic)(0, 1)
+            for channel, (plane, fill) in enumerate(zip(out, fills, strict=True)):
+                plane[:top], plane[bottom:] = fill, fill
+                plane[top:bottom, :left], plane[top:bottom, right:] = fill, fill
+                plane[top:bottom, left:right] = shown[0, channel]
 
     def step(self, pictures: I64, rows: slice, target: Target, bands: Any = None, cubic: bool | None = None) -> Step:
         """What makes the views of the images at these rows.
@@ -95,12 +121,12 @@ class Cuts:
 
         if self._form.pads:
             fill = self._form.fills(1)[0] / 255 * bands.peak
-            lines, columns = (self._places(pictures, rows, axis, target.out.shape[2 + axis]) for axis in (0, 1))
+            lines, columns = (self._lines(pictures, rows, axis, target.out.shape[2 + axis]) for axis in (0, 1))
             return crop_or_pad_bands(pictures, lines, columns, fill, bands, target)
         flips = self._flips[rows]
         return resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, target)
 
-    def _places(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
+    def _lines(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
         """int64 (n, length): which line of its picture each line of a padded crop shows, -1 where that is the fill.
 
         axis: 0 for rows, 1 for columns.

@@ -119,7 +119,7 @@ class NativeDecoder(Stage):
                 broken.setdefault(row, Fault(reason_of(error), number))
                 continue
             for one, of_view in zip(views, masks, strict=True):
-                of_view[number][row] = crop_and_resize_mask(mask, one.view, row, fill, one.form.padding_mode)
+                of_view[number][row] = crop_and_resize_mask(mask, one.view, row, fill, one.form)
                 if one.view.steps is not None:
                     moved = torch.from_numpy(of_view[number][row : row + 1])
                     moved.copy_(warp_masks(moved, take(one.view.steps, slice(row, row + 1)), fill))
@@ -149,7 +149,7 @@ class _View(NamedTuple):
 
         bands: what they are, where not RGB. rows: of the batch. images: of all of it.
         """
-        view, after_decoding = self.view, bands is not None and self.form.pads
+        view, after_decoding = self.view, self.form.places or (bands is not None and self.form.pads)
         if after_decoding or view.erased is not None or view.cubic is not None or not postprocess.linear:
             return None
         target = Target(self._planes(images), postprocess.mean, postprocess.factor)

@@ -35,7 +35,7 @@ def warm_up() -> WarmUp:
     started = time.perf_counter()
     with paused_collector():
         for crop in CROPS.values():
-            load_compiled(Augment(1, crop=crop).form)
+            load_compiled(Augment(None if crop.own_sizes else 1, crop=crop).form)
         load_all()
         jpeg.load_compiled()
     return WarmUp(tuple(cache_folders()), time.perf_counter() - started, count_compiled())

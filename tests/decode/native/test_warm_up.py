@@ -23,7 +23,8 @@ from gpuload.decode.native.compiled import count_compiled
 
 for dtype, layout, crop in product(get_args(DType), get_args(Layout), CROPS):
     for transforms in ((), (gpuload.transforms.ColorJitter(0.1),)):
-        augment = gpuload.Augment(8, crop=crop, dtype=dtype, layout=layout, transforms=transforms)
+        size = None if crop == "keep" else 8
+        augment = gpuload.Augment(size, crop=crop, dtype=dtype, layout=layout, transforms=transforms)
         with gpuload.DaliIterator(sys.argv[1], 5, augment=augment, device="cpu", decoder="native") as loader:
             next(iter(loader))
 print(count_compiled())

@@ -1,0 +1,168 @@
+"""Detection: torchvision's train_one_epoch and its evaluation by pycocotools, and Hugging Face's padded batches."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, smooth_image
+from small import load
+
+import gpuload
+from gpuload.sources.coco import CocoSource
+
+SIDES = [(60, 45), (40, 80), (64, 64), (33, 47), (90, 30)]  # (width, height), of one image after another
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """COCO's folder of images with a file of instances, whose class numbers have gaps, and its packed set."""
+    out, rng = tmp_path_factory.mktemp("coco"), np.random.default_rng(0)
+    (out / "images").mkdir()
+    images, annotations = [], []
+    for number in range(COUNT):
+        width, height = SIDES[number % 5]
+        name = f"{number + 100:012d}.jpg"
+        (out / "images" / name).write_bytes(encode(smooth_image(rng, width, height)))
+        images.append({"id": number + 100, "file_name": name, "width": width, "height": height})
+        for _ in range(number % 4):
+            x, y = (int(at) for at in rng.integers(0, 15, 2))
+            w, h = int(rng.integers(6, width - x)), int(rng.integers(6, height - y))
+            box: Any = {"id": len(annotations) + 1, "image_id": number + 100, "bbox": [x, y, w, h], "area": w * h}
+            annotations.append({**box, "category_id": int(rng.choice([3, 7])), "iscrowd": 0})
+    categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
+    document = {"images": images, "annotations": annotations, "categories": categories}
+    (out / "instances.json").write_text(json.dumps(document))
+    gpuload.pack(CocoSource(out / "images", out / "instances.json"), out / "set", workers=1)
+    return out
+
+
+class Detector(torch.nn.Module):
+    """Takes and gives what torchvision's detection models do: of one box, the mean colour's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(3, 4)
+
+    def forward(self, images: list[torch.Tensor], targets: Any = None) -> Any:
+        for image in images:
+            assert image.ndim == 3 and image.dtype == torch.float32 and 0 <= image.min() <= image.max() <= 1
+        guesses = [self.head(image.mean((1, 2))).sigmoid() * image.shape[-1] for image in images]
+        if targets is None:
+            return [{"boxes": guess[None], "labels": torch.ones(1), "scores": torch.ones(1)} for guess in guesses]
+        losses = []
+        for image, guess, target in zip(images, guesses, targets, strict=True):
+            boxes, height, width = target["boxes"], *image.shape[1:]
+            assert boxes.shape == (len(target["labels"]), 4) and (target["labels"] >= 1).all()
+            assert (boxes[:, 2:] > boxes[:, :2]).all() and (boxes <= torch.tensor([width, height] * 2) + 1e-3).all()
+            losses.append(torch.nn.functional.smooth_l1_loss(guess.expand_as(boxes), boxes, reduction="sum"))
+        return {"loss_box": torch.stack(losses).mean()}
+
+
+def train_one_epoch(model: Any, optimizer: Any, data_loader: Any, device: str) -> int:
+    """As torchvision's reference has it."""
+    steps = 0
+    for images, targets in data_loader:
+        images = [image.to(device) for image in images]
+        targets = [{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets]
+        loss = sum(model(images, targets).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    assert steps == len(data_loader)
+    return steps
+
+
+TARGETS = gpuload.Boxes(as_targets=True)
+
+
+def test_torchvisions_training_takes_lists_of_images_and_targets(coco: Path) -> None:
+    model = Detector()
+    augment = gpuload.Augment(None, "keep", flip=0.5, normalize=None)
+    loader = load(coco / "set/train", 4, augment=augment, fields=("image", TARGETS))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    assert [train_one_epoch(model, optimizer, loader, "cpu") for _ in range(2)] == [5, 5]
+    batch = next(iter(loader))
+    assert {tuple(image.shape[1:]) for image in batch.image} <= {(height, width) for width, height in SIDES}
+    for target in batch.boxes:
+        assert list(target) == ["boxes", "labels", "area", "iscrowd", "image_id"] and isinstance(
+            target["image_id"], int
+        )
+        sides = target["boxes"][:, 2:] - target["boxes"][:, :2]
+        torch.testing.assert_close(target["area"], sides.prod(1))
+        dtypes = {name: value.dtype for name, value in target.items() if name != "image_id"}
+        assert dtypes == {"boxes": torch.float32, "labels": torch.int64, "area": torch.float32, "iscrowd": torch.int64}
+
+
+@pytest.mark.parametrize("crop", [gpuload.Resize(), gpuload.Resize([50, 90], 100), gpuload.Resize(70, None, 32)])
+def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys: Any) -> None:
+    """A model that finds each object of the batches where they show it reaches the best score, once its boxes are those
+    of the stored image again."""
+    tools = importlib.import_module("pycocotools.coco"), importlib.import_module("pycocotools.cocoeval")
+    truth = tools[0].COCO(str(coco / "instances.json"))
+    fields = ("image", gpuload.Boxes(as_targets=True, min_visible=0), "key", "original_size", "pixel_mask")
+    found = []
+    for rank in range(2):
+        augment = gpuload.Augment(None, crop, normalize=None)
+        loader = load(coco / "set/train", 4, augment=augment, fields=fields, shuffle=False, rank=rank, world_size=2)
+        for images, targets, keys, original, real in loader:
+            for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
+                assert (
+                    mask.shape[0] >= image.shape[1]
+                    if crop.pad_to_multiple_of is None
+                    else mask.shape == image.shape[1:]
+                )
+                scale = float(height) / int(mask.any(1).sum())
+                for (x0, y0, x1, y1), label in zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True):
+                    box = [x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale]
+                    found.append(
+                        {
+                            "image_id": int(key.split("-")[-1]),
+                            "category_id": [0, 3, 7][label],
+                            "bbox": box,
+                            "score": 1.0,
+                        }
+                    )
+    assert len(found) == len(truth.anns)
+    evaluation = tools[1].COCOeval(truth, truth.loadRes(found), "bbox")
+    for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
+        step()
+    assert "Average Precision" in capsys.readouterr().out
+    best = 1.0 if crop.size is None else 0.95  # sides are whole numbers of pixels
+    assert evaluation.stats[0] >= best and evaluation.stats[1] == 1.0
+
+
+def test_hugging_faces_detectors_take_a_padded_batch_and_its_mask(coco: Path) -> None:
+    """DETR's inputs: `pixel_values`, `pixel_mask`, and boxes as shares of their own image, cxcywh."""
+    boxes = gpuload.Boxes(format="cxcywh", normalized=True)
+    fields = {"pixel_values": "image", "pixel_mask": "pixel_mask", "boxes": boxes}
+    augment = gpuload.Augment(None, gpuload.Resize([48, 64], 90, pad_to_multiple_of=32))
+    loader = load(coco / "set/train", 5, augment=augment, fields=fields)
+    for batch in loader:
+        images, mask = batch["pixel_values"], batch["pixel_mask"]
+        assert images.shape[2:] == mask.shape[1:] and not any(side % 32 for side in mask.shape[1:])
+        assert mask[:, 0, 0].all() and mask.any(2).sum(1).max() > mask.shape[1] - 32
+        low, high = batch["boxes"].boxes[..., :2], batch["boxes"].boxes[..., 2:]
+        assert (low - high / 2 >= -1e-5).all() and (low + high / 2 <= 1 + 1e-5).all()
+
+
+def test_segmentation_pads_images_and_masks_to_the_largest(tmp_path: Path) -> None:
+    """As torchvision's reference collates: masks have 255 outside, which cross_entropy ignores, and are int64 there."""
+    rng = np.random.default_rng(1)
+    samples = [
+        {"image": np.asarray(smooth_image(rng, *side)), "mask": rng.integers(0, 3, side[::-1], np.uint8)}
+        for side in SIDES
+    ]
+    gpuload.pack(samples, tmp_path, workers=1, encode="raw")
+    fields = ("image", gpuload.Mask(fill=255), "pixel_mask")
+    loader = load(tmp_path / "train", 5, augment=gpuload.Augment(None, gpuload.Resize(40, None, 1)), fields=fields)
+    [(images, masks, real)] = loader
+    assert images.shape[2:] == masks.shape[1:] == real.shape[1:] and torch.equal(masks < 3, real)
+    scores = torch.zeros(5, 3, *masks.shape[1:])
+    loss = torch.nn.functional.cross_entropy(scores, masks.long(), ignore_index=255)
+    assert loss == pytest.approx(np.log(3))

@@ -1,0 +1,239 @@
+"""Batches of images that are scaled and padded: pixels, what is around them, and the fields that move along."""
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_batches import make_batch
+from painted import FIELDS, KEYPOINTS, check_boxes, check_keypoints, check_masks, pack_painted, paint
+from PIL import Image
+
+import gpuload
+from gpuload import Augment, Letterbox, Resize, ScaleJitter, ZoomOut, transforms
+from gpuload.decode.finish import Finish
+from gpuload.decode.interface import Stored
+from gpuload.decode.native.decoder import NativeDecoder
+from gpuload.decode.runner import Runner
+
+CROPS: dict[str, dict[str, Any]] = {
+    "letterbox": {"size": (120, 140), "crop": "letterbox", "flip": 0.5, "vertical_flip": 0.5},
+    "jitter": {"size": (110, 130), "crop": ScaleJitter((0.7, 2.0), fill=(0, 0, 0)), "vertical_flip": 0.5},
+    "zoom out": {"size": 200, "crop": ZoomOut((1.0, 1.7))},
+    "padded": {"size": None, "crop": Resize(90, 130, pad_to_multiple_of=32), "flip": 0.5, "vertical_flip": 0.5},
+    "random": {"size": None, "crop": Resize([70, 120], pad_to_multiple_of=1), "interpolation": "random", "flip": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_painted(tmp_path_factory.mktemp("painted"))
+
+
+def load(data: Any, augment: Any, batch_size: int = 7, **options: Any) -> gpuload.DaliIterator:
+    usual: dict[str, Any] = {"fields": FIELDS, "device": "cpu", "num_threads": 2, "drop_last": False}
+    return gpuload.DaliIterator(data, batch_size, augment=augment, **{**usual, **options})
+
+
+def shown(which: str, **options: Any) -> Augment:
+    chosen = CROPS[which]
+    crop = chosen["crop"] if which != "letterbox" else Letterbox(fill=0)  # black, as what painted images lack
+    return Augment(**{"dtype": "uint8", **chosen, "crop": crop, **options})
+
+
+@pytest.mark.parametrize("which", CROPS)
+def test_masks_boxes_and_keypoints_follow_their_images(painted: Path, which: str) -> None:
+    bounded = compared = 0
+    with load(painted, shown(which), fields=(*FIELDS[:3], KEYPOINTS, "pixel_mask")) as loader:
+        for _epoch in range(2):
+            for images, masks, boxes, keypoints, real in loader:
+                check_masks(images, masks)
+                bounded += check_boxes(images, boxes)
+                compared += check_keypoints(images, keypoints, upright=True)
+                assert torch.equal(masks > 0, real)  # painted classes start at 1
+                assert not images.permute(0, 2, 3, 1)[~real].any() and images.permute(0, 2, 3, 1)[real].any(1).all()
+    assert bounded > 60 and compared > 150
+
+
+def test_a_list_has_what_the_padded_batch_shows(painted: Path) -> None:
+    fields = ("image", "mask", gpuload.Boxes(min_visible=0), "pixel_mask", "index")
+    flips: Any = {"flip": 0.5, "transforms": [transforms.RandomAutocontrast(0.5), transforms.RandomEqualize(0.5)]}
+    padded = load(painted, Augment(None, Resize(60, 80, 16), **flips), fields=fields)
+    lists = load(painted, Augment(None, Resize(60, 80), **flips), fields=fields)
+    sizes = set()
+    for (images, masks, boxes, real, index), (own, own_masks, own_boxes, _, own_index) in zip(
+        padded, lists, strict=True
+    ):
+        assert not images.shape[2] % 16 and not images.shape[3] % 16
+        assert torch.equal(index, own_index) and torch.equal(boxes.boxes, own_boxes.boxes)
+        for row, (image, mask) in enumerate(zip(own, own_masks, strict=True)):
+            height, width = image.shape[1:]
+            assert real[row].sum() == height * width and mask.shape == (height, width)
+            assert torch.equal(image, images[row, :, :height, :width])
+            assert torch.equal(mask, masks[row, :height, :width])
+            sizes.add((height, width))
+    assert len(sizes) > 5 and {(min(size) == 60) ^ (max(size) == 80) for size in sizes} == {True}
+
+
+@pytest.mark.parametrize(
+    ("which", "transform"),
+    [
+        ("letterbox", lambda tv: tv.Resize(65, max_size=66)),
+        ("padded", lambda tv: tv.Resize(40, max_size=50)),
+    ],
+)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_pixels_are_pillows(which: str, transform: Any, interpolation: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    sides = [(61, 48), (40, 90), (120, 100)]
+    smooth = [Image.fromarray(rng.integers(0, 256, (7, 9, 3), np.uint8)).resize(side) for side in sides]
+    gpuload.pack([{"image": np.asarray(image)} for image in smooth], tmp_path, workers=1, encode="raw", shuffle=False)
+    crop: Any = Letterbox() if which == "letterbox" else Resize(40, 50, 8, fill=(9, 200, 30))
+    augment = Augment(66 if which == "letterbox" else None, crop, interpolation=interpolation, dtype="uint8")
+    with load(tmp_path / "train", augment, fields=("image", "pixel_mask"), shuffle=False) as loader:
+        [(images, real)] = loader
+    fill = torch.tensor([114] * 3 if which == "letterbox" else [9, 200, 30], dtype=torch.uint8)
+    for image, found, mask in zip(smooth, images.permute(0, 2, 3, 1), real, strict=True):
+        rows, columns = int(mask.any(1).sum()), int(mask.any(0).sum())
+        expected = np.asarray(image.resize((columns, rows), getattr(Image.Resampling, interpolation.upper())))
+        gap = np.abs(found[mask].numpy().reshape(rows, columns, 3).astype(int) - expected)
+        assert gap.max() <= 2 and (found[~mask] == fill).all()
+        assert min(rows, columns) == 40 or max(rows, columns) == (66 if which == "letterbox" else 50)
+
+
+@pytest.mark.parametrize(
+    ("which", "dtype", "layout"),
+    [
+        ("letterbox", "float32", "NCHW"),
+        ("letterbox", "float16", "channels_last"),
+        ("padded", "float32", "channels_last"),
+        ("padded", "bfloat16", "NCHW"),
+    ],
+)
+def test_padding_is_normalised_as_pixels_are(painted: Path, which: str, dtype: Any, layout: Any) -> None:
+    levels, values = (
+        load(painted, shown(which, **options), fields=("image",), shuffle=False)
+        for options in ({}, {"dtype": dtype, "layout": layout})
+    )
+    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (gpuload.Normalize().mean, gpuload.Normalize().std))
+    for (expected,), (found,) in zip(levels, values, strict=True):
+        assert found.dtype == getattr(torch, dtype) and found.shape == expected.shape
+        torch.testing.assert_close(
+            found.float(), (expected / 255 - mean) / std, atol=0.01 if dtype == "bfloat16" else 2e-3, rtol=0
+        )
+
+
+@pytest.mark.parametrize("which", CROPS)
+@pytest.mark.parametrize("steps", [(), (transforms.RandomAutocontrast(1.0), transforms.ColorJitter(0.4, 0.4))])
+def test_what_a_gpu_finishes_is_the_same(which: str, steps: Any) -> None:
+    """There the native decoder gives levels, and torch transforms and normalises them."""
+    augment = Augment(**{**CROPS[which], "transforms": steps})
+    images = [np.array(Image.open(io.BytesIO(paint(number)["image"])).convert("RGB")) for number in range(5)]
+    batch = make_batch(augment, images, [image.shape[1::-1] for image in images])
+    stored, options = Stored(200, 200, raw=True), {"batch_size": 5, "threads": 1, "kept": 1}
+    forms = [augment.form]
+    levels = NativeDecoder([form.levels(stored.pixels) for form in forms], stored, **options)  # type: ignore[arg-type]
+    found = []
+    for stages in ([NativeDecoder(forms, stored, **options)], [levels, Finish(forms, stored, None, levels=True)]):  # type: ignore[arg-type]
+        runner = Runner(stages, 1)
+        [(_, decoded)] = runner.decode(iter([batch]))
+        found.append(torch.as_tensor(decoded.images[0]).float())
+        runner.close()
+    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
+
+
+def test_gray_and_16_bits_are_padded(tmp_path: Path) -> None:
+    for number, (mode, fill) in enumerate([("L", 7), ("I;16", 7 * 257)]):
+        levels = np.full((30, 20), 9 if mode == "L" else 9 * 257, np.uint8 if mode == "L" else np.uint16)
+        out = tmp_path / str(number)
+        gpuload.pack([{"image": levels}] * 3, out, workers=1, encode="raw", mode=mode)
+        augment = Augment(40, Letterbox(fill=7), normalize=None)
+        with load(out / "train", augment, fields=("image", "pixel_mask")) as loader:
+            [(images, real)] = loader
+        peak = 255 if mode == "L" else 65_535
+        assert torch.allclose(images[:, 0][~real] * peak, torch.tensor(float(fill)))
+        assert (
+            torch.allclose(images[:, 0][real] * peak, torch.tensor(float(levels[0, 0]))) and real.sum() == 3 * 40 * 27
+        )
+
+
+@pytest.mark.parametrize("before_crop", [False, True])
+def test_functions_of_samples_are_padded_and_flipped_as_without(painted: Path, before_crop: bool) -> None:
+    def same(sample: Any, rng: Any) -> Any:
+        return {"image": sample["image"]}
+
+    function = transforms.Function(same, before_crop=before_crop)
+    plain, called = (
+        load(painted, shown(which, transforms=own), shuffle=False)
+        for which, own in (("letterbox", ()), ("letterbox", [function]))
+    )
+    for one, other in zip(plain, called, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+        torch.testing.assert_close(one[2].boxes, other[2].boxes, atol=1e-3, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def damaged(painted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The widest image of the first batch does not decode."""
+    folder = tmp_path_factory.mktemp("damaged") / "train"
+    shutil.copytree(painted, folder)
+    data = gpuload.Dataset(folder)
+    shard = data.shard_paths[0]
+    content = bytearray(Path(shard).read_bytes())
+    at = content.index(b"IDAT", content.index(data.keys([4])[0].encode()))
+    content[at + 10 : at + 40] = bytes(30)
+    Path(shard).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("multiple", [None, 1])
+def test_samples_that_do_not_decode(damaged: Path, multiple: Any) -> None:
+    augment = Augment(None, Resize(pad_to_multiple_of=multiple), dtype="uint8")
+    fields = ("image", "mask", "index", "pixel_mask", "original_size")
+    options: dict[str, Any] = {"batch_size": 5, "fields": fields, "shuffle": False}
+    data = gpuload.Dataset(damaged, verify=None)
+    skipped = next(iter(load(data, augment, on_corrupt=gpuload.OnCorrupt("skip", most=1.0), **options)))
+    assert skipped.index.tolist() == [0, 1, 2, 3, 0]
+    marked = next(iter(load(data, augment, on_corrupt=gpuload.OnCorrupt("mark", most=1.0), **options)))
+    assert marked.corrupt.tolist() == [False] * 4 + [True] and not marked.image[4].any()
+    for batch in (skipped, marked):
+        for image, mask, real, (height, width) in zip(
+            batch.image, batch.mask, batch.pixel_mask, batch.original_size.tolist(), strict=True
+        ):
+            assert image.shape[1:] == mask.shape and real[:height, :width].all() and real.sum() == height * width
+            if multiple is None:
+                assert mask.shape == (height, width)
+    assert np.array_equal(skipped.image[4][:, :90, :90], skipped.image[0][:, :90, :90])
+
+
+def test_ranks_and_resumed_runs_have_the_same_images(painted: Path) -> None:
+    def images(rank: int, world: int) -> Any:
+        fields = ("image", "index")
+        augment = Augment(None, Resize([40, 60], 80), dtype="uint8", flip=0.5)
+        loader = load(painted, augment, 6 // world, fields=fields, rank=rank, world_size=world)
+        return {int(i): image.numpy().tobytes() for batch in loader for image, i in zip(*batch, strict=True)}
+
+    whole = images(0, 1)
+    assert len(whole) == 18 and images(0, 2) | images(1, 2) == whole
+
+
+def test_a_preview_shows_images_of_their_own_sizes(painted: Path) -> None:
+    fields = ("image", "mask", gpuload.Boxes(as_targets=True))
+    for multiple in (None, 16):
+        with load(painted, Augment(None, Resize(60, None, multiple)), 4, fields=fields) as loader:
+            before, batch = loader.preview(4), next(iter(loader))
+            assert loader.preview(4, batch=batch).tobytes() == before.tobytes()
+        assert len({pixels.shape for pixels in batch.image}) == (4 if multiple is None else 1)
+
+
+def test_what_has_no_equal_is_refused_by_name(painted: Path) -> None:
+    for decoder in ("dali", "both"):
+        with pytest.raises(gpuload.ArgumentError, match=f"decoder='{decoder}': does not scale and pad.*'native'"):
+            load(painted, Augment(32, "letterbox"), decoder=decoder)
+    with pytest.raises(gpuload.ArgumentError, match="batch_transforms: images come as a list.*pad_to_multiple_of=1"):
+        load(painted, Augment(None, "keep"), fields=("image", "label"), batch_transforms=[gpuload.batchwise.MixUp()])
+    with pytest.raises(gpuload.ArgumentError, match="epochs 0 and 1 differ in sizes"):
+        load(painted, {0: Augment(None, "keep"), 1: Augment(None, Resize(pad_to_multiple_of=8))})
