@@ -53,6 +53,7 @@ class Flips(NamedTuple):
     roi_start: Any
     roi_end: Any
     mirror_y: Any
+    sizes: Any = None
 
 
 def flips(mirror: list[int]) -> Flips:

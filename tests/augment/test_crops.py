@@ -105,7 +105,7 @@ def test_random_crops_are_torchvisions(
     crops = RandomResizedCrop(scale, ratio).draw(images)
     found = np.concatenate([crops.start, crops.shape], axis=1).tolist()
     assert found == [list(torchvisions_window(numbers, *size, scale, ratio)) for numbers in drawn.T]
-    assert all(part.flags.c_contiguous for part in crops)
+    assert all(part.flags.c_contiguous for part in crops[:6])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_pad_or_crop_keeps_each_pixel(which: str, size: tuple[int, int]) -> None
     [(_, decoded)] = decoder.decode(iter([batch]))
     crops = batch.views[0].crops
     flips = set()
-    for image, found, mirror, mirror_y in zip(arrays, np.asarray(decoded.images[0]), *crops[-2:], strict=True):
+    for image, found, mirror, mirror_y in zip(
+        arrays, np.asarray(decoded.images[0]), crops.mirror, crops.mirror_y, strict=True
+    ):
         expected = resize_with_crop_or_pad(image, *size, 77)
         expected = expected[:, ::-1] if mirror else expected
         np.testing.assert_array_equal(found, expected[::-1] if mirror_y else expected)

@@ -29,6 +29,7 @@ class Crops(NamedTuple):
     roi_end: npt.NDArray[np.float32]
     mirror: npt.NDArray[np.int32]
     mirror_y: npt.NDArray[np.int32]
+    sizes: None = None
 
 
 def crops(windows: Any, mirror: Any = 0, mirror_y: Any = 0) -> Crops:

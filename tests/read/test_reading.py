@@ -55,7 +55,7 @@ def rows_of(batch: Batch) -> list[Any]:
     assert [encoded.images[row].tobytes() for row in range(len(batch))] == images
     assert [ctypes.string_at(*span) for span in encoded.spans.tolist()] == images
     assert batch.image_bytes == sum(map(len, images)) and not encoded.raw.any()
-    crops = [[[part[row].tolist() for part in view.crops] for view in batch.views] for row in range(len(batch))]
+    crops = [[[part[row].tolist() for part in view.crops[:6]] for view in batch.views] for row in range(len(batch))]
     columns = zip(*(encoded.columns[name].tolist() for name in ("label", "key", "boxes")), strict=True)
     members = zip(encoded.members["features"], batch.masks[0], strict=True)
     return [
@@ -109,7 +109,7 @@ def test_a_batch_holds_what_is_stored(source: Any, dataset: gpuload.Dataset) -> 
         sizes = np.array([[width], [height]], np.int32)
         for view, augment in enumerate(AUGMENTS):
             drawn = augment.draw(part.seed, part.epoch, expected, *sizes, view, repeats).crops
-            assert crops[view] == [one[0].tolist() for one in drawn]
+            assert crops[view] == [one[0].tolist() for one in drawn[:6]]
     if source[1] is not None:
         assert len({row[0] for row in rows[:11]}) < 11  # some came more than once
     reader.close()
