@@ -109,25 +109,29 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
     found = []
     for rank in range(2):
         augment = gpuload.Augment(None, crop, normalize=None)
-        loader = load(coco / "set/train", 4, augment=augment, fields=fields, shuffle=False, rank=rank, world_size=2)
-        for images, targets, keys, original, real in loader:
-            for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
-                assert (
-                    mask.shape[0] >= image.shape[1]
-                    if crop.pad_to_multiple_of is None
-                    else mask.shape == image.shape[1:]
-                )
-                scale = float(height) / int(mask.any(1).sum())
-                for (x0, y0, x1, y1), label in zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True):
-                    box = [x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale]
-                    found.append(
-                        {
-                            "image_id": int(key.split("-")[-1]),
-                            "category_id": [0, 3, 7][label],
-                            "bbox": box,
-                            "score": 1.0,
-                        }
+        with load(
+            coco / "set/train", 4, augment=augment, fields=fields, shuffle=False, rank=rank, world_size=2
+        ) as loader:
+            for images, targets, keys, original, real in loader:
+                for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
+                    assert (
+                        mask.shape[0] >= image.shape[1]
+                        if crop.pad_to_multiple_of is None
+                        else mask.shape == image.shape[1:]
                     )
+                    scale = float(height) / int(mask.any(1).sum())
+                    for (x0, y0, x1, y1), label in zip(
+                        target["boxes"].tolist(), target["labels"].tolist(), strict=True
+                    ):
+                        box = [x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale]
+                        found.append(
+                            {
+                                "image_id": int(key.split("-")[-1]),
+                                "category_id": [0, 3, 7][label],
+                                "bbox": box,
+                                "score": 1.0,
+                            }
+                        )
     assert len(found) == len(truth.anns)
     evaluation = tools[1].COCOeval(truth, truth.loadRes(found), "bbox")
     for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
