@@ -8,8 +8,8 @@ import pyarrow as pa
 from images import encode, photo
 
 import gpuload
-from gpuload.fields.bind import bind_field
 from gpuload.fields.kind import FieldSpec
+from gpuload.fields.registry import bind_field
 from gpuload.fields.rows import PixelField, Rows
 
 COUNT = 11

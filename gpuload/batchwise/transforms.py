@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from gpuload.checks import Rule, as_items, shown, unknown_attribute
 from gpuload.draws import BATCH_TRANSFORM_DRAWS, EACH_BATCH_TRANSFORM, Draws
 from gpuload.errors import ArgumentError, CallError
-from gpuload.fields.bind import COMPUTED
+from gpuload.fields.registry import COMPUTED
 from gpuload.types import HeightWidth
 
 MOST_TRANSFORMS = BATCH_TRANSFORM_DRAWS.count // EACH_BATCH_TRANSFORM

@@ -14,6 +14,7 @@ from gpuload.commands.terminal import say, say_table
 from gpuload.counted import counted, progress_bar
 from gpuload.disk import manifest as manifest_file
 from gpuload.errors import ArgumentError, GpuloadError, MissingPackageError, OutputError
+from gpuload.machine.installed import require
 
 _NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are shown
 
@@ -274,7 +275,7 @@ class Show:
 
     def _epochs(self, dataset: Any, number: int) -> Any:
         from gpuload.augment import Augment
-        from gpuload.pictures.sheet import draw_sheet
+        from gpuload.pictures.shown import draw_sheet
         from gpuload.report.training import epoch_cells
 
         return draw_sheet(epoch_cells(dataset, Augment(self.size), number, self.epochs))
@@ -332,4 +333,48 @@ class WarmUp:
             say(f"compiled the CPU decoder in {done.seconds:.1f} s; it is kept in {where}")
         else:
             say(f"the CPU decoder is compiled already, in {where}")
+        return DONE
+
+
+@dataclass(frozen=True)
+class Report:
+    """Writes one page that shows what packed sets hold: classes, sizes, odd images, duplicates within and between
+    splits, what was rejected, batches as training sees them, and how they are mixed. It opens from disk, without a
+    server or a network. The same facts are written as JSON."""
+
+    epilog = "Exit codes: 0 written; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C."
+
+    folders: list[str] = place("packed folders, their URLs, or folders that hold several", "SHARDS", nargs="+")
+    output: str = given("report.html", "the page (%(default)s)", "FILE", "-o", "--output")
+    json: str | None = given(None, "the facts (default: beside the page, as .json)", "FILE")
+    title: str | None = given(None, "of the page (default: the sets, as they are given)", "TEXT")
+    images: int = given(100_000, "most images whose pixels are looked at (%(default)s)", "N", rule=COUNT)
+    size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
+    batch_size: int = given(64, "samples in a batch (%(default)s)", "N", rule=whole(1, 65_536))
+    window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
+
+    def run(self) -> int:
+        require("report", "jinja2")
+        from gpuload.augment import Augment
+        from gpuload.report.build import Options, build
+        from gpuload.report.page import FACTS_MARK, PAGE_MARK, facts_as_json, render
+        from gpuload.report.samples import open_splits
+
+        page = Output(Path(self.output), "-o", PAGE_MARK)
+        facts_file = Path(self.json) if self.json else page.path.with_suffix(".json")
+        if facts_file.absolute() == page.path.absolute():
+            raise OutputError(f"{facts_file}: is named for the page and for the facts. Give two names")
+        facts_output = Output(facts_file, "--json", FACTS_MARK)
+        splits = open_splits(self.folders)
+        options = Options(self.images, Augment(self.size), self.batch_size, self.window)
+        with progress_bar("looking at images", "images") as bar:
+            facts, thumbnails = build(splits, options, bar)
+        text = render(facts, thumbnails, self.title or ", ".join(self.folders))
+        facts_output.write(facts_as_json(facts).encode(errors="surrogateescape"))
+        page.write(text.encode(errors="surrogateescape"))
+        for finding in facts["findings"]:
+            if finding["level"] != "good":
+                say(f"{'problem' if finding['level'] == 'bad' else 'look'}: {finding['text']}")
+        looked_at = counted(facts["looked_at"]["images"], "image")
+        say(f"{page.path}: {len(text.encode()) / 1e6:.1f} MB, looked at {looked_at}; the facts are in {facts_file}")
         return DONE

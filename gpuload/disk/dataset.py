@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from gpuload.checks import COUNT, PATH, SIDES, checked, choice, optional, text, whole
 from gpuload.counted import counted
-from gpuload.disk.dataset_checks import EXCLUDE, EXPRESSION, SAMPLES
 from gpuload.disk.quarantine import find_excluded
 from gpuload.disk.sample import html_of, read_sample
-from gpuload.disk.stored import StoredSet
+from gpuload.disk.stored import EXCLUDE, EXPRESSION, SAMPLES, StoredSet
 from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, StateError
 from gpuload.fields.ragged import flat, lengths_of, rows_of

@@ -1,23 +1,27 @@
-"""All kinds of fields. To add a kind, add a file for it and an entry here."""
+"""All kinds of fields, and what binds a requested field to data sets; fields that are computed instead of packed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.errors import FormatError
+from gpuload.errors import ArgumentError, FormatError
 from gpuload.fields.arrays import ArrayKind
 from gpuload.fields.boxes import BoxesKind
-from gpuload.fields.captions import CaptionKind, JsonKind
+from gpuload.fields.captions import BoundText, CaptionKind, JsonKind
 from gpuload.fields.class_numbers import ClassKind, LabelsKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, RawKind
 from gpuload.fields.keypoints import KeypointsKind
-from gpuload.fields.kind import FieldSpec, Kind
+from gpuload.fields.kind import FieldSpec, Kind, describe
 from gpuload.fields.masks import MaskKind
+from gpuload.fields.motion import covered
+from gpuload.fields.rows import BoundField, BoundIntegers, DatasetView, PixelField, Rows, Value, View
 from gpuload.fields.targets import TargetKind
 from gpuload.machine.installed import upgrade_command
+from gpuload.types import F64, I64, Bools, HeightWidth
 
 # In the order in which a table's fields are stored, and in which they are asked whether they claim a value
 # (`Kind.claims`): JSON, which takes any value, is last.
@@ -76,3 +80,130 @@ def index_schema(fields: tuple[Field, ...]) -> pa.Schema:
         columns += [pa.field(field.offset_column, pa.int64()), pa.field(field.bytes_column, pa.int64())]
         columns += [pa.field(name, type_) for name, type_ in kind_of(field).columns(field).items()]
     return pa.schema(columns)
+
+
+class BoundBucket(BoundField):
+    """int64 (N,): the number of the batch's bucket."""
+
+    def values(self, rows: Rows) -> I64:
+        assert rows.bucket is not None  # checked when the loader was constructed
+        return np.full(len(rows), rows.bucket)
+
+
+class BoundOriginalSize(BoundField):
+    """int64 (N, 2): height and width of the stored image in pixels."""
+
+    def values(self, rows: Rows) -> I64:
+        return _sizes(rows)
+
+
+class BoundTopLeft(BoundField):
+    """int64 (N, 2): where the output begins, y and x, in the whole image, scaled and flipped as the output is.
+
+    So it is counted in pixels of the output; negative where the image is padded.
+    """
+
+    def values(self, rows: Rows) -> Value:
+        sizes = _sizes(rows)
+
+        def of(view: View, size: HeightWidth, affine: F64 | None) -> I64:
+            begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
+            flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
+            before = np.where(flipped, sizes - end, begin)
+            own = size if view.sizes is None else view.sizes
+            places: I64 = np.rint(before * own / np.maximum(end - begin, 1e-6)).astype(np.int64)
+            return places
+
+        return rows.per_view(of)
+
+
+class BoundPixelMask(BoundField):
+    """bool (N, height, width): True where the image is, False where it is padded. Transforms do not move it."""
+
+    def values(self, rows: Rows) -> Value:
+        sources = _sizes(rows)
+
+        def of(view: View, size: HeightWidth, affine: F64 | None) -> Bools:
+            shown = np.zeros((len(sources), *size), np.bool_)
+            for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
+                shown[row, top:bottom, left:right] = True
+            return shown
+
+        return rows.per_view(of)
+
+
+def _sizes(rows: Rows) -> I64:
+    return np.stack([rows.columns["height"], rows.columns["width"]], axis=1).astype(np.int64)
+
+
+# Fields that every sample has without their being packed, and the columns that they need.
+COMPUTED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
+    "key": (BoundText, ("key",)),
+    "index": (BoundIntegers, ("index",)),
+    "dataset": (BoundIntegers, ("dataset",)),
+}
+# The same, but a packed field of the name takes precedence: there are older sets with such fields.
+_UNLESS_PACKED: dict[str, tuple[type[BoundField], tuple[str, ...]]] = {
+    "bucket": (BoundBucket, ()),
+    "original_size": (BoundOriginalSize, ("height", "width")),
+    "crop_top_left": (BoundTopLeft, ("height", "width")),
+    "pixel_mask": (BoundPixelMask, ("height", "width")),
+}
+
+
+def bind_field(spec: str | FieldSpec, datasets: Sequence[DatasetView]) -> BoundField | PixelField:
+    """The field of one data set, or of several that are mixed.
+
+    spec: a name stands for the default form of the field's kind: int64 (N,) class numbers, a `Target` whose sign never
+        changes, `MultiHot`, str, parsed JSON, stacked arrays, or `Boxes`, `Keypoints` and `Mask` with their defaults.
+        "key", "index" and "dataset" exist without being packed; so do "bucket", "original_size", "crop_top_left" and
+        "pixel_mask", where nothing was packed under these names.
+
+    Raises:
+        ArgumentError: it was not packed (the message lists the packed fields), its kind differs from the spec's, or its
+            values mean different things in the data sets.
+    """
+    name = spec if isinstance(spec, str) else spec.name
+    _check_own_name(name, datasets)
+    is_packed = any(name in dataset.fields for dataset in datasets)
+    if isinstance(spec, str) and (computed := (COMPUTED if is_packed else COMPUTED | _UNLESS_PACKED).get(spec)):
+        bound, columns = computed
+        return bound(Field(name, "computed", ""), columns)
+    field = _common_field(name, datasets)
+    if not isinstance(spec, str):
+        _check_kind(spec, field, datasets)
+    return kind_of(field).bind(None if isinstance(spec, str) else spec, field, datasets)
+
+
+def _check_kind(spec: FieldSpec, field: Field, datasets: Sequence[DatasetView]) -> None:
+    if field.kind not in (spec.kind, *spec.other_kinds):
+        fitting = [repr(other.name) for other in datasets[0].fields.values() if other.kind == spec.kind]
+        raise ArgumentError(
+            f"{describe(spec)}: expected a field of kind {spec.kind!r}, {field.name!r} in {datasets[0].folder} has "
+            f"kind {field.kind!r}. Request {field.name!r} by its name, or a field of kind {spec.kind!r} "
+            f"({', '.join(fitting) or 'there is none'})"
+        )
+
+
+def _check_own_name(name: str, datasets: Sequence[DatasetView]) -> None:
+    packed = [dataset for dataset in datasets if name in COMPUTED and name in dataset.fields]
+    if packed:
+        raise ArgumentError(
+            f"{packed[0].folder}: has a packed field {name!r}, a name that gpuload reserves for the {name} of each "
+            "sample. Pack it under another name"
+        )
+
+
+def _common_field(name: str, datasets: Sequence[DatasetView]) -> Field:
+    """The field of this name. All data sets must have it with the same meaning; how it is stored may differ."""
+    fields = [dataset.require_field(name) for dataset in datasets]
+    kind = kind_of(fields[0])
+    meanings = [kind.meaning(field, dataset.classes) for field, dataset in zip(fields, datasets, strict=True)]
+    for dataset, meaning in zip(datasets, meanings, strict=True):
+        for what, found in meaning.items():
+            if found != meanings[0][what]:
+                raise ArgumentError(
+                    f"{dataset.folder}: its field {name!r} has {what} {found!r}, that of {datasets[0].folder} has "
+                    f"{meanings[0][what]!r}. Mix data sets whose fields are alike, or leave {name!r} out"
+                )
+    return fields[0]

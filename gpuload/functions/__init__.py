@@ -24,8 +24,7 @@ A transform of torchvision's v2 or of Albumentations can be given as it is: `Fun
 `Function(Torchvision(v2.ColorJitter(0.4)))`, and its random numbers are those of the sample, too.
 """
 
-from gpuload.functions.albumentations import Albumentations
+from gpuload.functions.adapters import Albumentations, Torchvision
 from gpuload.functions.interface import Sample, SampleFunction
-from gpuload.functions.torchvision import Torchvision
 
 __all__ = ["Albumentations", "Sample", "SampleFunction", "Torchvision"]

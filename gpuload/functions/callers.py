@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gpuload.functions.draws import Watch
-from gpuload.functions.interface import Entries, Sample, SampleFunction, name_of
-from gpuload.functions.result import call
+from gpuload.functions.interface import Entries, Sample, SampleFunction, call, name_of
 from gpuload.types import Array
 
 # The first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training loop is

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 from gpuload.checks import FLAG, Rule, settings, whole
 from gpuload.errors import ArgumentError
-from gpuload.functions.albumentations import Albumentations
+from gpuload.functions.adapters import Albumentations, Torchvision
 from gpuload.functions.interface import SampleFunction, name_of
-from gpuload.functions.torchvision import Torchvision
 
 _ADAPTERS: dict[str, type[Any]] = {"albumentations": Albumentations, "torchvision": Torchvision}
 

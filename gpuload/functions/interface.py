@@ -1,9 +1,13 @@
-"""What a function of the user's is, and what is known of its samples beforehand."""
+"""What a function of the user's is, what is known of its samples beforehand, and what it may return."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from gpuload.checks import shown
+from gpuload.functions.draws import generator_of
+from gpuload.types import Array, HeightWidth
 
 Sample = dict[str, Any]  # what `gpuload.functions` describes
 
@@ -57,3 +61,148 @@ class CallFailedError(Exception):
 
 
 Returned = Mapping[str, Any]  # a complete sample, checked
+
+
+_LARGEST_SIDE = 65_535  # pixels, as of a JPEG
+
+
+def call(
+    function: SampleFunction, sample: Sample, key: tuple[int, int], entries: Entries, keeps_size: bool
+) -> dict[str, Array]:
+    """The image and all entries of a sample after the function.
+
+    keeps_size: whether the image must have the size that it had.
+
+    Raises:
+        WrongResultError: it returned what cannot be used. Besides, whatever it raises.
+    """
+    image = sample["image"]
+    size, dtype = image.shape, image.dtype
+    return read_result(function(sample, generator_of(key)), sample, size, dtype, entries, keeps_size)
+
+
+def read_result(
+    returned: Any,
+    sample: Sample,
+    size: tuple[int, ...],
+    dtype: np.dtype[Any],
+    entries: Entries,
+    keeps_size: bool,
+) -> dict[str, Array]:
+    """As `call`, for what a function returned. size, dtype: of the image before."""
+    if isinstance(returned, np.ndarray):
+        returned = {"image": returned}
+    if not isinstance(returned, Mapping):
+        raise WrongResultError(
+            f"returned {_kind(returned)}: expected the image as a NumPy array, or a dict of the entries that it changed"
+        )
+    names = ("image", *entries.names)
+    for name in returned:
+        if name not in names and name not in ("key", "index"):
+            raise WrongResultError(f"returned an entry {shown(name)}: the entries are {', '.join(map(repr, names))}")
+    for name in names:
+        if name not in returned and name not in sample:
+            raise WrongResultError(
+                f"removed {name!r} from the sample and did not return it: return it, without rows where none are left"
+            )
+    found = {name: returned[name] if name in returned else sample[name] for name in names}
+    found["image"] = image = _check_image(found["image"], size, dtype, keeps_size)
+    if image.shape != size:
+        for name in entries.places:
+            if name not in returned:
+                raise WrongResultError(
+                    f"changed the image's size from {_sides(size)} to {_sides(image.shape)} without returning "
+                    f"{name!r}, which has to follow it"
+                )
+    for name in entries.masks:
+        _check_mask(name, found[name], image.shape[:2])
+    for name in entries.boxes:
+        classes = class_entry(name)
+        found[name] = _check_boxes(name, found[name])
+        found[classes] = _check_classes(name, found[classes], len(found[name]))
+    for name, points in entries.keypoints:
+        found[name] = _check_keypoints(name, found[name], points)
+    return found
+
+
+def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool) -> Array:
+    if not isinstance(image, np.ndarray):
+        raise WrongResultError(f"returned {_kind(image)} as 'image': expected a NumPy array")
+    if image.dtype != dtype:
+        levels = ", 0..255" if dtype == np.uint8 else ""
+        raise WrongResultError(
+            f"returned an image of {image.dtype}: expected {dtype}{levels}. Leave conversion and normalisation to "
+            "Augment"
+        )
+    found: Array = image
+    if found.ndim == 2 and size[2] == 1:  # OpenCV and others leave the only channel out
+        found = np.expand_dims(found, 2)
+    if found.ndim != 3 or found.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in found.shape[:2]):
+        last = ", with the channels last" if found.ndim == 3 and found.shape[0] == size[2] else ""
+        raise WrongResultError(f"returned an image of shape {found.shape}: expected (height, width, {size[2]}){last}")
+    if keeps_size and found.shape != size:
+        raise WrongResultError(
+            f"returned an image of {_sides(found.shape)} pixels (height×width): expected {_sides(size)}, since it is "
+            "called after the crop. Use before_crop=True for a function that changes the size"
+        )
+    return found
+
+
+def _kind(value: Any) -> str:
+    """What it is; of a large object only its type, which says how to make an array of it."""
+    if value is None or isinstance(value, str | int | float):
+        return shown(value)
+    kind = type(value)
+    return f"an object of type {'' if kind.__module__ == 'builtins' else kind.__module__ + '.'}{kind.__qualname__}"
+
+
+def _check_mask(name: str, mask: Any, size: HeightWidth) -> None:
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.uint8 or mask.shape != size:
+        what = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else shown(mask)
+        raise WrongResultError(f"returned {what} as {name!r}: expected uint8 {size}, as its image")
+
+
+def _check_boxes(name: str, boxes: Any) -> Array:
+    found = _numbers(name, boxes, "float32 (M, 4), x0, y0, x1, y1")
+    if found.size == 0:
+        return np.empty((0, 4), np.float32)
+    if found.ndim != 2 or found.shape[1] != 4:
+        raise WrongResultError(f"returned {name!r} of shape {found.shape}: expected (M, 4)")
+    if (found[:, 2:] < found[:, :2]).any():
+        raise WrongResultError(f"returned {name!r} with x1 < x0 or y1 < y0: expected x0, y0, x1, y1 in pixels")
+    return found
+
+
+def _check_classes(boxes: str, classes: Any, count: int) -> Array:
+    name = class_entry(boxes)
+    found = np.asarray(classes)
+    if found.size == 0:
+        found = np.empty(0, np.int64)
+    if found.dtype.kind not in "iu" or found.ndim != 1:
+        raise WrongResultError(f"returned {shown(classes)} as {name!r}: expected whole numbers (M,)")
+    if len(found) != count:
+        raise WrongResultError(f"returned {count} {boxes!r} and {len(found)} {name!r}: expected one for each box")
+    return found.astype(np.int64)
+
+
+def _check_keypoints(name: str, keypoints: Any, points: int) -> Array:
+    found = _numbers(name, keypoints, f"float32 (M, {points}, 3)")
+    if found.size == 0:
+        return np.empty((0, points, 3), np.float32)
+    if found.ndim != 3 or found.shape[1:] != (points, 3):
+        raise WrongResultError(f"returned {name!r} of shape {found.shape}: expected (M, {points}, 3)")
+    return found
+
+
+def _numbers(name: str, values: Any, expected: str) -> Array:
+    try:
+        found = np.asarray(values, np.float32)
+    except (TypeError, ValueError):
+        raise WrongResultError(f"returned {shown(values)} as {name!r}: expected {expected}") from None
+    if not np.isfinite(found).all():
+        raise WrongResultError(f"returned {name!r} with numbers that are not finite")
+    return found
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]}×{shape[1]}"

@@ -44,7 +44,7 @@ from gpuload.order.position import Position
 from gpuload.output.arrays import Output, make_arrays
 from gpuload.output.collate import Collate, make_dict
 from gpuload.output.drawing import BatchDrawing
-from gpuload.pictures.sheet import Cell, draw_sheet
+from gpuload.pictures.shown import Cell, draw_sheet
 from gpuload.read.batches import check_space, open_reader
 from gpuload.read.bucketed import open_bucketed
 

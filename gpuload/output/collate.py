@@ -16,9 +16,9 @@ from gpuload.batchwise.transforms import apply_transforms, check_transforms
 from gpuload.decode.interface import Changed, Decoded
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
-from gpuload.fields.bind import COMPUTED, BoundBucket, bind_field
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.motion import MovingField, moving_fields
+from gpuload.fields.registry import COMPUTED, BoundBucket, bind_field
 from gpuload.fields.rows import BoundField, BoundIntegers, PixelField, Rows
 from gpuload.fields.tree import Each, map_tree
 from gpuload.output.arrays import Arrays

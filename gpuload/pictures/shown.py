@@ -1,13 +1,15 @@
-"""Images as a person looks at them: RGB of any encoding, number of channels and type, small, and as text for a page."""
+"""Pictures as a page and a contact sheet show them: any pixels as RGB, thumbnails, data URIs, and images in a grid."""
 
 import base64
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.pictures.marks import font_of, shorten
 from gpuload.types import U8, Array
 
 
@@ -63,3 +65,42 @@ def jpeg_uri(image: Image.Image, quality: int = 72) -> str:
     file = io.BytesIO()
     image.convert("RGB").save(file, "JPEG", quality=quality, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+_GAP_PX, _FONT_PX = 8, 13
+_PAPER, _INK = (255, 255, 255), (40, 40, 45)
+_MOST_COLUMNS, _WIDTH_PX = 8, 1_400
+
+
+class Cell(NamedTuple):
+    """A picture and what is written under it."""
+
+    picture: Image.Image
+    caption: str
+
+
+def draw_sheet(cells: Sequence[Cell], columns: int | None = None) -> Image.Image:
+    """All pictures in rows, RGB; a sheet of nothing is a small white picture.
+
+    columns: pictures in a row; by default as many as make the sheet about as wide as high, and at most 1,400 pixels.
+    """
+    if not cells:
+        return Image.new("RGB", (2 * _GAP_PX, 2 * _GAP_PX), _PAPER)
+    width = max(cell.picture.width for cell in cells)
+    height = max(cell.picture.height for cell in cells)
+    if columns is None:
+        fitting = max(1, (_WIDTH_PX - _GAP_PX) // (width + _GAP_PX))
+        columns = min(_MOST_COLUMNS, fitting, max(1, round((len(cells) * height / width) ** 0.5 + 0.49)))
+    columns = min(columns, len(cells))
+    cell_width, cell_height = width + _GAP_PX, height + _FONT_PX + 2 * _GAP_PX
+    rows = -(-len(cells) // columns)
+    sheet = Image.new("RGB", (columns * cell_width + _GAP_PX, rows * cell_height + _GAP_PX), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), font_of(_FONT_PX)
+    for number, (picture, caption) in enumerate(cells):
+        left = _GAP_PX + number % columns * cell_width + (width - picture.width) // 2
+        top = _GAP_PX + number // columns * cell_height
+        sheet.paste(picture, (left, top + height - picture.height))
+        text = shorten(caption, width, font)
+        middle = _GAP_PX + number % columns * cell_width + width / 2
+        draw.text((middle, top + height + 2), text, fill=_INK, font=font, anchor="ma")
+    return sheet

@@ -15,8 +15,7 @@ from gpuload.order.mixedness import measure_mixing, smallest_good_window
 from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures.marks import color_of
-from gpuload.pictures.sheet import Cell
-from gpuload.pictures.shown import jpeg_uri, thumbnail
+from gpuload.pictures.shown import Cell, jpeg_uri, thumbnail
 
 _DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8

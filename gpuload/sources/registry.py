@@ -80,12 +80,12 @@ class Format:
 # What SOURCE can be. Where neither --from nor its name tells, it is the first row that it fits, else the first row.
 FORMATS = (
     Format("folder", "folder:FolderSource"),
-    Format("sidecar", "sidecar:SidecarSource"),
+    Format("sidecar", "folder:SidecarSource"),
     Format("unlabeled", "folder:UnlabeledSource"),
     Format("voc", "voc:VocSource"),
     Format("coco", "coco:CocoSource"),
     Format("yolo", "yolo:YoloSource"),
-    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf")),
+    Format("hdf5", "named_arrays:Hdf5Source", (".h5", ".hdf5", ".hdf")),
     Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb")),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
     Format("tar", "tars:TarsSource", (".tar",)),

@@ -14,13 +14,12 @@ from packed_fields import COUNT, flips, pack, sample, unnamed, values_of
 import gpuload
 from gpuload import Boxes, Mask, MultiHot, OneHot, SourceError, Target, Tokens
 from gpuload.fields.arrays import PaddedTokens, join_elements
-from gpuload.fields.bind import bind_field
 from gpuload.fields.boxes import PaddedBoxes
 from gpuload.fields.field import IMAGE, Field
 from gpuload.fields.kind import FieldSpec
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.ragged import pad
-from gpuload.fields.registry import KINDS, kind_of
+from gpuload.fields.registry import KINDS, bind_field, kind_of
 from gpuload.fields.rows import PixelField, Rows
 from gpuload.fields.targets import negate_flipped
 

@@ -13,7 +13,7 @@ from packed_fields import COUNT, pack, sample, values_of
 
 import gpuload
 from gpuload import Boxes, Mask, MultiHot, OneHot, Target, Tokens
-from gpuload.fields.bind import bind_field
+from gpuload.fields.registry import bind_field
 from gpuload.fields.rows import Rows
 
 

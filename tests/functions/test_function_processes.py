@@ -25,7 +25,7 @@ from sample_functions import (
 
 from gpuload import ArgumentError, Augment, FunctionError
 from gpuload.functions.draws import seed_global
-from gpuload.functions.memory import SharedMemory
+from gpuload.functions.processes import SharedMemory
 from gpuload.transforms import Function
 
 STOPPED = Path(__file__).parent / "stopped.py"

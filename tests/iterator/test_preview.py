@@ -13,7 +13,7 @@ import gpuload
 from gpuload.augment import Form
 from gpuload.batchwise import MixUp
 from gpuload.output.drawing import BatchDrawing, undo_normalize
-from gpuload.pictures.sheet import Cell, draw_sheet
+from gpuload.pictures.shown import Cell, draw_sheet
 
 AUGMENT = gpuload.Augment(24)
 

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpuload.errors import GpuloadError, SourceError
-from gpuload.machine.fork_server import ensure_server, exit_code
-from gpuload.machine.worker import EndedError, Worker
+from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code
 from gpuload.sources.listing import Source
 
 Task = TypeVar("Task")

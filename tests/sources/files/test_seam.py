@@ -12,9 +12,8 @@ from gpuload import SourceError
 from gpuload.fields.registry import kind_of
 from gpuload.sources.coco import CocoSource
 from gpuload.sources.files import Files, Folder, Names, Ref
-from gpuload.sources.folder import FolderSource, UnlabeledSource
+from gpuload.sources.folder import FolderSource, SidecarSource, UnlabeledSource
 from gpuload.sources.rows import FilesSource, open_files
-from gpuload.sources.sidecar import SidecarSource
 from gpuload.sources.table import TableSource
 from gpuload.sources.voc import VocSource
 
