@@ -11,7 +11,7 @@ import pyarrow as pa
 from gpuload.checks import COUNT, PATH, SIDES, checked, choice, optional, text, whole
 from gpuload.counted import counted
 from gpuload.disk.quarantine import find_excluded
-from gpuload.disk.sample import html_of, read_sample
+from gpuload.disk.sample import read_sample
 from gpuload.disk.stored import EXCLUDE, EXPRESSION, SAMPLES, StoredSet
 from gpuload.disk.tiles import Grid, Tiles
 from gpuload.errors import ArgumentError, StateError
@@ -83,10 +83,6 @@ class Dataset(StoredSet):
         total = counted(int(self.first_samples[-1]), "sample")
         samples = total if self._selected is None else f"{len(self):,}{' tiles' * (self._tiles is not None)} of {total}"
         return f"Dataset({str(self.folder)!r}: {samples} in {counted(len(self.shard_paths), 'shard')})"
-
-    def _repr_html_(self) -> str:
-        """For notebooks: what the set holds, and some of its images where they are on a local disk."""
-        return html_of(self)
 
     def __getitem__(self, index: int | str) -> dict[str, Any]:
         """One sample, to look at: by its number in this data set (-1 is the last), its key, or its source.

@@ -1,10 +1,7 @@
-"""Single samples, found by key or number and decoded by Pillow; and the HTML that a notebook shows of a set."""
+"""Single samples, found by key or number and decoded by Pillow."""
 
 import os
 from bisect import bisect_left
-from collections.abc import Sequence
-from difflib import get_close_matches
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,18 +9,12 @@ import pyarrow as pa
 from PIL import Image
 
 from gpuload.checks import shown
-from gpuload.counted import counted
 from gpuload.disk.stored import StoredSet
 from gpuload.errors import ArgumentError, CallError, DecodeError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.machine.untrusted import open_regular
-from gpuload.pictures.marks import name_of
-from gpuload.pictures.shown import decode_image, jpeg_uri, thumbnail
-from gpuload.store.url import URL
-
-_MOST_COMPARED = 10_000  # keys, and sources, that are compared with one that is not there: some tenths of a second
-_MOST_SHOWN, _MOST_CONTAINING = 3, 60
+from gpuload.pictures.shown import decode_image
 
 
 def read_sample(dataset: StoredSet, index: Any) -> dict[str, Any]:
@@ -88,10 +79,9 @@ def _number_of_key(dataset: StoredSet, key: str) -> int:
             found = pc.index(rows.column(column), wanted).as_py()
             if found >= 0 and _has(dataset, first + found):
                 return int(first + found)
-    close = _close_names(dataset, key)
-    advice = f"Did you mean {' or '.join(map(shown, close))}?" if close else "dataset.keys([...]) tells keys by number"
     raise ArgumentError(
-        f"Dataset: dataset[{shown(key)}]: {dataset.folder} has no sample of this key or source. {advice}"
+        f"Dataset: dataset[{shown(key)}]: {dataset.folder} has no sample of this key or source. dataset.keys([...]) "
+        "tells keys by number"
     )
 
 
@@ -103,30 +93,6 @@ def _has(dataset: StoredSet, number: int) -> bool:
 
     place = bisect_left(range(len(dataset)), number, key=stored)
     return place < len(dataset) and stored(place) == number
-
-
-def _close_names(dataset: StoredSet, name: str) -> Sequence[str]:
-    """Keys and sources similar to a missing one: close matches, else names that contain it."""
-    import pyarrow.compute as pc
-
-    stem = _stem(name)
-    compared: list[str] = []
-    containing: list[str] = []
-    step = max(1, int(dataset.first_samples[-1]) // _MOST_COMPARED)
-    for column in ("key", "source"):
-        for first, rows in dataset.all_rows():
-            names = rows.column(column)
-            if stem and len(containing) < _MOST_CONTAINING * (1 + (column == "source")):
-                hits = names.filter(pc.match_substring(names, stem, ignore_case=True))
-                containing += hits.slice(0, _MOST_SHOWN).to_pylist()
-            compared += names.take(pa.array(np.arange(-first % step, len(names), step))).to_pylist()
-    if close := get_close_matches(name, compared, _MOST_SHOWN, 0.7):
-        return close
-    return sorted(containing, key=lambda found: (_stem(found) != stem, len(found)))[:_MOST_SHOWN]
-
-
-def _stem(name: str) -> str:
-    return name.rpartition("/")[2].partition(".")[0]
 
 
 class _Members:
@@ -177,53 +143,3 @@ class _Members:
         if len(content) != size:
             raise ShardError(f"{self.where}: the shard ends within its {field.name!r}. It was truncated: copy it again")
         return content
-
-
-_IMAGES, _SIDE_PX, _MOST_BYTES = 8, 96, 4_000_000
-_MOST_NAMES = 12
-
-
-def html_of(dataset: StoredSet) -> str:
-    """HTML whose texts are escaped, whatever the set holds; images that do not decode are left out."""
-    manifest = dataset.manifest
-    whole = int(dataset.first_samples[-1])
-    samples = f"{len(dataset):,}" + (f" of {whole:,}" if len(dataset) != whole else "")
-    rows = [
-        ("samples", f"{samples} in {counted(len(dataset.shard_paths), 'shard')}, {manifest.bytes / 1e6:,.1f} MB"),
-        ("fields", ", ".join(f"{field.name} ({field.kind})" for field in manifest.fields)),
-        ("largest", f"{manifest.width} × {manifest.height} pixels"),
-        ("fingerprint", dataset.fingerprint),
-    ]
-    if dataset.classes is not None:
-        names = ", ".join(dataset.classes[:_MOST_NAMES]) + (", …" if len(dataset.classes) > _MOST_NAMES else "")
-        rows.insert(1, ("classes", f"{len(dataset.classes):,}: {names}"))
-    cells = "".join(
-        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
-        for name, text in rows
-    )
-    pictures = "" if isinstance(dataset.folder, URL) else _pictures(dataset)
-    return f"<div><strong>Dataset</strong> {escape(str(dataset.folder))}<table>{cells}</table>{pictures}</div>"
-
-
-def _pictures(dataset: StoredSet) -> str:
-    """A row of images, evenly spaced over the set."""
-    numbers = np.unique(np.linspace(0, len(dataset) - 1, min(_IMAGES, len(dataset))).astype(np.int64))
-    figures = []
-    for number in dataset.stored_samples(numbers).tolist():
-        try:
-            uri, text = _picture(dataset, number)
-        except Exception:  # a notebook shows what there is; errors are told where samples are asked for
-            continue
-        figures.append(
-            f'<figure style="display:inline-block;margin:4px;max-width:{_SIDE_PX}px"><img src="{uri}" alt="">'
-            f'<figcaption style="font-size:11px;overflow-wrap:anywhere">{escape(text)}</figcaption></figure>'
-        )
-    return f"<div>{''.join(figures)}</div>"
-
-
-def _picture(dataset: StoredSet, number: int) -> tuple[str, str]:
-    row = dataset.row(number).to_pylist()[0]
-    image = stored_picture(dataset, number, None if row["image_bytes"] > _MOST_BYTES else 2 * _SIDE_PX)
-    named = "label" in dataset.fields and row["label"] is not None
-    text = name_of(int(row["label"]), dataset.classes) if named else row["key"]
-    return jpeg_uri(thumbnail(image, _SIDE_PX, _SIDE_PX)), text

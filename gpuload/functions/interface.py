@@ -60,9 +60,6 @@ class CallFailedError(Exception):
     """What a function raised in another process, where the exception itself cannot be had; the message is its own."""
 
 
-Returned = Mapping[str, Any]  # a complete sample, checked
-
-
 _LARGEST_SIDE = 65_535  # pixels, as of a JPEG
 
 

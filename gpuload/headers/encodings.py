@@ -24,8 +24,6 @@ class Sized(NamedTuple):
 
 OTHER_SIZE = "it is not of the size that the index says"
 
-# Extensions of members, by the first of them, which the packer gives.
-EXTENSIONS = {"webp": ("webp",), "avif": ("avif",), "tif": ("tif", "tiff")}
 
 _ANIMATION = 0x02  # a flag of the extended format
 

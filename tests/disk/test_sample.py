@@ -10,7 +10,6 @@ from packed_fields import pack, sample
 from painted import COLOURS, pack_painted
 
 import gpuload
-from gpuload.disk.sample import html_of
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +67,10 @@ def test_samples_of_a_subset(packed: Path) -> None:
 
 def test_keys_that_are_not_there(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
-    key, source = dataset[5]["key"], dataset[5]["source"]
-    with pytest.raises(
-        gpuload.ArgumentError, match=rf"\[{key + '0'!r}\]: .*no sample of this key or source. Did you mean {key!r}"
-    ):
-        dataset[key + "0"]
-    with pytest.raises(gpuload.ArgumentError, match=rf"Did you mean {source!r}"):
-        dataset[source.replace(".jpg", ".png")]
-    with pytest.raises(gpuload.ArgumentError, match=rf"Did you mean .*{source!r}"):
-        dataset[source.rpartition("/")[2].removesuffix(".jpg")]
-    with pytest.raises(gpuload.ArgumentError, match=r"dataset.keys\(\[...\]\) tells keys by number"):
-        dataset["qqqqqqqqqqq"]
+    wrong = dataset[5]["key"] + "0"
+    message = rf"\[{wrong!r}\]: .*no sample of this key or source. dataset.keys\(\[...\]\) tells keys by number"
+    with pytest.raises(gpuload.ArgumentError, match=message):
+        dataset[wrong]
     with pytest.raises(gpuload.ArgumentError, match="is not text"):
         dataset["\udcff"]
     with pytest.raises(gpuload.ArgumentError, match=r"dataset\[97\]: .* has samples 0 to 96"):
@@ -108,7 +100,6 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     ):
         dataset[1]
     assert dataset[0]["image"].size == dataset[2]["image"].size == (48, 32)
-    assert html_of(dataset).count("<img") == 2  # a notebook shows the others
     with path.open("r+b") as file:
         file.truncate(row["image_offset"] + 5)
     with pytest.raises(gpuload.ShardError, match="the shard ends within its 'image'. It was truncated"):
@@ -116,18 +107,6 @@ def test_damaged_samples_are_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(gpuload.ShardError, match="cannot be read"):
         dataset[0]
-
-
-def test_a_notebook_shows_a_set_and_escapes_its_texts(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>"
-    gpuload.pack(
-        [{"image": encode(photo(n)), "label": f"{evil}{n % 2}"} for n in range(4)], tmp_path / "set", workers=1
-    )
-    dataset = gpuload.Dataset(tmp_path / "set" / "train")
-    html = dataset._repr_html_()
-    assert "<script" not in html and html.count("&lt;script&gt;") >= 6
-    assert html.count("<img") == 4 and "4 in 1 shard" in html and dataset.fingerprint in html
-    assert "2 of 4 in 1 shard" in dataset.subset([0, 3])._repr_html_()
 
 
 def test_arrays_of_numpy_do_not_load_images(packed: Path) -> None:
