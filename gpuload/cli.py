@@ -40,7 +40,7 @@ COMMANDS = {
     "fetch": ("sets.Fetch", "copy a packed set from a URL into a local folder"),
     "verify": ("sets.Verify", "read a packed folder again and list its faults"),
     "info": ("sets.Info", "tell what a packed folder holds"),
-    "report": ("report.Report", "show what packed sets hold, as one page"),
+    "report": ("sets.Report", "show what packed sets hold, as one page"),
     "show": ("sets.Show", "show single samples of a packed set"),
     "doctor": ("doctor.Doctor", "check this machine, and say what limits loading"),
     "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),

@@ -85,7 +85,7 @@ FORMATS = (
     Format("voc", "voc:VocSource"),
     Format("coco", "coco:CocoSource"),
     Format("yolo", "yolo:YoloSource"),
-    Format("hdf5", "named_arrays:Hdf5Source", (".h5", ".hdf5", ".hdf")),
+    Format("hdf5", "hdf5:Hdf5Source", (".h5", ".hdf5", ".hdf")),
     Format("lmdb", "lmdb_store:LmdbSource", (".mdb", ".lmdb")),
     Format("npy", "arrays:ArraysSource", (".npy", ".npz")),
     Format("tar", "tars:TarsSource", (".tar",)),

@@ -233,7 +233,7 @@ def test_what_lies_beside_the_shards_is_not_waited_for(
     if name == "shard-000003.idx":
         assert [fault.partition(" (")[0] for fault in verify(copy, 1)] == [f"{copy / name}: cannot be read"]
     else:
-        assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)), None)["rejected"] == 0
+        assert read_rejected(Split("train", str(copy), gpuload.Dataset(copy)))["rejected"] == 0
 
 
 SLOW = {
