@@ -355,7 +355,7 @@ def test_a_report_at_a_url(proxy: Any, packed: Path, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     facts = []
     for name, folder in (("there", f"{proxy.url}/train"), ("here", str(packed))):
-        assert cli.main(["report", folder, "-o", f"{name}.html", "--seconds", "0"]) == cli.DONE
+        assert cli.main(["report", folder, "-o", f"{name}.html"]) == cli.DONE
         facts.append(json.loads((tmp_path / f"{name}.json").read_text()))
     for name in ("extremes", "duplicates", "classes", "histograms", "files", "looked_at"):
         assert facts[0][name] == facts[1][name]
