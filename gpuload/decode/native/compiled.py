@@ -117,9 +117,12 @@ class BackgroundCompilation:
         self._done = threading.Event()
         self._load = load
         self._thread = threading.Thread(target=self._run, name="gpuload-compile")
+        self._first = threading.Lock()
 
     def start(self, wait: bool = True) -> None:
-        """wait: return when it is done, or after half a second; else at once."""
+        """Only the first call does something. wait: return when it is done, or after half a second; else at once."""
+        if not self._first.acquire(blocking=False):
+            return
         _running.add(self)
         self._thread.start()
         if wait:

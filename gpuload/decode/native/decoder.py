@@ -62,7 +62,6 @@ class NativeDecoder(Stage):
             for form in forms:
                 load_compiled(form, stored.pixels)
         self._bands = picture_kind(stored)
-        # After the resize, which no batch can do without: numba compiles one function at a time.
         self._images = ImageDecoder(stored)
         self._buffers = [Buffers(batch_size, NUMPY_DTYPES[form.dtype], kept, allocate) for form in forms]
         self._mask_buffers = Buffers(batch_size, "uint8", kept * len(forms) * len(self._fills), allocate)
@@ -89,6 +88,8 @@ class NativeDecoder(Stage):
             for one, postprocess, out in zip(views, self._postprocess, images, strict=True)
         ]
         in_python = bool(self._fills) or None in fills
+        if plan.encoded:
+            self._images.start()  # after what the views need
 
         def work() -> None:
             """One thread's share: blocks that no other thread has taken, until none is left."""

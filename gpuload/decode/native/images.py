@@ -78,13 +78,20 @@ class ImageDecoder:
         self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
         self._compilation = BackgroundCompilation(jpeg.load_compiled)
-        if self._has_jpegs and not stored.raw:
-            # Where the resize had to be compiled, this has to be, too, and would be waited for in vain.
+
+    def start(self) -> None:
+        """Begins to load or compile what decodes JPEGs, at the first call. numba compiles one function at a time, and
+        this takes longest: so what a batch cannot do without comes before it."""
+        if self._has_jpegs:
+            # Where something else had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
     def step(self, plan: DecodePlan, most: int) -> Step | None:
         """What completes pictures in this thread, up to `most` of a plan at a time; None where nothing is compiled."""
-        if not (plan.encoded and self._has_jpegs and self._compilation.is_done):
+        if not plan.encoded:
+            return None
+        self.start()
+        if not self._compilation.is_done:
             return None
         thread, rooms = self._thread, plan.rooms
         memory = thread.reserve(most * plan.largest_bytes + plan.spare_bytes)
