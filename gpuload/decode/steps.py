@@ -20,7 +20,8 @@ Tensor = torch.Tensor
 
 
 @cache
-def _has_compiled() -> bool:
+def has_compiled() -> bool:
+    """Whether numba is there."""
     return fault_of("gpuload.decode.native.transforms.run") is None
 
 
@@ -31,7 +32,7 @@ def has_own(steps: Steps) -> bool:
 
 def is_compiled(images: Tensor) -> bool:
     """Whether compiled code executes the steps of these images."""
-    return images.dtype == torch.uint8 and images.device.type == "cpu" and _has_compiled()
+    return images.dtype == torch.uint8 and images.device.type == "cpu" and has_compiled()
 
 
 @torch.no_grad()

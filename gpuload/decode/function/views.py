@@ -14,14 +14,16 @@ from gpuload.augment.views import PlannedFunction
 from gpuload.decode.finish import Postprocess
 from gpuload.decode.interface import Changed
 from gpuload.decode.pillow import crop_and_resize_mask
-from gpuload.decode.steps import warp_masks
+from gpuload.decode.steps import has_compiled, warp_masks
 from gpuload.fields.motion import MovingField
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.tree import take
 from gpuload.functions.interface import Sample
 from gpuload.read.batch import Batch
-from gpuload.types import U8, Array
+from gpuload.types import U8, Array, Bools
 
+# Makes the levels of one image, or its values where there is nothing else to do, for this `Target`.
+MakeLevels = Callable[[Any], None]
 # (function, sample, rows of the generator's key) to the image and all entries, checked.
 Call = Callable[[PlannedFunction, int, Sample], Mapping[str, Array]]
 
@@ -96,21 +98,43 @@ class FunctionView(ABC):
         self._entries[row] = {name: found[name] for name in self._entries[row]}
         return found["image"], [found[name] for name in self.setting.masks]
 
-    def _store(self, row: int, levels: Array, masks: Sequence[U8]) -> None:
-        """levels: (channels, height, width), of any type that holds them. masks: both as the view flips them."""
-        form, rows = self.setting.form, slice(row, row + 1)
-        if self.setting.values is None:
-            self.images[row] = levels
+    def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
+        """levels: (channels, height, width), of any type that holds them, or what makes them in compiled code. masks:
+        both as the view flips them."""
+        rows, values = slice(row, row + 1), self.setting.values
+        planar = values is None or self.setting.form.layout == "NCHW"
+        out = self.images[rows] if planar else self.images[rows].transpose(0, 3, 1, 2)
+        view = take(self.view, rows)
+        if callable(levels):
+            self._make(levels, out, view)
+        elif values is None:
+            out[0] = levels
         else:
-            out = self.images[rows] if form.layout == "NCHW" else self.images[rows].transpose(0, 3, 1, 2)
             with torch.no_grad():
-                whole = np.ascontiguousarray(levels, self.setting.values.level_dtype)[None]
-                self.setting.values(torch.from_numpy(whole), torch.from_numpy(out), take(self.view, rows))
+                whole = np.ascontiguousarray(levels, values.level_dtype)[None]
+                values(torch.from_numpy(whole), torch.from_numpy(out), view)
         for number, mask in enumerate(masks):
             self.masks[number][row] = mask
             if self.setting.values is not None and self.view.steps is not None:
                 moved = torch.from_numpy(self.masks[number][rows])
                 moved.copy_(warp_masks(moved, take(self.view.steps, rows), self.setting.fills[number]))
+
+    def _make(self, make: MakeLevels, out: npt.NDArray[Any], view: View) -> None:
+        """The levels or values of an image to `out`, (1, channels, height, width), at once where it can be."""
+        from gpuload.decode.native.values import Target, as_levels
+
+        values = self.setting.values
+        if values is None:
+            make(as_levels(out))
+            return
+        with torch.no_grad():
+            if values.is_linear(view):
+                make(Target(out, values.mean, values.factor))
+                values.erase(torch.from_numpy(out), view)
+                return
+            levels = np.empty(out.shape, values.level_dtype)
+            make(as_levels(levels))
+            values(torch.from_numpy(levels), torch.from_numpy(out), view)
 
 
 class AfterCrop(FunctionView):
@@ -132,7 +156,12 @@ class AfterCrop(FunctionView):
         levels = self._levels[row].astype(self.setting.pixels.dtype, copy=False)
         image, masks = self._call(call, row, levels, [masks[row] for masks in self._cropped])
         across, down = (-1 if flips[row] else 1 for flips in (self.view.crops.mirror, self.view.crops.mirror_y))
-        self._store(row, image[::down, ::across].transpose(2, 0, 1), [mask[::down, ::across] for mask in masks])
+        flipped = [mask[::down, ::across] for mask in masks]
+        if self.setting.pixels.is_rgb and has_compiled():
+            image = np.ascontiguousarray(image)
+            self._store(row, _as_it_is(image, np.array([[down < 0, across < 0]])), flipped)
+        else:
+            self._store(row, image[::down, ::across].transpose(2, 0, 1), flipped)
 
     def _crops(self) -> Crops:
         height, width = (np.full(len(self.batch), side, np.float64) for side in self.view.size)
@@ -148,8 +177,8 @@ class BeforeCrop(FunctionView):
         self._entries = self._split(None)
         self._moved = Crops(*(part.copy() for part in self.view.crops[:6]))
 
-    def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, Array], Array]) -> None:
-        """Fills a row. cut: crops, resizes and flips an image, to (channels, height, width)."""
+    def make(self, row: int, call: Call, whole: Whole, cut: Callable[[Form, View, Array], MakeLevels]) -> None:
+        """Fills a row. cut: crops, resizes and flips an image."""
         encoded = self.batch.encoded
         masks = [mask.copy() for mask in whole.masks]
         image, masks = self._call(call, row, whole.image.copy(), masks)
@@ -161,13 +190,24 @@ class BeforeCrop(FunctionView):
                 for part, own in zip(self._moved[:6], crops[:6], strict=True):
                     part[row] = own[0]
                 view = view._replace(crops=crops)
-        levels = cut(self.setting.form, view, np.ascontiguousarray(image))
+        image = np.ascontiguousarray(image)
         fills, form = self.setting.fills, self.setting.form
         moved = [crop_and_resize_mask(mask, view, 0, fill, form) for mask, fill in zip(masks, fills, strict=True)]
-        self._store(row, levels, moved)
+        self._store(row, cut(form, view, image), moved)
 
     def _crops(self) -> Crops:
         return self._moved
+
+
+def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
+    """Of an RGB image, (height, width, 3) in C order, which must live until then. flips: bool (1, 2), top to bottom and
+    left to right."""
+    from gpuload.decode.native.resample import crop_or_pad
+
+    height, width, _ = image.shape
+    picture = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
+    window, size, fill = np.array([(0, 0, height, width)]), np.array([(height, width)]), np.zeros(3, np.uint8)
+    return lambda target: crop_or_pad(picture, window, flips, size, fill, 0, target)(0, 1)
 
 
 def unflipped(view: View) -> View:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpuload.augment import Form, View
 from gpuload.decode.finish import level_dtype
+from gpuload.decode.function.views import MakeLevels
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
@@ -70,15 +71,12 @@ class WholeImages:
                 return None, Fault(reason_of(error), number)
         return WholeImage(pixels, masks), None
 
-    def cut(self, form: Form, view: View, image: Array) -> Array:
-        """(channels, height, width), uint8 or float32: the view, of one image (height, width, channels), C order."""
+    def cut(self, form: Form, view: View, image: Array) -> MakeLevels:
+        """The view, of one image (height, width, channels), C order, which must live until it is made."""
         height, width, _ = image.shape
         pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
         cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
-        out = np.empty((1, self._pixels.channels, *view.size), self._dtype)
-        cuts.make(pictures, slice(0, 1), Target(out, *self._constants), self._own)
-        levels: Array = out[0]
-        return levels
+        return lambda target: cuts.make(pictures, slice(0, 1), target, self._own)
 
     def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
         """What was decoded, in the pixels of the batch: gray out of three channels, for instance."""
