@@ -347,6 +347,18 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         "Augment.imagenet_train": Call(Augment.imagenet_train, {}, PRESET),
         "Augment.imagenet_eval": Call(Augment.imagenet_eval, {}, PRESET),
         "Augment.inception": Call(Augment.inception, {"train": True}, {**PRESET, "train": FLAG}),
+        "Augment.simclr": Call(Augment.simclr, {}, {"size": SIDE, "strength": number(0, 2.5)}),
+        "Augment.dino": Call(
+            Augment.dino,
+            {},
+            {
+                "size": SIDE,
+                "local_size": SIDE,
+                "local_views": whole(0, 1000),
+                **dict.fromkeys(("global_scale", "local_scale"), ascending(ABOVE_0, 1, 0.5)),
+            },
+        ),
+        "Augment.timm": Call(Augment.timm, {}, {"data_config": or_none(wrong("mapping"))}),
         "Augment.torchvision": Call(Augment.torchvision, {}, {"transform": wrong("function")}),
         "Dataset": Call(
             gpuload.Dataset,
@@ -610,9 +622,7 @@ def test_values_of_the_right_kind_that_cannot_be_are_refused(
 BY_THE_LOADER = {"BatchForm", "BatchTransform", "FieldBatch", "Dataset.stored_samples", "Dataset.shards_of"}
 BY_THE_LOADER |= {"Dataset.image_sizes", "Dataset.open_store", "Dataset.row", "Dataset.column"}
 ITS_METHODS = {"reach", "draw", "check_pixels", "check_peak", "for_size", "plan", "check", "select", "kernel", "steps"}
-# Recipes of others: what they construct refuses their arguments, by names of its own.
-RECIPES = {"Augment.simclr", "Augment.dino", "Augment.timm"}
-ELSEWHERE = {"pack", *RECIPES}  # its arguments are sources and settings: tests/sources, and PackOptions here
+ELSEWHERE = {"pack"}  # its arguments are sources and settings: tests/sources, and PackOptions here
 
 
 def public_calls() -> dict[str, Callable[..., Any]]:

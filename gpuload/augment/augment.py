@@ -11,13 +11,14 @@ import numpy as np
 from gpuload.augment.crops import Geometry, Images
 from gpuload.augment.fit import check_any_size, check_transform
 from gpuload.augment.from_torchvision import arguments_of
-from gpuload.augment.geometries import CROP, CenterCrop, CropName, RandomResizedCrop
+from gpuload.augment.geometries import CROP, SHARES, CenterCrop, CropName, RandomResizedCrop
 from gpuload.augment.normalize import Normalize
 from gpuload.augment.placed import Resize
 from gpuload.augment.views import DType, Form, Interpolation, Layout, PlannedFunction, View
 from gpuload.checks import (
     FLAG,
     PROBABILITY,
+    SIDE,
     SIDES,
     Rule,
     as_items,
@@ -27,9 +28,11 @@ from gpuload.checks import (
     function,
     instance,
     member,
+    number,
     optional,
     settings,
     shown,
+    whole,
 )
 from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
 from gpuload.errors import ArgumentError
@@ -73,6 +76,8 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 _SIZE = optional(either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES))
 _TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
 _NORMALIZE = optional(either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), choice("image")))
+_CONFIG = optional(instance("a dict, as timm.data.resolve_model_data_config gives it", Mapping))
+_DINO = "Augment.dino"
 _CENTER = "Use crop=gpuload.CenterCrop(...)"
 _RANDOM = "Use crop=gpuload.RandomResizedCrop(...)"
 _CONSTANTS = "Use normalize=gpuload.Normalize(mean, std)"
@@ -173,6 +178,8 @@ class Augment:
 
         strength: of the colour jitter; 0.5 is the paper's for CIFAR-10, without blur (Chen et al., arXiv 2002.05709).
         """
+        size = check("Augment.simclr", "size", size, SIDE)
+        strength = check("Augment.simclr", "strength", strength, number(0, 2.5, "a factor in 0..2.5"))
         jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
         blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
         transforms = (RandomApply((jitter,), 0.8), RandomGrayscale(0.2), RandomApply((blur,), 0.5))
@@ -195,6 +202,10 @@ class Augment:
 
         size, local_size: of the views in pixels. global_scale, local_scale: of their areas.
         """
+        size, local_size = check(_DINO, "size", size, SIDE), check(_DINO, "local_size", local_size, SIDE)
+        local_views = check(_DINO, "local_views", local_views, whole(0, 1000))
+        for name, scale in (("global_scale", global_scale), ("local_scale", local_scale)):
+            check(_DINO, name, scale, SHARES)
         colours = (RandomApply((ColorJitter(0.4, 0.4, 0.2, 0.1),), 0.8), RandomGrayscale(0.2))
 
         def view(size: int, scale: tuple[float, float], blurred: float, *last: Transform) -> Augment:
@@ -226,7 +237,8 @@ class Augment:
         Raises:
             ArgumentError: a step that has no counterpart here, which the message names.
         """
-        return cls.torchvision(import_module("timm.data").create_transform(**{**(data_config or {}), **options}))
+        config = check("Augment.timm", "data_config", data_config, _CONFIG)
+        return cls.torchvision(import_module("timm.data").create_transform(**{**(config or {}), **options}))
 
     def __post_init__(self) -> None:
         if self.dtype == "uint8" and self.normalize == "image":

@@ -28,7 +28,7 @@ from gpuload.types import F64
 
 _ATTEMPTS = 10  # as in torchvision's RandomResizedCrop
 _LATER = np.arange(5, 1 + 2 + 2 * _ATTEMPTS)  # draws of all attempts but the first
-_SHARES = ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area")
+SHARES = ascending(POSITIVE, 1, "(low, high) with 0 < low <= high <= 1, shares of the image's area")
 _BOX = several(COUNT, "(height, width) in pixels", count=2)
 _RATIOS = ascending(1 / LARGEST, LARGEST, "(low, high) with 1e-6 <= low <= high <= 1e6, of width / height")
 
@@ -43,7 +43,7 @@ class RandomResizedCrop(Geometry):
     scale, ratio: range of the window's area, as a share of the image's, and of its width / height.
     """
 
-    scale: Annotated[tuple[float, float], _SHARES] = (0.08, 1.0)
+    scale: Annotated[tuple[float, float], SHARES] = (0.08, 1.0)
     ratio: Annotated[tuple[float, float], _RATIOS] = (3 / 4, 4 / 3)
 
     draws: ClassVar[int] = 4  # position in y and in x; area and ratio of the first attempt: three of four images fit
