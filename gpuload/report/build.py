@@ -35,6 +35,10 @@ def find_findings(facts: dict[str, Any]) -> list[dict[str, str]]:
     rejected = sum(entry["rejected"] for entry in facts["rejected"])
     if rejected:
         add("look", f"{counted(rejected, 'image')} rejected when the set was packed", "rejected")
+    progressive = sum(sum(row["counts"]) for row in facts["formats"] if row["what"] == "JPEG, progressive")
+    if progressive:
+        add("look", f"{counted(progressive, 'progressive JPEG')}: crops of these take some four times the processor "
+            "time of others; pack with --jpeg baseline", "images")  # fmt: skip
     for table in facts["classes"]:
         _of_classes(table, add)
     _of_training(facts["training"], add)

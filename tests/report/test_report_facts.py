@@ -49,6 +49,7 @@ def test_duplicates_and_leaks(facts: dict[str, Any]) -> None:
     exact = {frozenset(members): group["exact"] for members, group in zip(names, found["shown"], strict=True)}
     assert exact[frozenset({"train-003", "val-v3"})] and not exact[frozenset({"train-004", "val-v4"})]
     texts = [finding["text"] for finding in facts["findings"]]
+    assert any(text.startswith("1 progressive JPEG: crops of these take some four times") for text in texts)
     assert "2 images of val also in the training set" in texts
     assert "1 group of alike images with different labels" in texts
 

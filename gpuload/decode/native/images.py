@@ -45,8 +45,12 @@ class DecodePlan:
     rooms: int64 (N,), bytes for each image while it is needed, and `spare_bytes` more.
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
 
+    step: what decodes them, in some thread; None before the first asks for it.
+
     pixels: of the images.
     """
+
+    step: Step | None = None
 
     def __init__(self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB) -> None:
         self.images, self.spans, self.windows, self.factors = batch.images, batch.spans, windows, factors
@@ -95,8 +99,10 @@ class ImageDecoder:
             return None
         thread, rooms = self._thread, plan.rooms
         memory = thread.reserve(most * plan.largest_bytes + plan.spare_bytes)
-        files = plan.spans, plan.points, plan.windows, plan.factors
-        return jpeg.decode(*files, self._plain, rooms, memory, thread.scratch, plan.pictures)
+        if plan.step is None:  # the first of some threads; if of two, it does not matter whose the others take
+            files = plan.spans, plan.points, plan.windows, plan.factors
+            plan.step = jpeg.decode(*files, self._plain, rooms, memory, thread.scratch, plan.pictures)
+        return jpeg.in_thread(plan.step, memory, thread.scratch)
 
     def decode_others(self, plan: DecodePlan, rows: range) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures at these rows that `step` did not.

@@ -30,6 +30,15 @@ class Step:
         self.numbers: I64 = np.array(numbers, np.int64)
         self.call: tuple[int, int] = address_of(function), self.numbers.ctypes.data
 
+    def replaced(self, first: int, numbers: Sequence[int], held: Any) -> "Step":
+        """The same with other last arguments, from number `first` on. It costs a tenth of a new one, and each thread
+        needs its own for each batch. held: as the class's."""
+        made = object.__new__(Step)
+        made._function, made._held, made.numbers = self._function, (self._held, held), self.numbers.copy()
+        made.numbers[first:] = numbers
+        made.call = self.call[0], made.numbers.ctypes.data
+        return made
+
     def __call__(self, begin: int, end: int) -> None:
         if not self._function(self.call[1], begin, end):
             raise MemoryError

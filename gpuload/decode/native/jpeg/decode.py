@@ -67,6 +67,11 @@ def decode(
     return Step(_decode, *files, upright, memory, *scratch.addresses, held=scratch)
 
 
+def in_thread(step: Step, memory: int, scratch: Scratch) -> Step:
+    """What `decode` gave, for another thread: with other memory and scratch memory."""
+    return step.replaced(7, (memory, *scratch.addresses), scratch)
+
+
 @step
 def _decode(arguments: int, begin: int, end: int) -> int:
     of, scratch = longs_at(arguments), addresses_at(arguments + 8 * 8)
