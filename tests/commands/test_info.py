@@ -1,8 +1,11 @@
 """`gpuload info`: options that it refuses. What it says: tests/order/test_mixedness.py."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import gpuload
@@ -59,3 +62,20 @@ def test_samples_that_shuffled_epochs_leave_out(packed: Path, capsys: pytest.Cap
         out = " ".join(capsys.readouterr().out.split())
         assert ("left out" in out and said in out) if said else "left out" not in out
     assert "drop_last=False keeps them" in out
+
+
+def test_an_index_that_lacks_sizes_is_an_error_in_a_line(packed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(packed, tmp_path / "train"))
+    with pa.ipc.open_file((folder / "index.arrow").read_bytes()) as index:
+        schema, batches = index.schema, [index.get_batch(number) for number in range(index.num_record_batches)]
+    place, field = schema.get_field_index("width"), schema.field("width")
+    batches[0] = batches[0].set_column(place, field, pa.nulls(batches[0].num_rows, field.type))
+    with pa.ipc.new_file(folder / "index.arrow", schema) as index:
+        for batch in batches:
+            index.write_batch(batch)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    kept = {name: value for name, value in manifest.items() if not name.startswith("index_")}
+    (folder / "manifest.json").write_text(json.dumps(kept))
+    with pytest.raises(gpuload.ShardError, match="its index lacks values in column 'width'"):
+        needed([gpuload.Dataset(folder)], 4)
+    assert cli.main(["info", str(folder)]) == cli.WRONG

@@ -10,6 +10,7 @@ from gpuload.decode.interface import Stored
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import DeviceError
 from gpuload.headers.encodings import MAX_PIXELS
+from gpuload.read.shards import checked_rows
 
 # What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
@@ -50,10 +51,13 @@ def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: i
 
     The mean size is that of the first and the last shard in the index; with several data sets, the largest mean
     counts. batch_size: of the samples that DALI decodes. prefetch: batches decoded at the same time.
+
+    Raises:
+        ShardError: the index of these shards is damaged.
     """
     largest = 0.0
     for dataset in datasets:
-        rows = [dataset.rows(shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
+        rows = [checked_rows(dataset, shard) for shard in sorted({0, len(dataset.manifest.shards) - 1})]
         pixels = sum(float((batch["width"].to_numpy() * 1.0) @ batch["height"].to_numpy()) for batch in rows)
         of_a_pixel = max(_CHANNELS, dataset.manifest.pixels.bytes)  # gray is decoded to RGB
         largest = max(largest, of_a_pixel * pixels / max(1, sum(batch.num_rows for batch in rows)))
