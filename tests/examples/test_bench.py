@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 
 import bench
 import pytest
@@ -122,10 +122,10 @@ def prepared(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
 class Interrupted:
     """Stands in for a contender's process; Ctrl-C comes in the second round of the second."""
 
-    rounds, pid, versions = 0, os.getpid(), MappingProxyType({})
+    rounds, pid = 0, os.getpid()
 
     def __init__(self, name: str, work: Work, python: str) -> None:
-        pass
+        self.versions: dict[str, str] = {}
 
     def __enter__(self) -> "Interrupted":
         return self
