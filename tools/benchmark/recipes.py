@@ -16,6 +16,7 @@ WHAT = {
     "simclr": "SimCLR: jitter 0.8 (p 0.8), gray 0.2, blur 23 (p 0.5)",
     "aug3": "3-Augment: gray, solarize or blur, then jitter 0.3",
     "dino": "DINO's second view: jitter 0.4 (p 0.8), gray 0.2, blur 0.1, solarize 0.2",
+    "augmix": "AugMix()",
 }
 
 
@@ -39,6 +40,7 @@ def gpuloads(name: str) -> list[Any]:
             t.RandomApply([blur], 0.1),
             t.RandomSolarize(128, 0.2),
         ],
+        "augmix": lambda: [t.AugMix()],
     }[name]()
 
 
@@ -64,6 +66,7 @@ def torchvisions(v2: Any, name: str) -> list[Any]:
             v2.RandomApply([blur], 0.1),
             v2.RandomSolarize(128, 0.2),
         ],
+        "augmix": lambda: [v2.AugMix()],
     }[name]()
 
 
