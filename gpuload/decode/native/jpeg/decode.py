@@ -28,6 +28,8 @@ from gpuload.decode.native.pointers import array_at, bytes_at, longs_at
 from gpuload.decode.native.steps import Step, step
 from gpuload.types import I64
 
+PICTURES = 5  # which of the arguments of `_decode` they are
+
 
 def room_for(windows: I64, factors: I64) -> tuple[I64, int]:
     """Bytes for the pixels of each image, int64 (N,), and for the planes of the one that is being decoded."""
@@ -77,7 +79,7 @@ def _decode(arguments: int, begin: int, end: int) -> int:
     of, scratch = longs_at(arguments), addresses_at(arguments + 8 * 8)
     spans, all_points = array_at(longs_at(of[0]), (end, 2)), array_at(longs_at(of[1]), (end, 2))
     windows, factors, rooms = array_at(longs_at(of[2]), (end, 4)), longs_at(of[3]), longs_at(of[4])
-    pictures, upright, target, planes = array_at(longs_at(of[5]), (end, 7)), of[6] != 0, of[7], of[7]
+    pictures, upright, target, planes = array_at(longs_at(of[PICTURES]), (end, 7)), of[6] != 0, of[7], of[7]
     for image in range(begin, end):
         planes += rooms[image]
     for image in range(begin, end):
