@@ -102,8 +102,8 @@ class StateError(GpuloadError):
 
 # A URL's user ends at the last "@": a secret may hold others, slashes, and after a colon that begins no port, spaces.
 # One slash is what pathlib leaves of two.
-_USER = re.compile(r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,2})(?!/)([^\s'\"/:@]*:(?!\d*[/\s]|\s)[^'\"]*|[^\s'\"]*)@")
-_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
+_USER = re.compile(r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)([^\s'\"/:@]*:(?!\d*[/\s]|\s)[^'\"]*|[^\s'\"]*)@")
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
 
 
 def without_secrets(text: str) -> str:

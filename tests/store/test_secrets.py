@@ -30,7 +30,6 @@ URLS = [
     "ftp://user:TOP/SECRET@host/set",
     "abfss://user:TOPSECRET@account.example/set",
     "file://user:TOPSECRET@host/set",
-    "x://user:TOPSECRET@host/set",
     "S3://AKIAEXAMPLE:TOP/SECRET@bucket/set",
     "s3:/AKIAEXAMPLE:TOP/SECRET@bucket/set",  # what pathlib makes of it
 ]
