@@ -158,18 +158,27 @@ class Index:
             self._compare(numbers)
 
     def shard(self, number: int) -> pa.RecordBatch:
-        """The rows of one shard; its columns are views of the file.
+        """The rows of one shard, none of whose values is missing; its columns are views of the file.
 
         Raises:
-            RemoteError, FormatError: as `fetch`.
+            RemoteError, FormatError: as `fetch`; a value is missing.
         """
         try:
             if self.parts is not None:
-                return pa.ipc.read_record_batch(pa.py_buffer(self.parts.read(number)), self.schema)
-            self._compare([number])
-            return self._reader.get_batch(number)
+                rows = pa.ipc.read_record_batch(pa.py_buffer(self.parts.read(number)), self.schema)
+            else:
+                self._compare([number])
+                rows = self._reader.get_batch(number)
+            rows.validate()  # else counting could read behind the end of a damaged column
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: its footer is not there any more
             raise FormatError(f"{self.path}: is damaged ({_first_line(error)}). Copy the folder again") from None
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if _count_nulls(column):
+                raise FormatError(
+                    f"{self.path}: lacks values in column {name!r} of shard {number}. Copy the folder again, or index "
+                    "its shards again with `python -m gpuload index`"
+                )
+        return rows
 
     def check_unchanged(self) -> None:
         """Compares what was read so far once more where the file was changed since it was opened: 2 µs.
@@ -225,6 +234,11 @@ class Index:
                 f"{self.path}: is damaged: the SHA-256 of bytes {begin:,} to {end - 1:,} is {found[:16]}…, "
                 f"manifest.json says {expected[:16]}…. Copy the folder again"
             )
+
+
+def _count_nulls(column: pa.Array) -> int:
+    """Nulls in a column and, where it is of lists, within these."""
+    return int(column.null_count) + (_count_nulls(column.values) if hasattr(column, "values") else 0)
 
 
 def _first_line(error: Exception) -> str:

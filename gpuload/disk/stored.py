@@ -313,7 +313,7 @@ class StoredSet(NotSupported):
         shards = self.shards_of(numbers)
         rows = numbers - self.first_samples[shards]
         self.fetch_rows(needed := np.unique(shards))
-        keys = {shard: self._index.shard(shard).column("key") for shard in needed.tolist()}
+        keys = {shard: self.rows(shard).column("key") for shard in needed.tolist()}
         return [keys[shard][row].as_py() for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
 
     @cached_property

@@ -267,7 +267,7 @@ class _Archive:
         behind = self._find(at, lambda block: bool(block.strip(b"\0")))
         if behind == self._bytes:
             return True
-        fault = f"zeros in place of a header, and data behind them at byte {behind:,}"
+        fault = f"zeros in place of a header, with data from byte {behind:,} on,"
         with suppress(ValueError):
             _Header.parse(self._read(behind, BLOCK_BYTES))
             if behind - at >= 2 * BLOCK_BYTES:

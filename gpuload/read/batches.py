@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.augment import Augment, View
+from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import BATCH, each_key, make_key
 from gpuload.errors import ShardError
@@ -197,7 +198,7 @@ def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes
             sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
             # Two windows, and those that are read at once, of which the first may begin with its last sample.
             spanned = _spanned(dataset, batch_size + _READ_AT_ONCE)
-            windows = f"two windows of {window} shards" + (f" in each of {lanes} lanes" if lanes > 1 else "")
+            windows = f"two windows of {counted(window, 'shard')}" + (f" in each of {lanes} lanes" if lanes > 1 else "")
             dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
 
 

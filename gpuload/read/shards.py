@@ -225,8 +225,8 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
     """`Dataset.rows`, checked.
 
     Raises:
-        FormatError: the index holds another number of samples than the manifest says.
-        ShardError: the index is damaged: a value is missing, an image has no size or one larger than any of the set, or
+        FormatError: the index holds another number of samples than the manifest says, or lacks a value.
+        ShardError: the index is damaged: an image has no size or one larger than any of the set, or
             a member does not lie in the shard or is not as large as its values.
     """
     try:
@@ -236,7 +236,6 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
         reason = str(error).splitlines()[0]
         raise ShardError(f"{dataset.shard_paths[shard]}: its index is damaged ({reason}). {_ADVICE}") from None
     check = _Check(dataset, shard, rows)
-    check.no_nulls()
     check.image_sizes()
     for field in dataset.fields.values():
         kind = kind_of(field)
@@ -262,11 +261,6 @@ class _Check:
     def __init__(self, dataset: Dataset, shard: int, rows: pa.RecordBatch) -> None:
         self._path, self._rows, self._manifest = dataset.shard_paths[shard], rows, dataset.manifest
         self._shard_bytes = dataset.manifest.shards[shard].bytes
-
-    def no_nulls(self) -> None:
-        for name, column in zip(self._rows.schema.names, self._rows.columns, strict=True):
-            if _count_nulls(column):
-                raise ShardError(f"{self._path}: its index lacks values in column {name!r}. {_ADVICE}")
 
     def image_sizes(self) -> None:
         width, height = self._numbers("width"), self._numbers("height")
@@ -301,8 +295,3 @@ class _Check:
             row = int(bad.rows[0])
             key = self._rows.column("key")[row].as_py()
             raise ShardError(f"{self._path}: its index gives sample {key!r} {bad.found(row)}. {_ADVICE}")
-
-
-def _count_nulls(column: Any) -> int:
-    """Nulls in a column and, where it is of lists, within these."""
-    return int(column.null_count) + (_count_nulls(column.values) if hasattr(column, "values") else 0)

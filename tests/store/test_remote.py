@@ -86,7 +86,7 @@ def test_a_mixture_of_a_folder_and_a_url(proxy: Any, packed: Path, tmp_path: Pat
 def test_a_cache_that_is_too_small(proxy: Any, tmp_path: Path) -> None:
     dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, "100kB")
     with pytest.raises(
-        ArgumentError, match="cache_size: 100,000 bytes are too few for two windows of 1 shards, which take"
+        ArgumentError, match="cache_size: 100,000 bytes are too few for two windows of 1 shard, which take"
     ):
         load(dataset, shuffle=gpuload.Shuffle(window=1))
 
