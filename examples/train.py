@@ -213,7 +213,8 @@ def run(args: argparse.Namespace) -> None:
 
     took_s = time.perf_counter() - started
     say(
-        f"Trained {args.epochs} epochs in {took_s:.0f} s: validation accuracy {right / val_images:.1%} "
+        f"Trained {args.epochs} epoch{'s' * (args.epochs != 1)} in {took_s:.0f} s: "
+        f"validation accuracy {right / val_images:.1%} "
         f"({right} of {val_images}; chance is {1 / classes:.1%})"
         + (f", in {args.checkpoint}" if args.checkpoint else "")
     )
