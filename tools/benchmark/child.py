@@ -162,7 +162,9 @@ def _import(contender: Contender) -> None:
     if contender.package == "nvidia.dali":
         import nvidia.dali.plugin.pytorch  # noqa: F401
     if "gpuload" in contender.name:
-        import gpuload.loader.iterator  # noqa: F401
+        import gpuload
+
+        gpuload.DaliIterator  # noqa: B018  (imported when it is first used, in each version)
 
 
 def _versions(contender: Contender) -> dict[str, str]:

@@ -66,7 +66,7 @@ _ALL = [
     *(
         Contender(
             name,
-            f"gpuload, decoder='{decoder}'" if decoder != "auto" else "gpuload",
+            f"gpuload, decoder='{decoder}'" if decoder != "auto" else name,
             partial(own.open_loader, decoder=decoder),
             package="simplejpeg" if decoder in ("auto", "native") else "nvidia.dali",
             distribution="gpuload",

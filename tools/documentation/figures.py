@@ -180,6 +180,26 @@ def features(name: str, *wanted: str) -> str:
     return table(head, rows)
 
 
+def colours() -> str:
+    """Images/s of gpuload with each recipe, and how many times those of the others that is."""
+    found = {(row["what"], row["loader"]): row for row in record("colours-2-cores")["features"]}
+    head = [
+        "recipe",
+        "images/s",
+        "of the plain crop",
+        "times torchvision",
+        "times Albumentations",
+        "times DALI by hand",
+    ]
+    rows = []
+    for (what, loader), own in found.items():
+        if loader == "gpuload":
+            others = (found.get((what, name)) for name in ("torch", "albumentations", "dali"))
+            times = ["" if row is None else f"{own['images_per_s'] / row['images_per_s']:.1f}" for row in others]
+            rows.append([what, f"{own['images_per_s']:,.0f}", f"{own['ratio']:.2f}", *times])
+    return table(head, rows)
+
+
 TABLES = {
     "loaders": short,
     "all-loaders": long,
@@ -187,6 +207,7 @@ TABLES = {
     "packing": packing,
     "remote-peers": remote_peers,
     "features": partial(features, FEATURES, *_FUNCTIONS, *_WARPS, "buckets", *_TEXTS, *_OTHERS),
+    "colours": colours,
     "functions": partial(features, FEATURES, *_FUNCTIONS),
     "warps": partial(features, FEATURES, *_WARPS),
     "padding": partial(features, PADDING, *_PADDING),
