@@ -1,1 +1,1 @@
-"""`DaliIterator`: its arguments, and the way of a batch to the training loop."""
+"""`DaliIterator`: its arguments, and the path of a batch to the training loop."""

@@ -1,4 +1,4 @@
-"""What `DaliIterator` accepts, and what people try who know torch's DataLoader or DALI's own iterators."""
+"""The rules of `DaliIterator`'s arguments, and advice for users of torch's DataLoader or DALI's own iterators."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def _as_data(value: Any) -> Any:
 
 
 def _as_fields(value: Any) -> Any:
-    """A tuple of fields, or a dict of them by the names that they get."""
+    """A tuple of fields, or a dict of them by their new names."""
     fields = tuple(value.values()) if isinstance(value, Mapping) else as_items(value)
     if not fields or not all(isinstance(field, str | FieldSpec) for field in fields):
         raise TypeError
@@ -56,7 +56,7 @@ def _as_shuffle(value: Any) -> bool | Shuffle:
 
 
 def _as_on_corrupt(value: Any) -> Any:
-    """ "raise", or what becomes of them."""
+    """ "raise", or an `OnCorrupt`."""
     if isinstance(value, OnCorrupt):
         return value
     action: Any = _ACTIONS.read(value)
@@ -65,11 +65,11 @@ def _as_on_corrupt(value: Any) -> Any:
 
 _ACTIONS = choice("raise", "skip", "mark")
 _DECODERS = choice(*get_args(DecoderName))
-_MOST = 4096  # threads, and batches decoded ahead: more than any machine has a use for
+_MOST = 4096  # threads, and batches decoded ahead: more than any machine can use
 
 ARGUMENTS: dict[str, Rule[Any]] = {
-    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets what gpuload.mix gives", _as_data),
-    "batch_size": whole(1, 2**31 - 1),  # what DALI can count
+    "data": Rule("a packed folder, a gpuload.Dataset, or for several sets a gpuload.mix", _as_data),
+    "batch_size": whole(1, 2**31 - 1),  # DALI's limit
     "augment": ANYTHING,  # checked by `Schedule`
     "fields": Rule(
         "a list of names and specs, such as ['image', 'label'] or ['image', Boxes()], or a dict of them by other names",
@@ -96,24 +96,24 @@ ARGUMENTS: dict[str, Rule[Any]] = {
 }
 STATE: Rule[Mapping[str, Any]] = instance("what state_dict returned", Mapping)
 
-# Arguments of DataLoader, and of loops that prepare one; then those that gpuload had once.
+# Arguments of DataLoader and of loops that prepare one; then former arguments of gpuload.
 ADVICE = {
     "dataset": "The first argument is data: a packed folder or a gpuload.Dataset",
     "transform": "Use augment=gpuload.Augment(...); Augment.torchvision(transform) reads torchvision's",
-    "num_workers": "Use num_threads: images are decoded by threads of this process, there are no workers",
+    "num_workers": "Use num_threads: threads of this process decode images, there are no workers",
     "prefetch_factor": "Use prefetch: the batches decoded ahead, of all threads together",
-    "pin_memory": "Leave it out: batches are on the device already, whose memory they were made in",
+    "pin_memory": "Leave it out: batches are already on the device",
     "pin_memory_device": "Use device",
-    "collate_fn": "Use fields, which says what a batch holds, and batch_transforms, functions of a whole batch",
+    "collate_fn": "Use fields, which selects the fields of a batch, and batch_transforms, functions of a whole batch",
     "sampler": "Use sampling=gpuload.Weights(...) or Balance(...) in place of a WeightedRandomSampler, "
     "Dataset.subset(...) or filter(...) to choose samples, gpuload.mix for shares, and shuffle and seed for the order. "
     "Ranks get their shares by rank and world_size",
     "batch_sampler": "Use batch_size, drop_last and shuffle; Dataset.subset(...) and gpuload.mix choose samples",
     "persistent_workers": "Leave it out: threads live as long as the loader",
     "timeout": "Leave it out: there are no workers to wait for",
-    "worker_init_fn": "Leave it out: there are no workers, and all random numbers are those of seed",
+    "worker_init_fn": "Leave it out: there are no workers, and all random numbers come from seed",
     "multiprocessing_context": "Leave it out: there are no workers",
-    "generator": "Use seed, which with the epoch decides the order and all other random numbers",
+    "generator": "Use seed, which with the epoch determines the order and all other random numbers",
     "in_order": "Leave it out: batches always come in order",
     "reset": "Leave it out: each loop over the loader is an epoch",
     "epochs": "Write a loop over epochs, each of which loops over the loader",
@@ -140,9 +140,10 @@ ADVICE = {
 
 
 class Sampler:
-    """What training loops look for on a DataLoader's sampler.
+    """The part of a DataLoader's sampler that training loops use.
 
-    set_epoch: the loader's. Its length is a rank's share of an epoch's samples, rounded up as a `DistributedSampler`'s.
+    set_epoch: the loader's. The length is a rank's share of an epoch's samples, rounded up as by a
+    `DistributedSampler`.
     """
 
     def __init__(self, set_epoch: Callable[[int], None], samples: int) -> None:
@@ -153,7 +154,7 @@ class Sampler:
 
 
 class NotSupported:
-    """What a loader is asked for by mistake: an error that says what to write instead of Python's own."""
+    """Operations that a loader does not support: their errors name the replacement."""
 
     def __next__(self) -> NoReturn:
         raise CallError(
@@ -169,9 +170,9 @@ class NotSupported:
     def __contains__(self, item: object) -> NoReturn:
         raise CallError("DaliIterator: `in` does not exist, since it would decode a whole epoch. Use a loop")
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
-        def __getattr__(self, name):  # called for what is not there
+        def __getattr__(self, name):  # called for missing attributes
             raise AttributeError(unknown_attribute("DaliIterator", name, ADVICE), name=name, obj=self)
 
         def __setattr__(self, name, value):
@@ -187,7 +188,7 @@ class NotSupported:
 
 
 def check_process(process: int) -> None:
-    """Raises GpuloadError in any other process than the one with this number: a forked child."""
+    """Raises GpuloadError in a process with another number: a forked child."""
     if os.getpid() != process:
         raise GpuloadError(
             f"this DaliIterator was constructed in process {process} and inherited over fork by {os.getpid()}, where "

@@ -1,4 +1,4 @@
-"""Samples that do not decode while loading: named, counted, listed, and written to a file."""
+"""Counts, lists and logs samples that do not decode."""
 
 import json
 import logging
@@ -26,11 +26,11 @@ class CorruptSample:
 
     key: of the sample.
     shard: path of its shard.
-    offset, bytes: where in the shard its image lies, or the mask that does not decode.
-    reason: what the decoder said.
+    offset, bytes: position and size in the shard of its image, or of the mask that does not decode.
+    reason: the decoder's message.
     index, dataset: its number in the stored order of its data set, and that one's number in a mixture.
-    epoch: in which it came first.
-    times: how often it came.
+    epoch: of its first occurrence.
+    times: number of occurrences.
     """
 
     key: str
@@ -45,10 +45,9 @@ class CorruptSample:
 
 
 class Report(NamedTuple):
-    """What a loader has met on this rank since it was constructed.
+    """The undecodable samples of a loader on this rank since construction.
 
-    corrupt: how many samples were replaced or marked, each counted in each epoch. samples: the different ones among
-    them, the first 1,000.
+    corrupt: the number of samples replaced or marked, counted in every epoch. samples: the first 1,000 distinct ones.
     """
 
     corrupt: int
@@ -58,8 +57,8 @@ class Report(NamedTuple):
 class CorruptSamples:
     """Counts, lists and logs undecodable samples.
 
-    masks: names of the mask fields. on_corrupt: None if the first one is an error. epoch_samples: this rank's samples
-    in an epoch.
+    masks: names of the mask fields. on_corrupt: None if the first one raises. epoch_samples: this rank's samples in an
+    epoch.
 
     Raises:
         ArgumentError: the file cannot be written.
@@ -91,7 +90,7 @@ class CorruptSamples:
                 ) from None
 
     def start_epoch(self) -> None:
-        """`OnCorrupt.most` is of one epoch, or of the rest of one after a resume."""
+        """Resets the count for `OnCorrupt.most`, which limits one epoch, or the rest of one after a resume."""
         self._in_epoch = 0
 
     def add(self, guarded: Guarded, epoch: int) -> None:
@@ -114,7 +113,7 @@ class CorruptSamples:
                 raise DecodeError(self._too_many(found, epoch))
 
     def report(self) -> Report:
-        """What was met so far."""
+        """The undecodable samples so far."""
         return Report(self._count, tuple(self._listed.values()))
 
     def explain(self, error: BatchDecodeError) -> DecodeError:
@@ -126,7 +125,7 @@ class CorruptSamples:
         others = f", nor {'does' if number == 1 else 'do'} {counted(number, 'other')} of its batch" if number else ""
         return DecodeError(
             f"{found.shard}: {what} {found.key!r} does not decode (byte {found.offset:,}): {found.reason}{others}. "
-            "Pack it again: `python -m gpuload pack` leaves out what does not decode, and says so; or use "
+            "Pack it again: `python -m gpuload pack` rejects and lists undecodable images; or use "
             "on_corrupt='skip'"
         )
 

@@ -1,4 +1,4 @@
-"""`DaliIterator`: the loader, as a training loop uses it."""
+"""`DaliIterator`: the loader that a training loop iterates over."""
 
 import os
 import warnings
@@ -59,83 +59,81 @@ class DaliIterator(NotSupported):
         for images, labels in loader:
             ...
 
-    data: a packed folder, the URL of one (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` (or a subset of
-        one), which says where shards are cached, whether they are verified and which samples to leave out, or a mixture
-        made by `mix`.
-    batch_size: samples in a batch of this process; all ranks together take batch_size * world_size.
-    augment: the size, crop, normalisation and dtype of the images. Several make as many views of each sample; a dict
-        gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}. With a size of
-        `Buckets([(1024, 1024), (832, 1216), …])` or `Buckets(area=…)`, each sample is in the bucket nearest to its own
-        shape, and each batch is of one bucket, the same on all ranks. With drop_last=True (or steps_per_epoch), an
-        epoch is then len(data) // (batch_size * world_size) batches, and what is left in the buckets comes first in the
-        next epoch; with drop_last=False it comes as smaller batches at the end, one a bucket. A run resumes with other
-        ranks if batch_size * world_size stays the same. See docs/buckets.md.
+    data: a packed folder or its URL (s3://bucket/set/train, also gs, az, https, hf), a `Dataset` or a subset of one,
+        which has options for caching, verification and excluded samples, or a mixture made by `mix`.
+    batch_size: samples per batch of this process; the global batch has batch_size * world_size.
+    augment: the size, crop, normalisation and dtype of the images. Each of several makes a view of every sample; a dict
+        gives the first epoch in which each is used: {0: Augment(128), 6: Augment(160)}. With a size of `Buckets([(1024,
+        1024), (832, 1216), …])` or `Buckets(area=…)`, each sample is in the bucket nearest to its own shape, and each
+        batch is of one bucket, the same on all ranks. With drop_last=True (or steps_per_epoch), an epoch is then
+        len(data) // (batch_size * world_size) batches, and samples left in the buckets come first in the next epoch;
+        with drop_last=False they come as smaller batches at the end, one per bucket. A run resumes with other ranks if
+        batch_size * world_size stays the same. See docs/buckets.md.
     fields: the fields of a batch, in this order: "image", "label" and other packed fields, by name or as a spec such as
-        `Boxes("boxes", format="xywh")` (see `gpuload.fields`); and for every sample "key" (list of str), "index"
-        (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture). A dict gives them
-        other names, and makes batches dicts: {"pixel_values": "image", "labels": "label"}.
+        `Boxes("boxes", format="xywh")` (see `gpuload.fields`). Every sample also has "key" (list of str), "index"
+        (int64, its index in stored order) and "dataset" (int64, its data set's number in a mixture). A dict renames the
+        fields, and batches are then dicts: {"pixel_values": "image", "labels": "label"}.
     batch_transforms: functions of a whole batch on the device, such as `MixUp()` (see `gpuload.batchwise`), applied in
         this order; 32 at most. Fields that they add come after `fields`, by name, unless named there.
-    shuffle: False gives stored order, in every epoch. `Shuffle(window=…, lanes=…)` says how shards are mixed.
-    seed: with the epoch, it decides order, crops and flips; nothing else does.
-    drop_last: omit a last, smaller batch; by default as `shuffle`: training drops it, evaluation does not. If True, a
-        different remainder is skipped in each epoch. If False, each sample comes once over all ranks, and a rank's last
-        batches may have fewer samples, but never none: where fewer samples are left than there are ranks, the batch
-        before gives some up, or where that is not possible (batch_size=1, or a set smaller than the number of ranks), a
-        rank gets one sample of another rank again, and `padding` is then 1. "even": as False, but the parts of all
-        ranks are equally long: the first samples of the next epoch fill the last batch up, as a DistributedSampler
-        does, and `padding` counts them. "exact": as False, but a rank for which no sample is left gets an
-        empty batch, and no sample comes twice.
-    steps_per_epoch: batches in an epoch, any number; the next epoch continues where it stopped, and passes over the
-        data follow one another without a gap, so that no sample is left out. By default an epoch is one pass.
+    shuffle: False gives stored order in every epoch. `Shuffle(window=…, lanes=…)` sets how shards are mixed.
+    seed: together with the epoch, determines order, crops and flips; nothing else does.
+    drop_last: drops an incomplete last batch; by default the value of `shuffle`: training drops it, evaluation does
+        not. If True, a different remainder is skipped in each epoch. If False, each sample comes once across all ranks.
+        A rank's last batches may then have fewer samples, but never none: if fewer samples than ranks remain, some come
+        from the previous batch; if that is impossible (batch_size=1, or a set smaller than the number of ranks), a rank
+        repeats one sample of another rank, and `padding` is 1. "even": like False, but all ranks get equally many
+        samples: the first samples of the next epoch fill the last batch, as with a DistributedSampler, and `padding`
+        counts them. "exact": like False, but a rank without a remaining sample gets an empty batch, and no sample comes
+        twice.
+    steps_per_epoch: batches in an epoch, any number. The next epoch continues where this one stops, and passes over the
+        data follow one another without a gap, so no sample is skipped. By default an epoch is one pass.
     sampling: `Balance("label")` draws each class equally often, `Weights("weight")` draws samples in proportion to
-        numbers, `Repeated(3)` shows each three times in a row. By default each sample comes once in a pass.
-    on_corrupt: what becomes of a sample whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
-        the next sample of its batch that decodes takes its place, with its own label, key and all other fields, and so
-        comes twice; of a batch without such a sample, the first one after the batch in the order. With decoder="both"
-        it is decoded by the decoder that its own number sends it to. "mark": it stays, with zeros for its image and the
-        fill of its masks, and batches end with a field "corrupt", bool (N,), True there: to weigh its loss with 0.
-        Batch sizes, steps, states and all other samples are the same in all three. `OnCorrupt("skip", most=…, log=…)`
-        says how many there may be, 1 % by default, and where they are listed.
-    decoder: "dali" (nvJPEG on a GPU, else its CPU operators), "native" (a decoder and a resize, compiled, in threads on
-        the CPU; for a GPU the pixels are copied there, and normalised and transformed there), "both" (a share of each
-        batch by each) or "auto". On a CPU that is "native", which is faster. On a GPU it is the fastest that
-        `python -m gpuload tune` found there; without that "native" where this rank has six cores or more, or where
-        the whole images that DALI decodes would take half of the GPU's memory, else "dali". Where packages lack, the
-        other one decodes, which is logged. `Dali(…)` and `Both(…)` say which units decode. The pixels of decoders
-        differ by rounding, and along an image's edges, where DALI filters differently (docs/lab/decode.md has figures).
+        numbers, `Repeated(3)` repeats each three times in a row. By default each sample comes once in a pass.
+    on_corrupt: the handling of samples whose image or mask does not decode. "raise": DecodeError ends the run. "skip":
+        the next sample of the batch that decodes takes its place, with its own label, key and other fields, and so
+        comes twice; if no sample of the batch decodes, the first one after the batch in the order. With decoder="both",
+        its own number determines its decoder. "mark": the sample stays, with a zero image and the fill value in its
+        masks, and batches end with a field "corrupt", bool (N,), which is True there, to mask its loss. Batch sizes,
+        steps, states and all other samples are the same in all three. `OnCorrupt("skip", most=…, log=…)` sets how many
+        are allowed, 1 % by default, and a file that lists them.
+    decoder: "dali" (nvJPEG on a GPU, otherwise DALI's CPU operators), "native" (a compiled decoder and resize in CPU
+        threads; a GPU gets the pixels, and normalises and transforms them), "both" (each decodes a share of every
+        batch) or "auto". On a CPU, "auto" is "native", which is faster. On a GPU it is the fastest that `python -m
+        gpuload tune` measured there; without measurements, "native" if this rank has at least six cores, or if DALI's
+        whole images would take half of the GPU's memory, and otherwise "dali". If packages are missing, the other
+        decoder is used, with a log message. `Dali(…)` and `Both(…)` choose the decoding units. Decoders differ by
+        rounding, and along an image's edges, where DALI filters differently (docs/lab/decode.md has figures).
     num_threads: CPU threads that decode; by default this rank's share of the cores.
-    prefetch: batches decoded ahead of the one handed out. For both, the default is what `python -m gpuload tune` found
-        on this device, if it ran.
-    device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". Without a number it is the GPU that
-        `torch.cuda.set_device` chose, under torchrun the rank's own. Batches are there; order and crops are the same
-        everywhere.
+    prefetch: batches decoded ahead of the current one. If `python -m gpuload tune` has run on this device, its results
+        are the defaults of both.
+    device: the device of the batches: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". "cuda" is the GPU that
+        `torch.cuda.set_device` chose, or under torchrun the rank's own. Order and crops are the same on all devices.
     output: "torch", "numpy" or "cupy".
-    rank, world_size: this process's share; by default from `torch.distributed`, else from torchrun's environment.
+    rank, world_size: this process's share; by default from `torch.distributed`, otherwise from torchrun's environment.
 
     Yields:
-        A named tuple of the fields, (image, label) by default; `batch._asdict()` is a dict of them. A dict, where
-        `fields` is one.
-        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. Where the set
-            has images of another mode, (N, C, height, width), and pixel / 65535, or floats as they are. With several
-            views, a tuple of them; so are masks, boxes and targets that depend on the flip.
-        labels: int64 (N,), on the device. Batches are yours to keep: later ones do not overwrite them.
+        A named tuple of the fields, (image, label) by default; `batch._asdict()` is a dict of them. If `fields` is a
+        dict, so is the batch.
+        images: (N, 3, height, width), of the augment's dtype, on the device; (pixel / 255 - mean) / std. For a set of
+            another mode, (N, C, height, width) with pixel / 65535, or unscaled floats. With several views, a tuple of
+            them; so are masks, boxes and targets that depend on the flip.
+        labels: int64 (N,), on the device. Batches are yours to keep: the loader never overwrites them.
 
     Raises:
         ArgumentError, FormatError, ShardError, DeviceError, MissingPackageError: at construction.
-        ShardError: while iterating, where a shard and its index do not match, an image has more than
-            `Dataset.max_pixels`, or a shard was truncated or changed, or can no longer be read. As after any error in a
-            loop, `state_dict` is then that of the last batch handed out; the next loop reopens the shard.
-        FunctionError: while iterating, where a function of an `Augment` raises (its exception is the cause) or returns
-            what cannot be used; names shard and sample.
-        DecodeError: while iterating, where a stored image does not decode (names shard, sample, byte and reason), or
+        ShardError: while iterating, if a shard and its index do not match, an image has more than `Dataset.max_pixels`,
+            or a shard was truncated or changed, or can no longer be read. As after any error in a loop, `state_dict`
+            then describes the last batch returned; the next loop reopens the shard.
+        FunctionError: while iterating, if a function of an `Augment` raises (its exception is the cause) or returns an
+            invalid result; names the shard and sample.
+        DecodeError: while iterating, if a stored image does not decode (names the shard, sample, byte and reason), or
             more than `OnCorrupt.most` do not.
         GpuloadError: while iterating, after `close`, or in a process that inherited the loader over fork.
 
     7 samples, batch_size 2:  drop_last=True -> sizes 2 2 2;  drop_last=False -> 2 2 2 1.
     """
 
-    # What timm's and Lightning's training loops look for on a DataLoader, besides `dataset`, `sampler` and `len`.
+    # DataLoader attributes that timm's and Lightning's training loops use, besides `dataset`, `sampler` and `len`.
     batch_sampler = None
 
     _closed = True  # until it is constructed
@@ -189,7 +187,7 @@ class DaliIterator(NotSupported):
         )
         plan = plan_order(self.dataset, mixture, self.ranks, options)
         self._epochs, self._identity = plan.epochs, plan.identity
-        self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; how far this one is
+        self._next = self._handed_out = Position(0, 0, 0)  # where the next `for` loop starts; the progress of this one
         compare_with_counterparts(self.ranks, self._settings())
         action = "raise" if self._on_corrupt is None else self._on_corrupt.action
         collate = Collate(fields, self._datasets, self._schedule, batch_transforms, keys, marks=action == "mark")
@@ -204,7 +202,7 @@ class DaliIterator(NotSupported):
         wanted = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
         places = any(form.places for form in self._schedule.forms)
         if (functions is not None or places) and decoder == "auto" and native_fault() is None:
-            wanted = "native"  # on a GPU, too: functions are called on the CPU, and DALI does not scale and pad
+            wanted = "native"  # even on a GPU: functions run on the CPU, and DALI does not scale and pad
 
         def prefer(gpu: int) -> Backend:
             return prefer_decoder(
@@ -227,7 +225,7 @@ class DaliIterator(NotSupported):
         self.device = self._arrays.device
         check_space(self._datasets, plan.window, batch_size, plan.node_lanes)
         if batch_transforms:
-            self._arrays.staging()  # says now, not with the first batch, that CuPy is missing
+            self._arrays.staging()  # reports now, not at the first batch, that CuPy is missing
         # Has no reference to this loader, which its threads would keep alive.
         open_stream = partial(
             open_reader if plan.buckets is None else partial(open_bucketed, plan.buckets, plan.epochs),
@@ -265,9 +263,10 @@ class DaliIterator(NotSupported):
         if self._mixing is not None:
             warn_of_sorted_shards(self._datasets, self._mixing.window * self._mixing.lanes)
         self._loops = 0
-        self.timing: Timing | None = None  # of the batch handed out last
-        self.padding = 0  # samples at the end of that batch that are there only so that this rank keeps step
-        # What Accelerate asks: whether that batch is the last of its epoch, and its samples over all ranks, unpadded.
+        self.timing: Timing | None = None  # of the last batch returned
+        self.padding = 0  # samples at its end that only keep this rank in step
+        # Accelerate reads these: whether that batch is the last of its epoch, and its samples on all ranks without
+        # padding.
         self.end_of_dataloader, self.remainder = False, -1
         folder = self._datasets[0].folder
         setup = Setup(folder, self.decoder, self.device, self.num_threads, count_cores(), batch_size)
@@ -298,7 +297,8 @@ class DaliIterator(NotSupported):
 
     @checked("DaliIterator.set_epoch", epoch=whole(0, 10**9))
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is this epoch; in the epoch of a loaded state, it resumes where the state was taken.
+        """Makes this epoch the next one; if it is the epoch of a loaded state, the loop resumes at the state's
+        position.
 
         epoch: its number, from 0.
         """
@@ -306,21 +306,21 @@ class DaliIterator(NotSupported):
             self._next = self._handed_out = self._epochs.start(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch handed out: plain numbers, the same on all ranks; under 1 kB."""
+        """The position after the last batch returned: plain numbers, the same on all ranks, under 1 kB."""
         return self._identity.state_dict(self._handed_out)
 
     @checked("DaliIterator.load_state_dict", state=STATE)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next loop resumes after the last batch that was handed out before `state_dict` was called.
+        """Makes the next loop resume after the last batch that was returned before the call of `state_dict`.
 
-        Batch size, world size and device may have changed since: order and crops do not depend on them. With buckets,
-        batch_size * world_size must be the same.
+        Batch size, world size and device may change: order and crops do not depend on them. With buckets, batch_size *
+        world_size must be the same.
 
         state: of `state_dict`.
 
         Raises:
-            StateError: the state is of another data set, or of a loader with another seed, shuffle, window or lanes; or
-                it is further into its epoch than this loader's epochs are long.
+            StateError: the state belongs to another data set, or to a loader with another seed, shuffle, window or
+                lanes; or its position is beyond the end of this loader's epochs.
         """
         position = self._identity.load(state)
         if self.steps_per_epoch is None and position.samples > self._epochs.samples:
@@ -333,51 +333,51 @@ class DaliIterator(NotSupported):
 
     @checked("DaliIterator.check_ranks", timeout_s=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"))
     def check_ranks(self, timeout_s: float = 60) -> None:
-        """Compares data, settings and positions of all ranks. Optional; to be called on all of them, once, before
-        training.
+        """Compares data, settings and positions of all ranks. Optional: call it once on every rank before training.
 
-        Ranks that differ would see wrong samples, or wait for one another forever at the end of an epoch. Where
-        `torch.distributed` is initialised, the constructor compares data and settings already, without waiting for
-        ranks that construct no such loader; this compares where a run is resumed, too, and waits for all ranks.
+        Ranks that differ would see wrong samples, or wait for one another forever at the end of an epoch. If
+        `torch.distributed` is initialised, the constructor already compares data and settings, without waiting for
+        ranks that construct no such loader. This method also compares the position of a resumed run, and waits for all
+        ranks.
 
         timeout_s: seconds to wait for the other ranks.
 
         Raises:
-            ArgumentError: on every rank: their data sets, settings or positions differ.
-            GpuloadError: a rank did not call this within the time.
+            ArgumentError: on every rank, if their data sets, settings or positions differ.
+            GpuloadError: a rank did not call this in time.
         """
         compare_ranks(self.ranks, self._settings(), timeout_s)
 
     def metrics(self, window: int | None = None) -> Metrics:
-        """What each stage took, images/s, the share of its time that training waited, and the stage that limits.
+        """The time of each stage, images/s, the share of time that training waited, and the limiting stage.
 
-        window: over this many of the last batches, up to 1000; None: over all since construction. The call takes
-            microseconds and is safe from any thread, also while iterating.
+        window: the number of latest batches to cover, up to 1000; None covers all since construction. The call takes
+            microseconds and is safe from any thread, even during iteration.
         """
         return self._meter.metrics(window)
 
     def report(self) -> Report:
-        """The samples that were replaced or marked on this rank since the loader was constructed: how many, and which
-        with key, shard, reason and epoch, the first 1,000 different ones. Empty with on_corrupt="raise"."""
+        """The number of samples replaced or marked on this rank since construction, and the first 1,000 distinct ones
+        with key, shard, reason and epoch. Empty with on_corrupt="raise"."""
         return self._corrupt.report()
 
     @checked("DaliIterator.preview", n=whole(1, 1024), epoch=optional(whole(0, 10**9)), batch=ANYTHING)
     def preview(self, n: int = 16, epoch: int | None = None, batch: Any = None) -> "Image.Image":
-        """A contact sheet of what training sees, as a Pillow image, which notebooks show.
+        """A contact sheet of the images that training sees, as a Pillow image, which notebooks display.
 
-        Normalisation is undone; boxes, masks and keypoints among `fields` are drawn, and under each image stand its
-        classes, captions and targets. Batch transforms and transforms are applied, with the loader's own random
-        numbers. Several views of a sample are next to each other.
+        Normalisation is undone. The boxes, masks and keypoints in `fields` are drawn, with classes, captions and
+        targets below each image. Transforms and batch transforms are applied with the loader's own random numbers.
+        Several views of a sample are next to each other.
 
-        n: samples, those that come next after the last batch handed out; fewer at the end of an epoch.
+        n: the number of samples after the last batch returned; fewer at the end of an epoch.
         epoch: shows the first samples of this epoch instead.
-        batch: shows the first n samples of this batch of the loader, on whatever device it is.
+        batch: shows the first n samples of this batch of the loader, on any device.
 
-        Position, state, random numbers and metrics of the loader stay as they are, also in the middle of a loop. The
-        images are decoded on the CPU, anew, in whole batches; those that do not decode are black and marked.
+        The loader's position, state, random numbers and metrics do not change, even in the middle of a loop. The images
+        are decoded separately on the CPU, in whole batches; those that do not decode are black and marked.
 
         Raises:
-            ArgumentError: the loader has no images, or `batch` is none of this loader.
+            ArgumentError: the loader has no images, or `batch` did not come from it.
             GpuloadError: after `close`, or in a process that inherited the loader over fork.
         """
         self._check_usable()
@@ -394,7 +394,7 @@ class DaliIterator(NotSupported):
                 beside.set_epoch(epoch)
             beside.mixup_enabled = self.mixup_enabled
             left = n
-            for _ in range(2):  # a loop that has handed out all of its epoch shows the next one
+            for _ in range(2):  # after a finished epoch, the next one is shown
                 for shown in map(make_dict, beside):
                     cells += drawing.cells(shown, left)
                     left -= len(_first_view(shown["image"]))
@@ -405,11 +405,10 @@ class DaliIterator(NotSupported):
         return draw_sheet(cells)
 
     def _beside(self) -> "DaliIterator":
-        """A loader of its own for a preview, since a second loop would end one that runs: on the CPU, of the same
-        order,
-        crops and transforms, which are functions of (seed, epoch, sample)."""
+        """A separate CPU loader for a preview, since a second loop would end a running one. Its order, crops and
+        transforms are the same, because they are functions of (seed, epoch, sample)."""
         skips = self._on_corrupt is not None and self._on_corrupt.action == "skip"
-        with warnings.catch_warnings():  # what this loader has said already
+        with warnings.catch_warnings():  # this loader has already warned
             warnings.simplefilter("ignore", UserWarning)
             return DaliIterator(
                 self.dataset,
@@ -432,8 +431,8 @@ class DaliIterator(NotSupported):
             )
 
     def close(self) -> None:
-        """Stops the threads and frees the memory. Batches handed out stay valid."""
-        if self._closed:  # or never constructed, where a subclass has a __del__
+        """Stops the threads and frees the memory. Batches already returned stay valid."""
+        if self._closed:  # or never constructed, if a subclass has a __del__
             return
         self._closed = True
         self._loops += 1
@@ -457,12 +456,12 @@ class DaliIterator(NotSupported):
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes the data has, with or without names: see `Dataset.num_classes`; of a mixture, the most."""
+        """Number of classes, with or without names (see `Dataset.num_classes`); of a mixture, the largest."""
         return max((count for one in self._datasets if (count := one.num_classes) is not None), default=None)
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch, as webdataset's loaders and open_clip call them."""
+        """Batches in an epoch, by the name that webdataset's loaders and open_clip use."""
         return len(self)
 
     @property
@@ -472,15 +471,15 @@ class DaliIterator(NotSupported):
 
     @property
     def sampler(self) -> "Sampler":
-        """What training loops ask of a DataLoader's sampler: its `set_epoch`, and its length in samples."""
+        """The part of a DataLoader's sampler that training loops use: `set_epoch`, and its length in samples."""
         return Sampler(self.set_epoch, self._epochs.rank_samples)
 
     @property
     def mixup_enabled(self) -> bool:
         """Whether MixUp, CutMix and RandomChoice among batch_transforms mix samples.
 
-        Set to False, from the next batch on they mix nothing, while labels stay soft: one-hot rows. timm's
-        `--mixup-off-epoch` does that. It is not part of `state_dict`.
+        Setting it to False disables them from the next batch on; labels stay soft, as one-hot rows. timm's
+        `--mixup-off-epoch` sets it. It is not part of `state_dict`.
         """
         return self._collate.mixes
 
@@ -518,7 +517,7 @@ class DaliIterator(NotSupported):
         self._handed_out = self._epochs.following(position)
 
     def _settings(self) -> dict[str, Any]:
-        """What must be the same on all ranks."""
+        """Settings that must be the same on all ranks."""
         return {
             **self.state_dict(),
             "batch_size": self.batch_size,
@@ -537,7 +536,7 @@ def _named_fields(batch: Any, collate: Collate) -> Mapping[str, Any]:
     """The fields of a batch by their own names.
 
     Raises:
-        ArgumentError: it is no batch of a loader with these fields.
+        ArgumentError: it is not a batch of a loader with these fields.
     """
     names, keys = collate.handed_out, collate.keys
     fields = dict(batch) if isinstance(batch, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The batches of an epoch for the training loop: read, decoded, collated; checked, counted and timed meanwhile."""
+"""Connects reader, decoder and collation into the batches of an epoch; checks, counts and times them."""
 
 import sys
 import time
@@ -21,14 +21,14 @@ from gpuload.read.batches import BatchReader, read_alone
 
 
 class Timing(NamedTuple):
-    """The time that a batch took, in seconds.
+    """Times of a batch, in seconds.
 
-    read_s: to find its samples in the shards, wait for those that are still downloaded, and draw its augmentation; its
-        share, where several small batches are read at once. The disk is read ahead of that.
-    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not tell
-        when a batch is ready: with it, until the batch was taken.
-    wait_s: how long the training loop waited for it.
-    download_s: of read_s, how long it waited for shards that were still downloaded.
+    read_s: locating its samples in the shards, waiting for downloads, and drawing its augmentation; its share if
+        several small batches are read at once. Reading ahead from the disk is not included.
+    decode_s: from the start of its decoding until it was ready; batches are decoded concurrently. DALI does not report
+        when a batch is ready, so with DALI it ends when the batch is taken.
+    wait_s: the training loop's wait for it.
+    download_s: the part of read_s spent waiting for downloads.
     """
 
     read_s: float
@@ -38,7 +38,7 @@ class Timing(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A batch for the training loop, and how far the epoch is with it."""
+    """A batch for the training loop, and the position after it."""
 
     fields: Any
     position: Position
@@ -55,10 +55,10 @@ def check_current(is_current: bool) -> None:
 
 
 class Pipeline:
-    """From the parts of an epoch to its batches: the reader, the decoder and what makes the fields, connected.
+    """Makes batches from the parts of an epoch: connects the reader, the decoder and the collation of fields.
 
-    open_reader: opens another reader of the same stream. make_fields: a batch's fields as the user gets them, of a
-    batch, its pixels, and `broken`, the rows that do not decode. no_pixels: of a batch without samples.
+    open_reader: opens another reader of the same stream. make_fields: makes the user's fields from a batch, its pixels,
+    and `broken`, the rows that do not decode. no_pixels: the pixels of a batch without samples.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Pipeline:
         augments: Sequence[Augment],
         is_current: Callable[[], bool],
     ) -> Iterator[Step]:
-        """The batches of an epoch, or of the rest of one.
+        """Yields the batches of an epoch, or of the rest of one.
 
-        start: where it begins. parts, empty: this rank's parts of the global batches, and those after them without
-            samples.
-        is_current: False where the loop was ended by another one, or by `close`, maybe in another thread.
+        start: its first position. parts, empty: this rank's parts of the global batches, and the following parts
+            without samples.
+        is_current: False if another loop or `close` ended this one, possibly in another thread.
 
         Raises:
             ShardError, DecodeError: as `DaliIterator`.
         """
         self._corrupt.start_epoch()
-        self._reader.interrupt()  # of an earlier loop, which the decoder ends
+        self._reader.interrupt()  # for an earlier loop, which the decoder ends
         try:
             self._meter.start()
             asked = time.perf_counter()
@@ -111,8 +111,8 @@ class Pipeline:
                 self._reader.interrupt()  # a thread may be waiting for a download
             if not isinstance(error, Exception):
                 raise
-            check_current(is_current())  # what is closed meanwhile fails in many ways
-            # A shard that cannot be read looks like images that do not decode, or like one that its index does not fit.
+            check_current(is_current())  # a concurrent `close` causes many kinds of errors
+            # An unreadable shard looks like undecodable images, or like a mismatch with its index.
             self._reader.check(look=not isinstance(error, ShardError))
             if isinstance(error, BatchDecodeError):
                 raise self._corrupt.explain(error) from None
@@ -145,9 +145,9 @@ class Pipeline:
 
 @contextmanager
 def followed(loader: Any) -> Iterator[None]:
-    """Meanwhile, the loader is the one that Accelerate asks whether the last batch is out, where this process uses it:
-    `accumulate` then updates, and `gather_for_metrics` drops what was repeated. It has no other protocol than its own
-    list, which the loaders that it prepares enter, too."""
+    """Registers the loader with Accelerate, if this process uses it, so that Accelerate can ask whether a batch is the
+    last: `accumulate` then updates, and `gather_for_metrics` drops repeated samples. Accelerate has no protocol for
+    this but its own list of loaders."""
     module = sys.modules.get("accelerate.state")
     if module is None:
         yield

@@ -1,7 +1,7 @@
-"""The fastest settings found on a device, and where they are saved: beside the data, or in the user's cache.
+"""Saves and loads the fastest settings on a device, next to the data or in the user's cache.
 
-`python -m gpuload tune` measures and saves them, and `DaliIterator` uses them for arguments that it was not given. They
-affect how fast batches come, never their content.
+`python -m gpuload tune` measures and saves them, and `DaliIterator` uses them as defaults. They affect only speed,
+never the content of batches.
 """
 
 import json
@@ -26,8 +26,8 @@ FILE_NAME = "tuning.json"
 VERSION = 2  # 2 (2026-11): the CPU decoder is called "native"
 
 PREFETCH = 2
-CPU_SHARE = 0.25  # of the samples, for the CPU decoder beside a GPU, where nothing was measured
-ONE_UNIT = 0.0  # hw_decoder_load where one unit decodes all images: CUDA's cores, which every GPU has
+CPU_SHARE = 0.25  # of the samples, for the CPU decoder beside a GPU, without measurements
+ONE_UNIT = 0.0  # hw_decoder_load if one unit decodes all images: the CUDA cores, which every GPU has
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Tuning:
     cpu_share: float | None = None
 
 
-# The file may be a stranger's, as the rest of the folder: what it says must not take all memory. `tune` tries less.
+# The file is as untrusted as the rest of the folder: its values must not exhaust memory. `tune` tries smaller ones.
 _MOST_THREADS, _MOST_PREFETCH, _MOST_BYTES = 1024, 16, 1 << 20
 _RULES: dict[str, Rule[Any]] = {
     "decoder": choice("dali", "native", "both"),
@@ -61,7 +61,7 @@ _RULES: dict[str, Rule[Any]] = {
 
 
 def describe_device(device_id: int | None, ranks: Ranks) -> str:
-    """The key of tunings: the GPU (None: the CPU), and the number of cores of this rank, which decode."""
+    """The key of tunings: the GPU (None: the CPU) and the number of cores of this rank."""
     cores = count_threads(ranks)
     if device_id is None:
         return f"{_cpu_name()}, {cores} cores"
@@ -69,10 +69,11 @@ def describe_device(device_id: int | None, ranks: Ranks) -> str:
 
 
 def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") -> Tuning | None:
-    """The settings saved for a data set and device, of one decoder or, with "auto", of the fastest; None without any.
+    """The settings saved for a data set and device, of one decoder or, with "auto", of the fastest one; None if there
+    are none.
 
-    Settings beside the data take precedence over those in the user's cache. A file that cannot be read is ignored, with
-    a warning: training continues with the defaults.
+    Settings next to the data take precedence over those in the user's cache. An unreadable file is ignored with a
+    warning: training continues with the defaults.
     """
     for path in _candidates(folder):
         try:
@@ -88,8 +89,8 @@ def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") ->
 
 
 class Settings(NamedTuple):
-    """What the decoders of a loader use: threads, batches decoded ahead, and the share of the images that a GPU's JPEG
-    engines decode (None: DALI decides), and that the CPU decodes beside a GPU."""
+    """Settings of a loader's decoders: threads, batches decoded ahead, the share of images that a GPU's JPEG engines
+    decode (None: DALI decides), and the share that the CPU decodes beside a GPU."""
 
     num_threads: int
     prefetch: int
@@ -98,10 +99,9 @@ class Settings(NamedTuple):
 
 
 def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: Dali | Both | None) -> Settings:
-    """The shares as wanted, else all as saved for this device, else the defaults.
+    """The settings: shares as `wanted`, otherwise the values saved for this device, otherwise the defaults.
 
-    device: as `describe_device`. With `deterministic`, the shares, on which pixels depend, are not those that were
-        saved.
+    device: as `describe_device`. With `deterministic`, saved shares are not used, since pixels depend on them.
     """
     saved = load_tuning(folder, device, decoder)
     hardware, cpu = None if wanted is None else wanted.hardware, getattr(wanted, "cpu", None)
@@ -114,18 +114,17 @@ def tuned(folder: Path | URL, device: str, decoder: str, ranks: Ranks, wanted: D
     return Settings(threads, prefetch, hardware, CPU_SHARE if cpu is None else cpu)
 
 
-# Cores of a rank from which on the native decoder is the default for a GPU, where nothing was measured. By estimate:
-# ResNet-50 on an H100 takes some 2,800 images/s; the native decoder makes about 1,200 a core of ImageNet-like JPEGs. So
-# three cores decode enough, and as many are left for reading, the training's thread and peaks.
+# With at least this many cores per rank, the native decoder is the default for a GPU without measurements. Estimate:
+# ResNet-50 on an H100 takes some 2,800 images/s; the native decoder makes about 1,200 a core from ImageNet-like JPEGs.
+# Three cores decode enough, and three remain for reading, the training thread and peaks.
 NATIVE_CORES = 6
 
 
 def prefer_decoder(folder: str | Path | URL, device_id: int, ranks: Ranks, fits: Callable[[int, int], bool]) -> Backend:
-    """Which decoder "auto" is on a GPU: "native" where DALI's whole images do not fit; else the fastest that `tune` has
-    measured there; else "native" where this rank has enough cores for it, which leaves the GPU to the training; else
-    "dali".
+    """The decoder for "auto" on a GPU: "native" if DALI's whole images do not fit; otherwise the fastest that `tune`
+    measured; otherwise "native" if this rank has enough cores, which leaves the GPU to training; otherwise "dali".
 
-    fits: of a number of batches ahead and the GPU, whether DALI's whole images fit into its memory.
+    fits: whether DALI's whole images fit into the GPU's memory, given the number of batches ahead and the GPU.
     """
     saved = load_tuning(folder, describe_device(device_id, ranks))
     if not fits(PREFETCH if saved is None else saved.prefetch, device_id):
@@ -163,7 +162,7 @@ def save_tuning(folder: str | Path, device: str, tunings: Sequence[Tuning]) -> P
 
 
 def _candidates(folder: str | Path | URL) -> tuple[Path, ...]:
-    """The file beside the data, and the one in the user's cache, by the folder's path (XDG base directories)."""
+    """The file next to the data, and the one in the user's cache for the folder's path (XDG base directories)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if isinstance(folder := as_location(folder), URL):
         return (cache / "gpuload" / "urls" / folder.text.replace("://", "/") / FILE_NAME,)
@@ -182,12 +181,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse(saved: dict[str, Any]) -> Tuning:
-    saved = {"cpu_share": None, **saved}  # files of before 2026-12 do not have it
+    saved = {"cpu_share": None, **saved}  # missing from files before 2026-12
     return Tuning(**{field.name: _RULES[field.name].read(saved[field.name]) for field in fields(Tuning)})
 
 
 def _gpu_name(device_id: int) -> str:
-    """As torch tells it, or CuPy where there is no torch that can use GPUs; else "GPU"."""
+    """The name from torch, or from CuPy if torch cannot use GPUs; otherwise "GPU"."""
     with suppress(ImportError, AssertionError, RuntimeError, OSError):  # AssertionError: a CPU build of torch
         return str(import_module("torch").cuda.get_device_name(device_id))
     with suppress(ImportError, RuntimeError, OSError):
