@@ -1,7 +1,7 @@
-"""Checks of arguments: what each may be, and the one line that says what was found instead.
+"""Checks of arguments by declared rules, with one-line error messages.
 
-A `Rule` says what an argument may be. `checked` applies rules to the arguments of a function, `settings` makes a frozen
-dataclass of which each field is annotated with its rule:
+A `Rule` defines the valid values of an argument. `checked` applies rules to the arguments of a function, `settings`
+makes a frozen dataclass whose fields are annotated with their rules:
 
     @checked("DaliIterator.set_epoch", epoch=whole(0))
     def set_epoch(self, epoch): ...
@@ -12,8 +12,8 @@ dataclass of which each field is annotated with its rule:
     class Shuffle:
         window: Annotated[int, COUNT] = 8
 
-NumPy's numbers, bools and one-dimensional arrays are accepted where Python's numbers, bools and tuples are, and become
-those. A bool is not a number.
+NumPy's numbers, bools and one-dimensional arrays are accepted in place of Python's numbers, bools and tuples, and are
+converted to them. A bool is not a number.
 """
 
 import inspect
@@ -51,10 +51,11 @@ _NO_ADVICE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """What an argument may be.
+    """The valid values of an argument.
 
-    expected: the words of the message after "expected". read: gives the value in Python's own types; raises TypeError,
-    ValueError or OverflowError where it is not what is expected.
+
+    expected: the words of the message after "expected". read: returns the value in Python's own types; raises
+    TypeError, ValueError or OverflowError if it is invalid.
     """
 
     expected: str
@@ -62,7 +63,7 @@ class Rule(Generic[T]):
 
 
 def check(subject: str, name: str, value: Any, rule: Rule[T]) -> T:
-    """The value, in Python's own types. subject: what has the argument `name`.
+    """The value, in Python's own types. subject: the owner of the argument `name`.
 
     Raises:
         ArgumentError: it is not what the rule expects.
@@ -81,7 +82,7 @@ def refuse(subject: str, name: str, value: Any, expected: str) -> ArgumentError:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: its repr, in one line of limited length, without secrets that the end of it would tell."""
+    """A value for a message: its repr, on one line of limited length and without secrets."""
     try:
         text = without_secrets(" ".join(repr(value).split()))
     except Exception:
@@ -90,7 +91,7 @@ def shown(value: Any) -> str:
 
 
 def check_fields(owner: object, **rules: Rule[Any]) -> None:
-    """Checks fields of a dataclass, also of a frozen one, and sets them to the values that the rules give.
+    """Checks fields of a dataclass, even a frozen one, and sets them to the values that the rules return.
 
     Raises:
         ArgumentError: a field is not what its rule expects.
@@ -105,11 +106,11 @@ def checked(
     """A decorator that checks the arguments of a function or method. Each argument must have a rule; defaults are not
     checked.
 
-    advice: what to use in place of arguments that people may expect but the function does not have.
+    advice: replacements for arguments that people may expect but the function does not have.
 
     The function raises:
         ArgumentError: an argument is not what its rule expects.
-        CallError: an argument that the function does not have, or one that is missing.
+        CallError: an unknown or a missing argument.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -146,15 +147,14 @@ def _instead(name: str, names: Sequence[str], advice: Mapping[str, str]) -> str:
 
 @dataclass_transform(frozen_default=True)
 def settings(made: C) -> C:
-    """A decorator that makes a frozen dataclass of a class of settings. Of each field that is `Annotated` with a
-    `Rule`,
-    the value is checked and set to what the rule gives, before `__post_init__` checks how fields go together.
+    """A decorator that turns a class of settings into a frozen dataclass. Each field that is `Annotated` with a `Rule`
+    is checked and set to the value that the rule returns, before `__post_init__` checks combinations of fields.
 
-    The attribute `advice` of the class says what to use in place of arguments that people may expect.
+    The attribute `advice` of the class gives replacements for arguments that people may expect.
 
     Constructing an object raises:
         ArgumentError: a field is not what its rule expects.
-        CallError: an argument that the class does not have, or one that is missing.
+        CallError: an unknown or a missing argument.
     """
     name, annotations = made.__name__, inspect.get_annotations(made)
     rules = {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
@@ -178,19 +178,19 @@ def _names(function: Callable[..., Any]) -> list[str]:
 
 
 def unknown_attribute(subject: str, name: str, advice: Mapping[str, str]) -> str:
-    """The message of an AttributeError. advice: what to use in place of attributes that people may expect."""
+    """The message of an AttributeError. advice: replacements for attributes that people may expect."""
     return f"{subject} has no attribute {name!r}" + (f". {advice[name]}" if name in advice else "")
 
 
 def check_option(option: str, value: Any, rule: Rule[Any]) -> None:
-    """The same for an option of a command, which argparse has given its type."""
+    """Checks an option of a command, which argparse has converted to its type."""
     try:
         rule.read(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{option} {value}: expected {rule.expected}") from None
 
 
-# Readers: what `Rule.read` is made of.
+# Readers, from which `Rule.read` is built.
 
 
 def as_whole(value: Any) -> int:
@@ -227,7 +227,7 @@ def as_items(value: Any) -> tuple[Any, ...]:
 
 
 def _as_path(value: Any) -> Any:
-    """As it is, since messages quote it."""
+    """The path unchanged, since messages quote it."""
     text = os.fspath(value)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError
@@ -291,7 +291,7 @@ def choice(*words: str) -> Rule[str]:
 
 
 def member(*words: str) -> Rule[str]:
-    """One of these words, or what NumPy, torch, Pillow and torchvision have for it: np.float32, torch.float32,
+    """One of these words, or its equivalent in NumPy, torch, Pillow or torchvision: np.float32, torch.float32,
     torch.channels_last, Image.Resampling.BICUBIC, InterpolationMode.BICUBIC."""
     plain = choice(*words)
 
@@ -308,7 +308,7 @@ def member(*words: str) -> Rule[str]:
 
 
 def text(expected: str) -> Rule[str]:
-    """A text that is not empty."""
+    """A non-empty text."""
 
     def read(value: Any) -> str:
         if not as_text(value):
@@ -319,12 +319,12 @@ def text(expected: str) -> Rule[str]:
 
 
 def optional(rule: Rule[T]) -> Rule[T | None]:
-    """The same, or None."""
+    """A value that fits the rule, or None."""
     return Rule(f"{rule.expected}, or None", lambda value: None if value is None else rule.read(value))
 
 
 def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
-    """The first of these rules that the value fits."""
+    """A value that fits one of these rules; the first one reads it."""
 
     def read(value: Any) -> Any:
         for rule in rules[:-1]:
@@ -338,7 +338,7 @@ def either(expected: str, *rules: Rule[Any]) -> Rule[Any]:
 
 
 def several(rule: Rule[T], expected: str, count: int | None = None) -> Rule[tuple[T, ...]]:
-    """A tuple of values that fit a rule: `count` of them, or any number but none."""
+    """A tuple of values that fit a rule: `count` of them, or at least one."""
 
     def read(value: Any) -> tuple[T, ...]:
         found = tuple(map(rule.read, as_items(value)))
@@ -374,7 +374,7 @@ def instance(expected: str, *classes: type) -> Rule[Any]:
 
 
 def function(expected: str) -> Rule[Any]:
-    """Something that can be called, but not a class, which is mostly an instance without its parentheses."""
+    """A callable, but not a class, which is usually an instance without its parentheses."""
 
     def read(value: Any) -> Any:
         if not callable(value) or isinstance(value, type):
@@ -385,7 +385,7 @@ def function(expected: str) -> Rule[Any]:
 
 
 POSITIVE = math.nextafter(0, 1)  # the lower bound of numbers above 0
-LARGEST = 1e6  # of numbers that pixels are computed with: far below the limits of float32, far above any use
+LARGEST = 1e6  # of numbers used to compute pixels: far below the limits of float32, far above any use
 FLAG = Rule("True or False", as_flag)
 PROBABILITY = number(0, 1, "a probability in 0..1")
 COUNT = whole(1)
@@ -393,4 +393,4 @@ COUNT = whole(1)
 SIDE = whole(1, 65_535, "pixels in 1..65,535")
 SIDES = either("a positive side in pixels, or (height, width)", SIDE, several(SIDE, "", count=2))
 PATH: Rule[str | Path] = Rule("a path", _as_path)
-ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it, in words of its own
+ANYTHING: Rule[Any] = Rule("", lambda value: value)  # the function checks it with its own message

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number with its noun, in the singular where there is one.
+    """The number with its noun, in the singular for 1.
 
-    plural: where it is not the noun with an s, or where a verb follows.
+    plural: if it is not the noun with an s, or if a verb follows.
 
     >>> counted(1, "shard"), counted(1200, "image"), counted(1, "row has", "rows have")
     ('1 shard', '1,200 images', '1 row has')
@@ -19,9 +19,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str, wanted: bool = True) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar on stderr, or nothing where that is no terminal. The value is called with done, of how many, bytes.
+    """Shows a bar if stderr is a terminal. Call the value with the number done, the total, and bytes.
 
-    What was done before the first call, by a run that is resumed, does not count in the rate.
+    Work done before the first call, by an interrupted run, does not count in the rate.
     """
     if not wanted or not sys.stderr.isatty():
         yield lambda done, total, read: None

@@ -9,13 +9,13 @@
     ├── FormatError          a manifest or index cannot be read, or has an unsupported version
     │   └── ShardError       a shard and its index disagree, or the shard is truncated
     ├── DecodeError          a sample cannot be decoded
-    ├── FunctionError        a function of the user's raised, or returned what cannot be used
+    ├── FunctionError        a user function raised an exception or returned an invalid result
     ├── DeviceError          the requested device does not exist
     ├── RemoteError          a URL cannot be read: no connection, no access, or no such object
     ├── MissingPackageError  a package of an extra is not installed (also an ImportError)
     └── StateError           a state_dict, or a pickled Dataset, belongs to another data set or version
 
-Each message is one line: the subject, what was expected and found, and what to do.
+Each message is one line: the subject, the expected and the actual value, and the remedy.
 """
 
 import re
@@ -44,8 +44,8 @@ __all__ = [
 class GpuloadError(Exception):
     """Base class of all errors that gpuload raises on purpose.
 
-    What a message quotes of a file may hold line breaks and control characters, which a terminal would obey; they are
-    escaped. What may be a secret in a URL is left out.
+    Text from files may contain line breaks and control characters, which a terminal would obey; messages escape them,
+    and omit possible secrets in URLs.
     """
 
     def __init__(self, *args: object) -> None:
@@ -81,7 +81,7 @@ class DecodeError(GpuloadError):
 
 
 class FunctionError(GpuloadError):
-    """A function of the user's raised, or returned what cannot be used; its own exception is the cause."""
+    """A user function raised an exception, which is the cause, or returned an invalid result."""
 
 
 class DeviceError(GpuloadError):
@@ -100,17 +100,17 @@ class StateError(GpuloadError):
     """A state_dict or a pickled Dataset belongs to another data set, or to another version of gpuload."""
 
 
-# A URL's user ends at the last "@": a secret may hold others, slashes, and after a colon that begins no port, spaces.
-# One slash is what pathlib leaves of two.
+# A URL's user ends at the last "@": a secret may contain others, slashes, and, after a colon that begins no port,
+# spaces. pathlib leaves one of two slashes.
 _USER = re.compile(r"(?<![\w+.-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)([^\s'\"/:@]*:(?!\d*[/\s]|\s)[^'\"]*|[^\s'\"]*)@")
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^\s'\"?#]*)[?#][^\s'\"]*?[^\s'\":.,;)](?=[:.,;)]*(?:[\s'\"]|$))")
 
 
 def without_secrets(text: str) -> str:
-    """A text in which each URL has lost its user and password, and its query, which may be a signature.
+    """Removes from each URL in a text its user and password, and its query, which may be a signature.
 
-    A user is all before the last "@", if what comes before the first slash has an "@" or a colon: paths may have an
-    "@", too, as in `hf://datasets/OWNER/NAME@REVISION`.
+    The user is everything before the last "@", if the part before the first slash has an "@" or a colon: paths may have
+    an "@", too, as in `hf://datasets/OWNER/NAME@REVISION`.
     """
     return _QUERY.sub(r"\1?…", _USER.sub(_without_user, text)) if ":/" in text else text
 
@@ -121,13 +121,13 @@ def _without_user(found: re.Match[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """A text whose control characters, line breaks and characters that change the direction of writing are escaped."""
+    """Escapes control characters, line breaks and characters that change the direction of writing."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def some_of(names: Sequence[str | int], count: int = 3) -> str:
-    """The first `count` names, quoted, or numbers, for a message: `'a', 'b', 'c' and 4 more`."""
+    """The first `count` quoted names, or numbers, for a message: `'a', 'b', 'c' and 4 more`."""
     shown = ", ".join(map(repr, names[:count]))
     return shown if len(names) <= count else f"{shown} and {len(names) - count:,} more"

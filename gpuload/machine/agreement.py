@@ -16,7 +16,7 @@ from gpuload.errors import ArgumentError, GpuloadError
 from gpuload.machine.ranks import Ranks, from_environment, torch_distributed
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_S = 20.0  # for a rank that constructs the same loaders in another order
+_PATIENCE_S = 20.0  # for ranks that construct the same loaders in another order
 _POLL_S = 0.05
 
 _constructed: Counter[str] = Counter()  # loaders, by the lines that construct them
@@ -24,15 +24,14 @@ _said: set[str] = set()
 
 
 def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None:
-    """Compares a loader that is being constructed with those that other ranks have constructed in its place.
+    """Compares a loader under construction with its counterparts on other ranks.
 
-    Its counterpart on another rank is the one that the same lines of the program construct, the same time that these
-    lines are reached. The first rank to come there leaves its settings in torch.distributed's store, and the others
-    compare theirs with them. No rank waits for one that constructs nothing, and a loader that one rank alone
-    constructs, or with a world_size of its own, is compared with none.
+    A counterpart is constructed by the same lines of the program, on the same pass through them. The first rank leaves
+    its settings in torch.distributed's store, and the others compare theirs with them. No rank waits for one that
+    constructs no loader. A loader on only one rank, or with its own world_size, is not compared.
 
     Raises:
-        ArgumentError: on the later rank: the settings differ, and the earlier rank has not constructed such a loader
+        ArgumentError: on the later rank, if the settings differ and the earlier rank has not constructed such a loader
             there in another order.
     """
     if (distributed := torch_distributed()) is None:
@@ -48,7 +47,7 @@ def compare_with_counterparts(ranks: Ranks, settings: Mapping[str, Any]) -> None
     _constructed[place] += 1
     try:
         first = _compare(_store(distributed), f"{place}/{_constructed[place]}", place, (ranks.rank, dict(settings)))
-    except Exception as error:  # a store that is gone, or another version's: training says more of it than this could
+    except Exception as error:  # a lost or incompatible store; training will report it better
         _say_once(f"the data and settings of the ranks are not compared ({type(error).__name__}: {error})")
         return
     if first is not None:
@@ -60,11 +59,11 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
 
     Raises:
         ArgumentError: the settings are not the same on all ranks, or two processes have the same rank.
-        GpuloadError: a rank did not call this within the time.
+        GpuloadError: a rank did not call this in time.
     """
     if (distributed := torch_distributed()) is None:
         return
-    try:  # in a separate gloo group: the training's may be NCCL, with a timeout of half an hour
+    try:  # a separate gloo group: that of training may be NCCL, with a timeout of half an hour
         group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         told: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(told, (ranks.rank, dict(settings)), group=group)
@@ -84,7 +83,7 @@ def compare_ranks(ranks: Ranks, settings: Mapping[str, Any], timeout_s: float) -
 
 
 def _compare(store: Any, key: str, place: str, own: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]] | None:
-    """Leaves rank and settings in a store. What another rank has left there, where its settings differ for good."""
+    """Puts rank and settings into a store. Returns the first rank's entry if its settings differ for good."""
     digest = _digest(json.dumps(own[1], sort_keys=True))
     store.set(f"gpuload/{place}/{own[0]}/{digest}", "1")
     rank, settings = json.loads(store.compare_set(f"gpuload/{key}", "", json.dumps(own)))
@@ -99,10 +98,10 @@ def _compare(store: Any, key: str, place: str, own: tuple[int, dict[str, Any]]) 
 
 
 def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Which settings differ among ranks, as a message; empty where they agree."""
+    """A message about the settings that differ among ranks; empty if they agree."""
     differing = []
     for name in told[0][1]:
-        # Only the first rank with each value, so that the message stays readable with a thousand ranks.
+        # Only the first rank with each value, so the message stays readable with a thousand ranks.
         firsts = {repr(settings[name]): rank for rank, settings in reversed(told)}
         if len(firsts) > 1:
             values = sorted((rank, value) for value, rank in firsts.items())
@@ -116,7 +115,7 @@ def _difference(told: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
 
 
 def _calling_lines(frame: FrameType | None) -> str:
-    """A digest of the lines of the program that lead here. Folders are left out: they may differ among machines."""
+    """A digest of the call stack's lines, without folders, which may differ among machines."""
     lines = []
     while frame is not None:
         code = frame.f_code

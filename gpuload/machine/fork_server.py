@@ -1,6 +1,6 @@
-"""Processes from multiprocessing's fork server, which has no threads of ours and imports their modules once.
+"""Processes from multiprocessing's fork server, which has none of our threads and imports their modules once.
 
-They may be killed at any time: each has a pipe of its own, and no lock is shared.
+They may be killed at any time: each has its own pipe, and they share no lock.
 """
 
 import ctypes
@@ -28,11 +28,11 @@ _SERVER_DIED = 255  # multiprocessing's exit code for a process whose fork serve
 _START_ATTEMPTS = 10
 _RETRY_S = 0.1
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_STARTING = threading.Lock()  # while one starts, the main module may look different
+_STARTING = threading.Lock()  # held while a process starts, when the main module may be hidden
 
 
 def ensure_server(preload: Sequence[str]) -> None:
-    """Starts the server, unless it is running; it imports these modules in the background.
+    """Starts the server if it is not running; it imports these modules in the background.
 
     Modules that cannot be imported are ignored.
 
@@ -53,9 +53,9 @@ def ensure_server(preload: Sequence[str]) -> None:
 def start_process(
     ensure: Callable[[], None], work: Callable[..., None], args: tuple[Any, ...], *, name: str, need_main: bool
 ) -> tuple[ForkServerProcess, Connection]:
-    """A process that calls work(pipe, *args), and this end of the pipe.
+    """Starts a process that calls work(pipe, *args). Returns it and this end of the pipe.
 
-    ensure: makes sure that the server runs. need_main: whether the main module is to be imported there.
+    ensure: makes sure that the server runs. need_main: whether the process must import the main module.
     """
     for attempts_left in reversed(range(_START_ATTEMPTS)):
         ensure()
@@ -78,15 +78,15 @@ def start_process(
 
 
 def _in_environment(environment: dict[str, str], work: Callable[..., None], *args: Any) -> None:
-    """Calls work(*args) with the environment that the parent has now, not as it was when the server started: variables
-    with credentials may have been set since."""
+    """Calls work(*args) with the parent's current environment rather than that at the start of the server: credentials
+    may have been set since."""
     os.environ.clear()
     os.environ.update(environment)
     work(*args)
 
 
 def exit_code(process: ForkServerProcess) -> int:
-    """Waits for the end of a process that has died or was killed; its exit code, or -(number of the signal)."""
+    """Waits for a process that died or was killed. Returns its exit code, or -(number of the signal)."""
     process.join()
     code = process.exitcode
     # The death of the server counts as the kernel's SIGKILL, its most likely cause.
@@ -94,9 +94,9 @@ def exit_code(process: ForkServerProcess) -> int:
 
 
 def end_with_server() -> None:
-    """To be called in a process: the kernel kills it when the server ends, as that does with whoever started it."""
+    """Makes the kernel kill the calling process when the server ends, which ends with the process that started it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The server ends when nobody can write to this pipe any more, and each process from it inherits an end.
+    # The server ends when no process can write to this pipe, and each of its processes inherits an end.
     server: Any = forkserver._forkserver
     alive, server._forkserver_alive_fd = server._forkserver_alive_fd, None
     if alive is not None:
@@ -130,7 +130,7 @@ def sigint_deferred() -> Iterator[None]:
 
 @contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Hides the main module's name and file meanwhile, so that a process that is started does not import it."""
+    """Hides the main module's name and file, so that a process started within does not import it."""
     main = sys.modules["__main__"]
     kept = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
     for name in kept:
@@ -146,7 +146,7 @@ class Worker:
     """One process from the fork server, and this end of its pipe.
 
     ensure: makes sure that the server runs. prepare: called in the process with its end of the pipe and `args`; returns
-    the function that answers a task, or None to end. need_main: whether the main module is to be imported there.
+    the function that answers a task, or None to end. need_main: whether the process must import the main module.
     """
 
     def __init__(
@@ -160,14 +160,14 @@ class Worker:
         self.process, self.pipe = start_process(ensure, _serve, (prepare, args), name=name, need_main=need_main)
 
     def send(self, task: object) -> None:
-        with suppress(OSError):  # it has died, which `receive` will show
+        with suppress(OSError):  # it has died; `receive` will report that
             self.pipe.send(task)
 
     def receive(self) -> Any:
         """The answer to the task that was sent.
 
         Raises:
-            EndedError: the process has ended. Else what the function raised.
+            EndedError: the process has ended. Otherwise, whatever the function raised.
         """
         try:
             answer, error, trace = self.pipe.recv()
@@ -211,7 +211,7 @@ def _serve(pipe: Connection, prepare: Callable[..., Callable[[Any], Any] | None]
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or one that says the same where it cannot be pickled."""
+    """The exception, or an equivalent one if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

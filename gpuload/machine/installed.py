@@ -1,4 +1,4 @@
-"""Which packages can be used here, how they are imported, and what to run to install the others."""
+"""Usable packages, their import, and the commands that install missing ones."""
 
 import builtins
 import ctypes
@@ -16,7 +16,7 @@ from gpuload.errors import MissingPackageError
 
 _CUDA_13 = (13, 0)
 
-# The extra that brings a package whatever the machine is; what is not here comes with "cuda13", "cuda12" or "cpu".
+# The extra of a package on any machine; packages that are not here come with "cuda13", "cuda12" or "cpu".
 _EXTRAS = {
     "h5py": "sources",
     "lmdb": "sources",
@@ -31,9 +31,9 @@ _EXTRAS = {
     "matplotlib": "bench",
     "jinja2": "report",
 }
-# The extra without an NVIDIA driver, where that is not "cpu".
+# The extra without an NVIDIA driver, if it is not "cpu".
 _WITHOUT_GPU = {"nvidia.dali": "dali", "cupy": "cuda13"}
-# The names under which pip knows packages, where they differ, by the version of CUDA where there is one.
+# pip's names of packages, if they differ, by the version of CUDA if there is one.
 _DISTRIBUTIONS = {
     "pillow_heif": {"": "pillow-heif"},
     "yaml": {"": "pyyaml"},
@@ -44,7 +44,7 @@ _DISTRIBUTIONS = {
 
 
 class Fault(NamedTuple):
-    """Why a package cannot be used. reason, remedy: for messages. is_missing: it is only not installed."""
+    """Why a package cannot be used. reason, remedy: for messages. is_missing: it is simply not installed."""
 
     reason: str
     remedy: str
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
 
 def fault_of(package: str) -> Fault | None:
-    """Why a package cannot be used; None where it can, and is imported."""
+    """Why a package cannot be used; None if it can, in which case it is imported."""
     try:
         if importlib.util.find_spec(package) is None:
             return _missing(package)
@@ -90,8 +90,8 @@ def paused_collector() -> Iterator[None]:
 
 @contextmanager
 def _print_of_builtins() -> Iterator[None]:
-    """Meanwhile `builtins.print` looks like Python's own. numba finds it by its module and name while it is imported,
-    and training scripts replace it by a function that prints on rank 0 alone."""
+    """Makes `builtins.print` look like Python's own. numba looks it up by module and name during its import,
+    and training scripts replace it by a function that prints only on rank 0."""
     replaced = builtins.print
     if getattr(replaced, "__module__", None) == "builtins":
         yield
@@ -139,7 +139,7 @@ def install_command(extra: str) -> str:
 
 
 def upgrade_command() -> str:
-    """What brings a newer gpuload, from where this one came."""
+    """The command that upgrades gpuload from its source."""
     clone = _clone()
     if clone is not None:
         return f"git -C {shlex.quote(str(clone))} pull"
@@ -148,7 +148,7 @@ def upgrade_command() -> str:
 
 
 def _clone() -> Path | None:
-    """The repository that this gpuload runs from; None where it was copied into an environment."""
+    """The repository that this gpuload runs from; None if it was copied into an environment."""
     folder = Path(__file__).resolve().parents[2]
     try:
         return folder if 'name = "gpuload"' in (folder / "pyproject.toml").read_text() else None
@@ -157,7 +157,7 @@ def _clone() -> Path | None:
 
 
 def _address() -> str:
-    """Where pip copied this gpuload from, as pip takes it; "" for a package index (PEP 610 has the file)."""
+    """The source that pip copied this gpuload from, in pip's notation; "" for a package index (see PEP 610)."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,9 +1,9 @@
-"""What this process may use of the machine: cores and memory, also where a container has less than its host.
+"""Cores and memory that this process may use, also in a container that has less than its host.
 
 A container's share of the processor is a quota of its control group (`docker run --cpus 4`, `limits.cpu` in
-Kubernetes), which neither `os.cpu_count` nor the affinity knows: a process that starts a thread for each of 64 cores
-and may use 4 is stopped by the kernel for most of every 100 ms. So is memory: what goes beyond the group's limit is
-killed, whatever `free` says.
+Kubernetes), which neither `os.cpu_count` nor the affinity shows: the kernel stops a process that starts a thread for
+each of 64 cores but may use 4 for most of every 100 ms. Memory has such a limit, too: the kernel kills a process that
+exceeds it, whatever `free` shows.
 """
 
 import os
@@ -15,19 +15,19 @@ _ROOT = Path("/")
 
 
 def count_cores(root: Path = _ROOT) -> int:
-    """Cores that this process may use: by its affinity, and by the CPU quota of its control groups, rounded down."""
+    """Cores that this process may use, by its affinity and by the CPU quota of its control groups, rounded down."""
     quota = cpu_quota(root)
     cores = affinity()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def affinity() -> int:
-    """Cores that this process may run on, whatever its quota is."""
+    """Cores that this process may run on, regardless of its quota."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Cores' worth of time that the control groups of this process grant it; None where they set no limit.
+    """The CPU quota of this process's control groups, in cores; None if they set no limit.
 
     root: the root of the file system, for tests.
     """
@@ -44,8 +44,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def throttled(root: Path = _ROOT) -> float | None:
-    """Share of the scheduler's periods so far in which this container was stopped, its quota being used up; None where
-    there is no quota."""
+    """Share of the scheduler's periods so far in which this container was throttled; None if there is no quota."""
     for folder in _groups("cpu", root):
         with suppress(OSError, ValueError):
             told = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
@@ -55,8 +54,7 @@ def throttled(root: Path = _ROOT) -> float | None:
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Bytes of memory that the control groups of this process grant it; None where they set no limit below the
-    machine's memory."""
+    """The memory limit of this process's control groups in bytes; None if they set none below the machine's memory."""
     limits = []
     for folder in _groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -67,12 +65,12 @@ def memory_limit(root: Path = _ROOT) -> int | None:
 
 
 def machine_memory(root: Path = _ROOT) -> int | None:
-    """Bytes of memory of the machine; None where /proc does not tell."""
+    """Bytes of memory of the machine; None if /proc does not show it."""
     return _meminfo("MemTotal", root)
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Bytes that new allocations can get without swapping, of the machine; None where /proc does not tell."""
+    """Bytes that can be allocated without swapping, on the machine; None if /proc does not show it."""
     return _meminfo("MemAvailable", root)
 
 

@@ -14,7 +14,7 @@ from gpuload.machine.limits import count_cores
 class Ranks:
     """This process among those that train together; `local_` counts the processes on this machine.
 
-    local_rank: None where several processes train and nothing tells this one's number on its machine.
+    local_rank: None if several processes train and this one's number on its machine is unknown.
     """
 
     rank: int = 0
@@ -23,14 +23,14 @@ class Ranks:
     local_world_size: int = 1
 
 
-# Where launchers tell a process its number on its machine, and how many there are: torchrun, Open MPI, Intel MPI. srun
-# tells the numbers of all machines in one text.
+# Variables for a process's number on its machine, and the number of processes there: torchrun, Slurm, Open MPI, Intel
+# MPI. srun gives the numbers of all machines in one text.
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """As given, else from `torch.distributed`, else from the environment that `torchrun` sets, else one process.
+    """The ranks as given, or from `torch.distributed`, or from the environment that `torchrun` sets, or one process.
 
     Raises:
         ArgumentError: only one of the two is given, or rank is not in 0..world_size-1.
@@ -46,7 +46,7 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
             rank, world_size = from_environment("RANK", 0), from_environment("WORLD_SIZE", 1, least=1)
     if not 0 <= rank < world_size:
         raise ArgumentError(f"rank={rank}, world_size={world_size}: expected 0 <= rank < world_size")
-    if world_size == 1:  # of other launchers the variables may be those of a job that this process is not a part of
+    if world_size == 1:  # other launchers' variables may belong to a job that this process is not part of
         return Ranks(rank, world_size, from_environment("LOCAL_RANK", 0), from_environment("LOCAL_WORLD_SIZE", 1, 1))
     known = next((name for name in _LOCAL_RANK if name in os.environ), None)
     size = next((name for name in _LOCAL_SIZE if name in os.environ), None)
@@ -68,20 +68,20 @@ def _slurm_tasks() -> int:
 
 
 def count_threads(ranks: Ranks) -> int:
-    """This process's share of the cores that it may use, in a container those of its CPU quota."""
+    """This process's share of the usable cores, in a container limited by its CPU quota."""
     return max(1, count_cores() // ranks.local_world_size)
 
 
 def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
-    """Number of the GPU, or None for the CPU.
+    """The number of the GPU, or None for the CPU.
 
-    device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:1". gpus: how many this process can use.
+    device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1". gpus: how many this process can use.
 
-    Without a number it is the GPU that `torch.cuda.set_device` chose, else the one numbered by the local rank that
-    torchrun, srun or mpirun tells; of a single GPU, as where each process sees only its own, that one.
+    Without a number, a single visible GPU is chosen; otherwise the one that `torch.cuda.set_device` chose, or the one
+    with the number of the local rank, from torchrun, srun or mpirun.
 
     Raises:
-        DeviceError: there is no such GPU, or nothing tells which of several GPUs is this rank's.
+        DeviceError: there is no such GPU, or this rank's choice among several GPUs is unknown.
     """
     kind, _, number = device.partition(":")
     if kind == "cpu" or (kind == "auto" and gpus == 0):
@@ -97,7 +97,7 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
                 f"device={device!r}: rank {ranks.rank} of {ranks.world_size} can use {gpus} GPUs, and nothing tells "
                 "which is its own. Call torch.cuda.set_device before, set LOCAL_RANK, or give a number, as in 'cuda:1'"
             )
-        # 0 is also torch's device where nobody chose one, so a local rank comes before it.
+        # 0 is also torch's default device, so a local rank takes precedence.
         if chosen or ranks.local_rank is None:
             wanted, why = chosen or 0, " (torch's current device)"
         else:
@@ -111,22 +111,22 @@ def find_device(device: str, ranks: Ranks, gpus: int) -> int | None:
 
 
 def _torch_device() -> int | None:
-    """torch's current GPU in this process; None where torch has not been imported, or has not used a GPU yet."""
+    """torch's current GPU in this process; None if torch has not been imported or has not used a GPU yet."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else None
 
 
 def torch_distributed() -> Any:
-    """torch.distributed, where it is initialised (torch has been imported then); else None."""
+    """torch.distributed if it is initialised (torch has then been imported), otherwise None."""
     torch = sys.modules.get("torch")
     in_use = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed if torch is not None and in_use else None
 
 
 def from_environment(name: str, default: int, least: int = 0) -> int:
-    """A whole number that a launcher has set."""
+    """A whole number set by a launcher."""
     value = os.environ.get(name, str(default))
-    if value.strip() == "-1":  # how some launchers say that there is only one process
+    if value.strip() == "-1":  # some launchers' value for a single process
         return default
     if not value.strip().isdecimal() or int(value) < least:
         raise ArgumentError(

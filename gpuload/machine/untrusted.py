@@ -1,4 +1,4 @@
-"""Files and JSON of strangers: a pipe would wait for its other end, and a device may have no end."""
+"""Untrusted files and JSON: opening a pipe would block until its other end opens, and a device may have no end."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     """Opens a file for reading; links are followed.
 
     Raises:
-        NotRegularError: it is no regular file. OSError: it cannot be opened.
+        NotRegularError: it is not a regular file. OSError: it cannot be opened.
     """
     handle = os.open(path, _OPEN)  # by O_NONBLOCK, opening a pipe returns at once
     if not stat.S_ISREG(os.fstat(handle).st_mode):
