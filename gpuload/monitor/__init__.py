@@ -1,4 +1,4 @@
-"""What a run tells while it runs: numbers, a warning, and ranges for profilers."""
+"""Monitors a run: metrics, a warning, and ranges for profilers."""
 
 from gpuload.monitor.metrics import Metrics
 

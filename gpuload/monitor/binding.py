@@ -1,4 +1,4 @@
-"""Which stage limits the speed of a run, and what to change."""
+"""The stage that limits the speed of a run, and advice."""
 
 import math
 from dataclasses import dataclass
@@ -7,19 +7,18 @@ from typing import Literal
 
 from gpuload.store.url import URL
 
-# training: the training loop itself, which is as it should be. download: fetching shards from a URL. disk: reading
-# shards into memory. read: finding samples in them and drawing their augmentation. decode: pixels. function: a function
-# of `transforms.Function`. hand_over: fields, batch transforms, arrays of the user's library. none: there were no
-# batches yet.
+# training: the training loop itself, which is the goal. download: downloading shards from a URL. disk: reading shards
+# into memory. read: locating samples in them and drawing their augmentation. decode: pixels. function: a function of
+# `transforms.Function`. hand_over: fields, batch transforms, arrays of the user's library. none: no batches yet.
 Stage = Literal["none", "training", "download", "disk", "read", "decode", "function", "hand_over"]
 
-# Training that waits for less of its time than this is not held up: an epoch's first batches alone cost that much.
+# Below this share of waiting, training is not limited: an epoch's first batches alone cost that much.
 WAIT_SHARE = 0.1
-# The thread that reads ahead is busy for a few thousandths of the time where the shards are in memory (10 ms a GiB),
-# and all the time where the disk is slower than the rest.
+# The read-ahead thread is busy for a few thousandths of the time if the shards are in memory (10 ms a GiB), and all the
+# time if the disk is the bottleneck.
 DISK_SHARE = 0.8
-# Of the time that training waited for reading, which reading itself waited for downloads. Reading is some batches ahead
-# of training, so that the two do not cover the same batches.
+# The share of training's wait for reading that reading itself waited for downloads. Reading is some batches ahead of
+# training, so the two do not cover the same batches.
 DOWNLOAD_SHARE = 0.5
 
 
@@ -33,12 +32,12 @@ def binding_stage(
     function_s: float = 0.0,
     download_s: float = 0.0,
 ) -> Stage:
-    """The stage that limits: training, unless it waited for 10 % of these seconds or more.
+    """The limiting stage: training, unless it waited for at least 10 % of these seconds.
 
-    Then it is downloading, where training mostly waited for reading, and reading for shards to be downloaded; the disk,
-    where the thread that reads ahead was busy for 80 % of the time and training did not mostly wait for its own
-    hand-over; else what training waited for longest. A function comes with the pixels: it limits where its work took
-    longer than that of decoding, or where that is not known, than half of the time.
+    Otherwise it is downloading, if training mostly waited for reading and reading for downloads; the disk, if the
+    read-ahead thread was busy for 80 % of the time and training did not mostly wait for its own hand-over; or else the
+    stage that training waited for longest. A function counts as part of decoding: it is the limiting stage if its work
+    took longer than decoding, or, if that is unknown, than half of the time.
     """
     waited = wait_read_s + wait_decode_s + hand_over_s
     if seconds <= 0:
@@ -58,7 +57,7 @@ def binding_stage(
 
 @dataclass(frozen=True)
 class Setup:
-    """How a loader decodes, as far as advice depends on it. cores: that it may use. device: as torch names it."""
+    """The settings of a loader that advice depends on. cores: that it may use. device: as torch names it."""
 
     folder: Path | URL
     decoder: str
@@ -70,7 +69,7 @@ class Setup:
 
 _ADVICE: dict[Stage, str] = {
     "download": "Shards do not come from the URL any faster. On several nodes use Shuffle(lanes=...), so that each "
-    "downloads its share; else a server nearby, a cache that holds the set, or `python -m gpuload fetch` beforehand",
+    "downloads its share; otherwise use a nearby server, a cache that holds the set, or `python -m gpuload fetch`",
     "disk": "The shards do not come from the disk any faster. Put them on a faster one, such as a local NVMe drive, or "
     "pack smaller images (`python -m gpuload pack --encode jpeg --size 256`)",
     "read": "One thread finds the samples and draws their augmentation. Raise batch_size={0.batch_size}, ask for fewer "
@@ -83,7 +82,7 @@ _ADVICE: dict[Stage, str] = {
 
 
 def advice(stage: Stage, setup: Setup) -> str:
-    """What to change where a stage limits the speed; one or two sentences."""
+    """Advice for a limiting stage: one or two sentences."""
     if stage == "decode":
         return _advice_on_decoding(setup)
     return _ADVICE.get(stage, "Nothing needs to be changed in the loader").format(setup)

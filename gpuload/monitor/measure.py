@@ -1,6 +1,6 @@
-"""How fast batches come: one loop for everything that measures a loader.
+"""Measures how fast batches come: one loop for all measurements of a loader.
 
-tools/benchmark has a loop of its own, since peers are measured in environments without gpuload.
+tools/benchmark has its own loop, since it measures peers in environments without gpuload.
 """
 
 import time
@@ -14,9 +14,9 @@ from gpuload.monitor.metrics import MOST_STEPS, Metrics
 
 
 class Pace(NamedTuple):
-    """What a measurement took, in seconds of the clock, and of this process's processors (cpu_s).
+    """A measurement, in seconds of wall time and of processor time (cpu_s).
 
-    first_s: until the first batch had come. steps, images: batches that were measured, and samples in them.
+    first_s: until the first batch. steps, images: the batches measured, and their samples.
     """
 
     first_s: float
@@ -37,11 +37,11 @@ def pace(
     use: Callable[[Any], None] = lambda images: None,
     settled: Callable[[], None] = lambda: None,
 ) -> Pace:
-    """Takes batches for so many seconds, and at least one.
+    """Takes batches for this many seconds, at least one.
 
-    batches: arrays whose first dimension is that of the samples; they must not end. ahead: batches that come before,
-    which do not count: the loader may have decoded them already. use: what is done with each. settled: called once
-    these have come, before the clock starts; it may wait for the device.
+    batches: an endless iterator of arrays whose first dimension is that of the samples. ahead: number of first batches
+    that do not count, since the loader may already have decoded them. use: called with each batch. settled: called
+    after the batches ahead, before the clock starts; it may wait for the device.
     """
     begun, first_s = time.perf_counter(), 0.0
     images: Any = ()
@@ -60,8 +60,7 @@ def pace(
 
 
 class Speed(NamedTuple):
-    """How fast a loader is. metrics: of the last of the batches that were measured, 1,000 at most. advice: what to
-    change."""
+    """The speed of a loader. metrics: of the last measured batches, 1,000 at most. advice: on the limiting stage."""
 
     pace: Pace
     metrics: Metrics
@@ -69,7 +68,7 @@ class Speed(NamedTuple):
 
 
 def measure_loader(loader: Any, seconds: float, ahead: int, settled: Callable[[], None] = lambda: None) -> Speed:
-    """As a training loop that takes no time itself; arguments as for `pace`."""
+    """Measures a loader in a training loop that takes no time itself; arguments as for `pace`."""
     found = pace(forever(loader), seconds, ahead, settled=settled)
     metrics: Metrics = loader.metrics(min(MOST_STEPS, found.steps))
     folder, cores = loader.dataset.folder, count_cores()
@@ -78,13 +77,13 @@ def measure_loader(loader: Any, seconds: float, ahead: int, settled: Callable[[]
 
 
 def forever(loader: Any) -> Iterator[Any]:
-    """The first field of its batches, epoch after epoch."""
+    """The first field of each batch, epoch after epoch."""
     while True:
         for batch in loader:
             yield batch[0]
 
 
 def _wait_for(images: Any) -> None:
-    """Until a GPU has made them."""
+    """Waits until a GPU has computed them."""
     if hasattr(images, "cpu"):
         images[:1].cpu()

@@ -1,4 +1,4 @@
-"""Numbers about a run: what each stage took, since the start and over the last batches."""
+"""Metrics of a run: the time of each stage, since the start and over the last batches."""
 
 import math
 import warnings
@@ -9,38 +9,38 @@ from typing import Any, NamedTuple
 from gpuload.checks import check, whole
 from gpuload.monitor.binding import WAIT_SHARE, Setup, Stage, advice, binding_stage
 
-MOST_STEPS = 1000  # that a window may have
-# Records are replaced while another thread reads them, so that more are kept than a window needs.
+MOST_STEPS = 1000  # in a window
+# Records are replaced while another thread reads them, so more are kept than a window needs.
 _KEPT = 1024
 _WINDOW = whole(1, MOST_STEPS)
-# Steps and seconds of a look at a run. The first look is not judged: code is compiled meanwhile, the page cache is
-# cold, and torch chooses its kernels. So nothing is said in the first 200 steps, nor in the first minute.
+# Steps and seconds between two checks of a run. The first check never warns: code is still compiling, the page cache is
+# cold, and torch is choosing kernels. So there is no warning in the first 200 steps, nor in the first minute.
 _STEPS, _SECONDS = 100, 30.0
-# A loop whose body takes less than this does not train: it counts, or measures the loader.
+# A loop whose body takes less than this does not train; it counts, or measures the loader.
 _TRAINING_S = 50e-6
 
 
 class Metrics(NamedTuple):
-    """Plain numbers about the batches of a window, or all since the loader was constructed.
+    """Plain numbers about the batches of a window, or of all batches since construction.
 
-    Time counts while a loop over the loader runs: not between epochs, and not after a loop was left.
+    Time counts only during a loop over the loader, not between epochs or after leaving a loop.
 
-    steps: batches handed out. images: samples in them. bytes: of their images as they are stored.
-    seconds: of the loop, waiting and training together. images_per_s, bytes_per_s: by these seconds.
-    wait_s: how long training waited for batches, the sum of the next three. wait_share: its share of `seconds`.
-    wait_read_s: of that, until a batch had been read, so that decoding could start. wait_decode_s: until its pixels
-        were ready. hand_over_s: to make its fields, batch transforms and arrays, in the training loop's thread.
-    read_s: work to find samples and draw their augmentation, in one thread. decode_s: work of the decoding threads, all
-        together; NaN with DALI, alone or beside the CPU decoder, since it does not tell. disk_s: of the thread that
-        reads shards into memory.
-    queue_depth: mean number of batches that were ready when training asked for the next: near `prefetch` training
-        limits, near 0 the loader. NaN with DALI.
-    binds: the stage that limits: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
+    steps: batches returned. images: samples in them. bytes: of their stored images.
+    seconds: of the loop, waiting and training together. images_per_s, bytes_per_s: per these seconds.
+    wait_s: training's wait for batches, the sum of the next three. wait_share: its share of `seconds`.
+    wait_read_s: the part until a batch had been read and decoding could start. wait_decode_s: until its pixels were
+        ready. hand_over_s: for its fields, batch transforms and arrays, in the training loop's thread.
+    read_s: work of one thread to locate samples and draw their augmentation. decode_s: total work of the decoding
+        threads; NaN with DALI, alone or beside the CPU decoder, since DALI does not report it. disk_s: work of the
+        thread that reads shards into memory.
+    queue_depth: mean number of batches ready when training requested the next: near `prefetch` if training is the
+        bottleneck, near 0 if the loader is. NaN with DALI.
+    binds: the limiting stage: "training", "download", "disk", "read", "decode", "function" or "hand_over" (see
         `gpuload.monitor.binding`); "none" before the second batch.
-    download_s: of read_s, how long reading waited for shards of a set at a URL that were still downloaded.
-    bad_samples: that did not decode and were replaced. epoch, position: the epoch, and how many of its samples all
-        ranks together have been handed. function_s: work of `transforms.Function`, in all threads or
-        processes together; decode_s is without it, wait_decode_s with it.
+    download_s: the part of read_s spent waiting for downloads of a set at a URL.
+    bad_samples: undecodable samples that were replaced. epoch, position: the epoch, and the number of its samples
+        returned on all ranks. function_s: total work of `transforms.Function` in all threads or processes; decode_s
+        excludes it, wait_decode_s includes it.
     """
 
     steps: int
@@ -89,7 +89,7 @@ class Totals(NamedTuple):
         return self.wait_read_s + self.wait_decode_s + self.hand_over_s
 
     def since(self, then: "Totals") -> "Totals":
-        """The sums of what came after `then`."""
+        """The sums since `then`."""
         return Totals._make(now - before for now, before in zip(self, then, strict=True))
 
 
@@ -97,10 +97,10 @@ _NOTHING = Totals()
 
 
 class Meter:
-    """Counts what each batch took. The training loop's thread calls it; `metrics` may be called from any thread.
+    """Adds up the times of batches. The training loop's thread calls it; `metrics` may be called from any thread.
 
-    disk_s: how long the threads that read ahead have been busy so far. setup: what advice depends on.
-    bad_samples: the number so far, which whoever replaces samples sets.
+    disk_s: the busy time of the read-ahead threads so far. setup: for advice.
+    bad_samples: the number so far, set by the code that replaces samples.
     """
 
     def __init__(self, disk_s: Callable[[], float], setup: Setup) -> None:
@@ -113,20 +113,21 @@ class Meter:
         self._looked: Totals | None = None
 
     def start(self) -> None:
-        """A loop starts; what was before it is no training."""
+        """Starts a loop; the time before it does not count as training."""
         self._handed = perf_counter()
 
     def ask(self) -> float:
-        """The training loop asks for its next batch, and has worked on the last one until now. Returns this moment."""
+        """Records that the training loop is done with its last batch and requests the next. Returns the current
+        time."""
         now = perf_counter()
         self._training_s += now - self._handed
         return now
 
     def hand_over(self, batch: Any, decoded: Any, asked: float, ready: float, place: tuple[int, int]) -> float:
-        """A batch is handed to the training loop. Returns the seconds since `asked`.
+        """Records that a batch is returned to the training loop. Returns the seconds since `asked`.
 
         batch, decoded: a `gpuload.read.batch.Batch` and its `gpuload.decode.interface.Decoded`. ready: when it was
-            decoded. place: epoch, and samples of it handed out.
+            decoded. place: the epoch, and the number of its samples returned.
         """
         now = self._handed = perf_counter()
         before, waited = self._totals, ready - asked
@@ -163,7 +164,7 @@ class Meter:
         return _metrics(now.since(then), *self._place)
 
     def _look(self, now: Totals) -> None:
-        """Warns once, the first time that training waits for too much of its time, and never in a short run."""
+        """Warns the first time that training waits for too much of its time, but never in a short run."""
         self._next_look = now.steps + _STEPS
         since = now.since(self._looked or _NOTHING)
         if since.wait_s + since.training_s < _SECONDS:
@@ -174,8 +175,8 @@ class Meter:
             return
         self._next_look = math.inf
         found = _metrics(since)
-        # Named is the user's loop: this is called by `hand_over`, that by `Pipeline`, in two generators of the loader,
-        # and those by the loop.
+        # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
+        # `hand_over`, and that this method.
         warnings.warn(
             f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
             f"the last {found.steps:,} steps, and what limits is {found.binds.replace('_', '-')}. "

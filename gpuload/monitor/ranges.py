@@ -1,6 +1,6 @@
-"""Names for what happens when, in the time lines of NVIDIA's Nsight Systems and torch's profiler.
+"""Named ranges in the timelines of NVIDIA's Nsight Systems and torch's profiler.
 
-Both cost nothing where nobody looks: nothing is imported, and a range is one comparison.
+Without a profiler they cost almost nothing: nothing is imported, and a range is one comparison.
 """
 
 import os
@@ -17,10 +17,11 @@ _NO_RANGE: AbstractContextManager[Any] = nullcontext()
 
 
 def annotate(name: str) -> AbstractContextManager[Any]:
-    """A range, from entering to leaving the context, in this thread.
+    """A range in this thread, for the time within the context.
 
-    It is an NVTX range in the domain "gpuload" where a tool such as `nsys profile` listens and the package nvtx is
-    installed, and a record function where torch's profiler is active. torch's profiler sees the thread that started it.
+    It is an NVTX range in the domain "gpuload" if a tool such as `nsys profile` listens and the package nvtx is
+    installed, and a record function if torch's profiler is active. torch's profiler sees only the thread that started
+    it.
     """
     if is_listening():
         return _NvtxRange(_nvtx_domain(), name)
@@ -31,14 +32,14 @@ def annotate(name: str) -> AbstractContextManager[Any]:
 
 
 def annotate_each(name: str, values: Iterable[T]) -> Iterator[T]:
-    """The same values; a range for the time that it takes to get each."""
+    """Yields the same values, with a range around the time to get each."""
     source = iter(values)
     while True:
         with annotate(name):
             found = [next(source, _END)]
         if found[0] is _END:
             return
-        yield found.pop()  # type: ignore[misc]  # in no variable: whoever waits must not keep a batch alive
+        yield found.pop()  # type: ignore[misc]  # not from a variable: a waiting caller must not keep a batch alive
 
 
 _END = object()
@@ -58,7 +59,7 @@ class _NvtxRange:
 
 
 def is_listening() -> bool:
-    """Whether a tool listens to NVTX, which is told to it by a variable before the process starts."""
+    """Whether a tool listens to NVTX; it sets an environment variable before the process starts."""
     return _TOOL is not None and _nvtx_domain() is not None
 
 
@@ -67,7 +68,7 @@ _TOOL = os.environ.get("NVTX_INJECTION64_PATH") or None
 
 @cache
 def _nvtx_domain() -> Any:
-    """Where NVTX ranges go; None without the package. Its import takes 0.1 s cold."""
+    """The domain of NVTX ranges; None without the package, whose import takes 0.1 s cold."""
     try:
         import nvtx
     except ImportError:

@@ -1,7 +1,7 @@
-"""Hands batches over as arrays of the user's library.
+"""Converts batches to arrays of the user's library.
 
-The decoder's batch is handed over through DLPack: without a copy, and on a GPU in the order of the library's current
-stream. It belongs to its holder: the decoder uses the memory again when the last reference is gone.
+The decoder's batch is passed through DLPack without a copy, and on a GPU in the order of the library's current stream.
+It belongs to the user: the decoder reuses its memory after the last reference is released.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Output = Literal["torch", "numpy", "cupy"]
 
 
 class Arrays:
-    """Makes a library's arrays, on one device. Here NumPy's in host memory, to which what is on a GPU is copied.
+    """Makes a library's arrays on one device. This class makes NumPy arrays and copies arrays from a GPU.
 
     device: as torch names it, "cpu" or "cuda:0".
     """
@@ -43,15 +43,15 @@ class Arrays:
         return array
 
     def staging(self) -> "Arrays":
-        """The maker of the NumPy or CuPy arrays, on the same device, that batch transforms work on."""
+        """The maker of NumPy or CuPy arrays for batch transforms, on the same device."""
         return self
 
     def adopt(self, staged: Any, *, is_image: bool) -> Any:
-        """The library's array from one that `staging` made, without a copy; an image gets the batch's dtype."""
+        """Converts an array of `staging` to the library's, without a copy; an image gets the batch's dtype."""
         return staged
 
     def stream(self) -> AbstractContextManager[Any]:
-        """Within it, staged arrays are computed on their device, on the library's current stream."""
+        """A context that computes staged arrays on their device, on the library's current stream."""
         return nullcontext()
 
 
@@ -93,14 +93,14 @@ class _TorchArrays(Arrays):
 
     def images(self, pixels: Any) -> Any:
         batch = self.from_decoder(pixels)
-        if batch.dtype != self._dtype:  # bfloat16. Even where there is nothing to do, `to` would wait for Python's lock
+        if batch.dtype != self._dtype:  # bfloat16. `to` would wait for the GIL even with nothing to do
             batch = batch.to(self._dtype)
         return batch.permute(0, 3, 1, 2) if self._channels_last else batch
 
     def from_decoder(self, array: Any) -> Any:
         if isinstance(array, np.ndarray):
             return self.from_host(array)
-        if isinstance(array, self._torch.Tensor):  # torch exports those of a GPU only while that is the current one
+        if isinstance(array, self._torch.Tensor):  # torch exports a GPU's tensors only while that GPU is current
             return array
         return self._torch.from_dlpack(array)
 
@@ -108,7 +108,7 @@ class _TorchArrays(Arrays):
         tensor = self._torch.from_numpy(array)
         if self.device == "cpu":
             return tensor
-        with self._torch.cuda.device(self._device_id):  # else pinning would make a context on GPU 0, in every rank
+        with self._torch.cuda.device(self._device_id):  # otherwise pinning creates a context on GPU 0, in every rank
             return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def staging(self) -> Arrays:
@@ -128,7 +128,7 @@ class _TorchArrays(Arrays):
         import cupy
 
         number = self._torch.cuda.current_stream(self.device).cuda_stream
-        # CuPy uses a stream, and launches its kernels, only where the stream's device is the current one.
+        # CuPy uses a stream and launches kernels only if the stream's device is current.
         with cupy.cuda.Device(self._device_id), cupy.cuda.ExternalStream(number, self._device_id):
             yield
 

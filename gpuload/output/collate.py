@@ -1,4 +1,4 @@
-"""Assembles the fields of a batch, as they were asked for."""
+"""Assembles the requested fields of a batch."""
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
@@ -33,13 +33,13 @@ _NOT_IN_INDEX = ("index", "dataset")  # the batch has them
 
 @lru_cache(maxsize=64)
 def _batch_type(names: tuple[str, ...]) -> type[Any]:
-    """A named tuple of these fields. A field such as "my-field" has no attribute; `_asdict` has it like all others."""
+    """A named tuple of these fields. A field such as "my-field" has no attribute, but `_asdict` includes it."""
     plain: Any = namedtuple("Batch", names, rename=True)  # type: ignore[misc]
     return type("Batch", (plain,), {"__slots__": (), "_fields": names, "__reduce__": _reduce, "__module__": __name__})
 
 
 def _reduce(batch: Any) -> tuple[Any, ...]:
-    """Pickles without the class, which other processes make again."""
+    """Pickles without the class, which other processes recreate."""
     return make_batch, (batch._fields, tuple(batch))
 
 
@@ -57,11 +57,11 @@ def make_dict(batch: Any) -> dict[str, Any]:
 class Collate:
     """Turns decoded batches into named tuples of the user's arrays, or into dicts.
 
-    keys: the names that the fields get in dicts; None for named tuples.
+    keys: the names of the fields in dicts; None for named tuples.
 
-    columns, members: what the fields need of the index and of shards. masks, mask_fills: names of the mask fields, and
-    the class of what lies outside the image in each. has_images: whether images are asked for. names: of all fields, in
-    the order of a batch. moving: the fields that move with the image.
+    columns, members: the index columns and shard members that the fields need. masks, mask_fills: names of the mask
+    fields, and the class outside the image in each. has_images: whether images are requested. names: of all fields,
+    in the order of a batch. moving: the fields that move with the image.
 
     Raises:
         ArgumentError: a field that was not packed, or a batch transform that cannot work on these fields.
@@ -129,12 +129,12 @@ class Collate:
 
     @property
     def handed_out(self) -> tuple[str, ...]:
-        """The names of the fields of a batch, with that of the marks."""
+        """The names of the fields of a batch, including the marks."""
         return (*self.names, CORRUPT) if self._marks else self.names
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names of the fields in a dict: those that transforms and marks add keep their own."""
+        """The names of the fields in a dict: fields added by transforms and marks keep their own."""
         given = self._keys or ()
         return (*given, *self.handed_out[len(given) :])
 
@@ -144,7 +144,7 @@ class Collate:
 
     @property
     def mixes(self) -> bool:
-        """Whether batches are mixed, by MixUp or its like. Where it is set to False, these transforms stay idle."""
+        """Whether MixUp and similar transforms mix batches. Setting it to False makes them idle."""
         return self._applied is self._transforms and any(isinstance(one, Mixer) for one in self._transforms)
 
     @mixes.setter
@@ -153,9 +153,9 @@ class Collate:
         self._applied = self._transforms if mixes else idle
 
     def __call__(self, batch: Batch, decoded: Decoded, arrays: Arrays, broken: Sequence[int] = ()) -> Any:
-        """The fields of a batch, in the order asked for, then those that batch transforms add, by name, then the marks.
+        """The fields of a batch in the requested order, then those added by batch transforms, by name, then the marks.
 
-        broken: rows of samples that do not decode; where they are marked, their pixels become zeros.
+        broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
         rows = _rows(batch)
         values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not field.ahead}
@@ -177,7 +177,7 @@ class Collate:
                 for name, level in {**levels, **dict(zip(self.masks, self.mask_fills, strict=True))}.items():
                     _clear(fields[name], list(broken), level)
             if self._transforms:
-                fields = {name: fields[name] for name in self._asked}  # in the order asked for
+                fields = {name: fields[name] for name in self._asked}  # in the requested order
                 apply_transforms(self._applied, FieldBatch(fields, self._num_classes, batch.draws))
                 for name in self.names:
                     if name not in fields:
@@ -192,7 +192,7 @@ class Collate:
 
     @property
     def prepare(self) -> Callable[[Batch], Batch] | None:
-        """Computes the fields of a batch that are made where it is read; None where there are none."""
+        """A function that computes the fields made while reading a batch; None if there are none."""
         ahead = [field for field in self._bound if field.ahead]
         if not ahead:
             return None
@@ -205,12 +205,12 @@ class Collate:
         return prepare
 
     def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
-        """The images or masks of all views; of those that come as a list, each without its padding."""
+        """The images or masks of all views; in a list, each without its padding."""
         for number, (view, is_list) in enumerate(zip(batch.views, self._lists, strict=True)):
             if view.crops.sizes is None:
                 continue
             height, width = view.size
-            arrays[number] = arrays[number][..., :height, :width]  # less where a smaller one replaced the largest
+            arrays[number] = arrays[number][..., :height, :width]  # smaller if the largest was replaced
             if is_list:
                 sizes = enumerate(map(view.own_size, range(len(batch))))
                 arrays[number] = [arrays[number][row][..., :height, :width] for row, (height, width) in sizes]
@@ -220,13 +220,13 @@ class Collate:
         return made[0] if self._is_single else tuple(made)
 
     def _adopt(self, name: str, value: Any, arrays: Arrays) -> Any:
-        """Images, and added fields of that shape, get the batch's dtype; all else stays as it is."""
+        """Images, and added fields of that shape, get the batch's dtype; other fields do not change."""
         is_image = name == "image" or (name in self._added and getattr(value, "ndim", 0) == 4)
         return _each(lambda array: arrays.adopt(array, is_image=is_image), value)
 
 
 def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
-    """Refuses boxes and keypoints of images that show parts of themselves again, of which those would lack theirs."""
+    """Raises ArgumentError for boxes or keypoints with padding that repeats parts of the image without theirs."""
     modes = {form.padding_mode for form in schedule.forms} - {"constant"}
     for field in bound:
         if modes and isinstance(field, MovingField):
@@ -237,7 +237,7 @@ def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
 
 
 def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None) -> Rows:
-    """What fields get of a batch: with all views, or with one of them, and what a function made of it."""
+    """The rows of a batch for its fields: with all views, or with one of them and the results of a function."""
     views = batch.views if view is None else batch.views[view : view + 1]
     return Rows(
         {
@@ -265,7 +265,7 @@ def _clear(pixels: Any, rows: list[int], level: int) -> None:
 
 
 def _each(make: Callable[[Any], Any], value: Any) -> Any:
-    """The same container with `make` applied to each array; lists, of text, and numbers stay as they are."""
+    """The same container with `make` applied to each array; lists of text and numbers do not change."""
 
     def made(leaf: Any) -> Any:
         if isinstance(leaf, Each):

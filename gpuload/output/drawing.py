@@ -1,4 +1,4 @@
-"""A batch as pictures: what training gets, with normalisation undone, and boxes, masks, keypoints and classes drawn."""
+"""Draws a batch as training sees it: normalisation undone, with its boxes, masks, keypoints and classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _SEPARATOR = " · "
 class BatchDrawing:
     """Draws batches of one loader.
 
-    forms: of its views. specs: the fields that were asked for, by name. fields, classes: of its data set.
+    forms: of its views. specs: the requested fields, by name. fields, classes: of its data set.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BatchDrawing:
         self._specs = {spec if isinstance(spec, str) else spec.name: spec for spec in specs}
 
     def cells(self, batch: Mapping[str, Any], count: int) -> list[Cell]:
-        """The first samples of a batch, given by the names of its fields; with several views one cell for each."""
+        """The first samples of a batch, a dict of its fields; with several views, one cell for each view."""
         images = batch["image"] if isinstance(batch["image"], tuple) else (batch["image"],)
         number = min(count, len(images[0]))
         kept = map_tree(_as_numpy, take(dict(batch), slice(number)))
@@ -76,11 +76,11 @@ class BatchDrawing:
 
 
 def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
-    """uint8 (N, height, width, 3) from a batch (N, C, height, width), by the mean and std that it was normalised with;
-    from a list of images a list.
+    """uint8 (N, height, width, 3) from a batch (N, C, height, width) and the constants of its normalisation; a list
+    from a list of images.
 
-    Where each image was normalised by its own, or the set's pixels are floats, the smallest value of an image becomes 0
-    and its largest 255.
+    If each image was normalised by its own constants, or the set's pixels are floats, the smallest value of an image
+    becomes 0 and its largest 255.
     """
     if isinstance(images, list):  # each of its own size
         return [undo_normalize(image[None], form, floats)[0] for image in images]
@@ -95,8 +95,7 @@ def undo_normalize(images: Any, form: Form, floats: bool = False) -> Any:
 
 
 def _as_numpy(value: Any) -> Any:
-    """Of torch's, CuPy's and NumPy's arrays, also those in lists; torch's bfloat16, which NumPy lacks, becomes
-    float32."""
+    """Converts torch, CuPy and NumPy arrays, also in lists; torch's bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(value, list):
         return [map_tree(lambda one: _as_numpy(one) if hasattr(one, "shape") else one, row) for row in value]
     if isinstance(value, np.ndarray):
@@ -108,5 +107,5 @@ def _as_numpy(value: Any) -> Any:
 
 
 def _of_view(value: Any, view: int) -> Any:
-    """The value for one view: a field that depends on the view is a plain tuple of one for each."""
+    """The value for one view: a field that depends on the view is a plain tuple with one value for each."""
     return value[view] if isinstance(value, tuple) and not hasattr(value, "_fields") else value
