@@ -6,7 +6,7 @@
         ...
 
 `gpuload.transforms` holds augmentations of single images, `gpuload.batchwise` those of whole batches, and
-`gpuload.functions` is about functions of your own.
+`gpuload.functions` describes your own functions.
 
 Importing gpuload imports neither DALI nor torch nor CuPy; `DaliIterator` imports them when it is first used.
 """

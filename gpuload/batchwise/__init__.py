@@ -1,4 +1,4 @@
-"""Operations on whole batches, on the device that they are on: written once for NumPy's and CuPy's arrays.
+"""Operations on whole batches on their device, written once for NumPy and CuPy arrays.
 
     loader = gpuload.DaliIterator(
         "shards/train", 256, augment=gpuload.Augment(224), batch_transforms=[RandomChoice([MixUp(), CutMix()])]
@@ -7,8 +7,8 @@
         ...
 
 Any function that takes a `FieldBatch` and changes its fields is a batch transform, too, such as a CUDA kernel
-(`examples/raw_kernel.py`). `Operation` is the base class of one of your own in torch. Random numbers are those of
-(seed, epoch, sample), as for crops. `join_tiles` puts together what a model made of the tiles of an image.
+(`examples/raw_kernel.py`). `Operation` is the base class for your own in torch. Random numbers depend on (seed, epoch,
+sample), as for crops. `join_tiles` assembles a model's outputs for the tiles of an image.
 """
 
 from gpuload.batchwise.center_hole import CenterHole

@@ -1,4 +1,4 @@
-"""The task of inpainting: the centre of each image cut out."""
+"""The inpainting task: cuts out the centre of each image."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from gpuload.types import HeightWidth
 
 @dataclass(frozen=True)
 class CenterHole:
-    """The task of inpainting: the centre of each image becomes a field of its own, and a hole in the image.
+    """The inpainting task: moves the centre of each image to a separate field and leaves a hole in the image.
 
-    size: of the hole in pixels, or (height, width). Where the remaining pixels are odd in number, one more of them is
-        below and right of the hole.
-    fill: of the hole, in units of the batch: 0 is the mean of a normalised image, and black with uint8, whose units are
-        0..255.
-    target: name of the field that is added: (N, 3, height, width) of the hole, of the image's dtype.
+    size: of the hole in pixels, or (height, width). If the number of remaining pixels is odd, there is one more below
+        and to the right of the hole.
+    fill: value in the hole, in units of the batch: 0 is the mean of a normalised image; for uint8, the units are 0..255
+        and 0 is black.
+    target: name of the added field: (N, 3, height, width) of the hole, of the image's dtype.
 
     Raises:
         ArgumentError: a size that is not positive.
@@ -44,7 +44,7 @@ class CenterHole:
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     def check(self, form: BatchForm) -> None:
-        """Raises ArgumentError where the hole does not fit into images of this form, or its fill into their dtype."""
+        """Raises ArgumentError if the hole does not fit into images of this form, or its fill into their dtype."""
         require_fields(self, form, "image")
         height, width = form.image_size
         if self._hole[0] > height or self._hole[1] > width:

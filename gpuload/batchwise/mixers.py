@@ -1,9 +1,9 @@
-"""MixUp, CutMix, and a random choice among them: each sample mixed with another one, in images and labels.
+"""MixUp, CutMix, and a random choice between them: mix each sample with another, images and labels.
 
-A sample's partner is the one before it in its batch, and the last one for the first, as in torchvision; for `TimmMixup`
-it is the one as far from the end of the batch as the sample is from its beginning.
+A sample's partner is the previous one in its batch (the last one for the first), as in torchvision; for `TimmMixup` the
+n-th sample's partner is the n-th from the end.
 
-The arithmetic is written once for NumPy's and CuPy's arrays. CuPy is not imported here: where an array is CuPy's, it
+The arithmetic is written once for NumPy and CuPy arrays. CuPy is not imported here: if an array is CuPy's, it already
 has been.
 """
 
@@ -22,8 +22,8 @@ from gpuload.draws import CHOICE_DRAWS, EACH_CHOICE, DrawRange, Draws
 from gpuload.errors import ArgumentError
 from gpuload.types import F64, I64
 
-# Images that are mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each launch of a
-# kernel costs time, while the copy of a block must not fill the memory.
+# Images mixed at a time: one with NumPy, so that it stays in the CPU's caches. On a GPU each kernel launch costs time,
+# while the copy of a block must not fill the memory.
 _BLOCK = {"numpy": 1, "cupy": 64}
 _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove the transform")
 
@@ -31,8 +31,8 @@ _ALPHA = number(1e-6, LARGEST, "a number in 1e-6..1e6; to mix nothing, remove th
 class Mix(NamedTuple):
     """How each of N images is mixed with its partner.
 
-    box: int64 (N, 4), top, left, bottom, right; outside of it, there is the image alone. in_box: float64 (N,), share of
-    the image within the box; the rest is the partner's. label: float64 (N,), share of its own label.
+    box: int64 (N, 4), top, left, bottom, right; pixels outside are the image's own. in_box: float64 (N,), share of the
+    image inside the box; the rest is the partner's. label: float64 (N,), share of its own label.
     """
 
     box: I64
@@ -41,10 +41,10 @@ class Mix(NamedTuple):
 
 
 class Mixer(ABC):
-    """A batch transform that mixes each sample with another one, in images and labels.
+    """A batch transform that mixes images and labels of each sample with those of another.
 
-    mirrored: the partner of sample n is the n-th from the end; else the one before it. label_smoothing: share of each
-    label that is given to all classes alike.
+    mirrored: the partner of the n-th sample is the n-th from the end, otherwise the previous one. label_smoothing:
+    share of each label spread evenly over all classes.
     """
 
     softens: tuple[str, ...] = ("label",)
@@ -53,7 +53,7 @@ class Mixer(ABC):
     num_classes: int | None
 
     def idle(self) -> "Mixer":
-        """The same, mixing nothing: images stay as they are, and labels become one-hot rows."""
+        """The same transform without mixing: images do not change, and labels become one-hot rows."""
         return replace(self, p=0.0)  # type: ignore[type-var]
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Mixer(ABC):
         """How the samples of a batch are mixed. draws: see `FieldBatch`. height, width: of the images in pixels."""
 
     def check(self, form: BatchForm) -> None:
-        """Raises ArgumentError where a batch of this form cannot be mixed."""
+        """Raises ArgumentError if a batch of this form cannot be mixed."""
         require_fields(self, form, "image", "label")
         if "label" not in form.class_fields:
             raise ArgumentError(f"{self}: makes soft labels out of class numbers; ask for 'label' by its name alone")
@@ -91,17 +91,17 @@ class Mixer(ABC):
 
 @dataclass(frozen=True)
 class MixUp(Mixer):
-    """Each image and its label blended with the sample before it, as torchvision.transforms.v2.MixUp does.
+    """Blends each image and its label with the previous sample, as torchvision.transforms.v2.MixUp does.
 
-    lambda, the share of its own, is drawn from Beta(alpha, alpha) for each sample (torchvision: for each batch).
+    lambda, the sample's own share, is drawn from Beta(alpha, alpha) for each sample (torchvision: for each batch).
 
-    alpha: above 0; 0.2 is what the paper uses for ImageNet (Zhang et al., arXiv 1710.09412).
+    alpha: above 0; the paper uses 0.2 for ImageNet (Zhang et al., arXiv 1710.09412).
     p: probability that a sample is mixed.
     num_classes: by default as many as the data set has.
 
-    The labels become float32 (N, num_classes). uint8 images are rounded. Other fields stay as they are: boxes and masks
-    are those of the sample's own image. Of 224×224 pixels, ms of one CPU core an image (2026-11): float32 0.11, uint8
-    0.15, float16 1.3, for which NumPy has no vector instructions.
+    The labels become float32 (N, num_classes). uint8 images are rounded. Other fields do not change: boxes and masks
+    remain those of the sample's own image. At 224×224 pixels, an image takes one CPU core (2026-11) 0.11 ms for
+    float32, 0.15 ms for uint8 and 1.3 ms for float16, for which NumPy has no vector instructions.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -124,18 +124,18 @@ class MixUp(Mixer):
 
 @dataclass(frozen=True)
 class CutMix(Mixer):
-    """A box of each image replaced by that part of the image before it, as torchvision.transforms.v2.CutMix does.
+    """Replaces a box of each image with that part of the previous image, as torchvision.transforms.v2.CutMix does.
 
-    The box has 1 - lambda of the image's area, lambda from Beta(alpha, alpha) for each sample (torchvision: for each
-    batch); its centre is anywhere in the image, and what lies outside is cut off. The label's share is that of the
-    pixels.
+    The box has 1 - lambda of the image's area, with lambda from Beta(alpha, alpha) for each sample (torchvision: for
+    each batch). Its centre is anywhere in the image, and the box is clipped to the image. The label's share is that of
+    the pixels.
 
     alpha: above 0; the paper's is 1 (Yun et al., arXiv 1905.04899).
     p: probability that a sample is mixed.
     num_classes: by default as many as the data set has.
 
-    The labels become float32 (N, num_classes); other fields stay as they are. Of 224×224 pixels, ms of one CPU core an
-    image (2026-11): float32 0.045, uint8 0.023, float16 0.029.
+    The labels become float32 (N, num_classes); other fields do not change. At 224×224 pixels, an image takes one CPU
+    core (2026-11) 0.045 ms for float32, 0.023 ms for uint8 and 0.029 ms for float16.
 
     Raises:
         ArgumentError: a value out of its range.
@@ -162,7 +162,7 @@ class CutMix(Mixer):
         return Mix(box, np.zeros(len(box)), 1 - area / max(height * width, 1))
 
     def reach(self, sides: F64) -> tuple[F64, F64]:
-        """How far boxes of these sides reach before and behind their centre."""
+        """The extent of boxes of these sides before and after their centre."""
         half: F64 = np.trunc(sides / 2)
         return half, half
 
@@ -172,14 +172,13 @@ _CHOICES = several(instance("", MixUp, CutMix), "a list of MixUp and CutMix, suc
 
 @dataclass(frozen=True)
 class RandomChoice(Mixer):
-    """One of several for each sample: `RandomChoice([MixUp(), CutMix()])`.
+    """Applies one of several mixers to each sample: `RandomChoice([MixUp(), CutMix()])`.
 
-    transforms: MixUp and CutMix, 1 to 31 of them. p: their probabilities, by default equal; they are divided by their
-        sum.
+    transforms: 1 to 31 of MixUp and CutMix. p: their probabilities, by default equal; they are divided by their sum.
 
     Raises:
-        ArgumentError: no transforms, too many, or others than these; a transform that uses more than the 8 random
-            numbers that each has; not one probability for each; transforms that differ in num_classes.
+        ArgumentError: no transforms, too many, or other ones; a transform that uses more than its 8 random numbers; a
+            wrong number of probabilities; transforms with different num_classes.
     """
 
     transforms: Sequence[MixUp | CutMix]
@@ -196,11 +195,11 @@ class RandomChoice(Mixer):
             raise refuse("RandomChoice", "p", self.p, "at least one of them above 0")
         if len({one.num_classes for one in self.transforms}) > 1:
             raise ArgumentError(f"{self}: num_classes differ; give all the same")
-        self.plan(_no_sample, 1, 1)  # a subclass that asks for too many random numbers is refused here
+        self.plan(_no_sample, 1, 1)  # raises here for a subclass that requests too many random numbers
 
     @property
     def num_classes(self) -> int | None:  # type: ignore[override]
-        """That of the transforms."""
+        """The number of classes of the transforms."""
         return self.transforms[0].num_classes
 
     def idle(self) -> "RandomChoice":
@@ -239,7 +238,7 @@ def _soft_labels(labels: Any, partners: Any, share: F64, classes: int, smoothing
 
 
 def array_module(array: Any) -> Any:
-    """NumPy or CuPy, whichever made the array."""
+    """The module of the array: NumPy or CuPy."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
@@ -259,7 +258,7 @@ def symmetric_beta(alpha: float, first: F64, second: F64) -> F64:
 
 
 def mix_images(images: Any, mix: Mix) -> None:
-    """Mixes in place, from the last image to the first, so that each image's partner is still unchanged."""
+    """Mixes in place, from the last image to the first, so each image's partner is still unchanged."""
     xp = array_module(images)
     block = _BLOCK[xp.__name__]
     last = images[-1:].copy()
@@ -271,7 +270,7 @@ def mix_images(images: Any, mix: Mix) -> None:
 
 
 def mix_mirrored(images: Any, mix: Mix) -> None:
-    """Mixes in place, the first image with the last, the second with the last but one, and so on."""
+    """Mixes in place: the first image with the last, the second with the second to last, and so on."""
     xp, count = array_module(images), len(images)
     half, block = (count + 1) // 2, _BLOCK[array_module(images).__name__]
     for start in range(0, half, block):
@@ -284,7 +283,7 @@ def mix_mirrored(images: Any, mix: Mix) -> None:
 
 
 def _mix_block(xp: Any, images: Any, partners: Sequence[Any], mix: Mix, rows: slice) -> None:
-    """Mixes some images, which are these rows of a batch, with their partners, which are in parts."""
+    """Mixes images, which are these rows of a batch, with their partners, given in parts."""
     boxes, shares = mix.box[rows], mix.in_box[rows]
     (top, left), (bottom, right) = boxes[:, :2].min(0), boxes[:, 2:].max(0)
     part = images[..., top:bottom, left:right]

@@ -1,4 +1,4 @@
-"""The base class of a batch transform of your own: numbers drawn in NumPy, and a kernel in torch."""
+"""The base class for your own batch transform: draws in NumPy, and a kernel in torch."""
 
 from abc import ABC, abstractmethod
 from importlib import import_module
@@ -14,7 +14,7 @@ from gpuload.types import Array
 
 
 class Operation(ABC):
-    """A batch transform that is made of `draw` and `kernel`, for `DaliIterator(batch_transforms=[…])`.
+    """A batch transform defined by `draw` and `kernel`, for `DaliIterator(batch_transforms=[…])`.
 
         class Fade(gpuload.batchwise.Operation):
             def draw(self, draws, height, width):
@@ -23,17 +23,16 @@ class Operation(ABC):
             def kernel(self, numbers, images):
                 return images * numbers[:, None, None, None]    # float32 (N, 3, height, width) stays so
 
-    uses: names of the fields that the kernel gets, after the numbers, and returns: one tensor, or a tuple in this
-    order.
+    uses: names of the fields that the kernel gets after the numbers and returns: one tensor, or a tuple in this order.
 
-    It may also have what any batch transform may: `adds`, `softens` and `check` (see `BatchTransform`).
+    It may also define `adds`, `softens` and `check` (see `BatchTransform`).
     """
 
     uses: tuple[str, ...] = ("image",)
 
     @abstractmethod
     def draw(self, draws: Draws, height: int, width: int) -> Array:
-        """(N,) or (N, K) numbers of any dtype, what is to be done to each of N samples.
+        """(N,) or (N, K) numbers of any dtype: the parameters for each of N samples.
 
         draws: `draws(k)` gives float64 (N,) in [0, 1), random number k of each sample, k in 0..255: a pure function of
             (seed, epoch, sample, k), on the host. height, width: of the images in pixels.
@@ -41,15 +40,15 @@ class Operation(ABC):
 
     @abstractmethod
     def kernel(self, numbers: Any, *fields: Any) -> Any:
-        """The fields after it, as tensors of the same dtype and device, and for "image" of the same shape.
+        """Returns the new fields, tensors of the same dtype and device; "image" also of the same shape.
 
-        numbers: what `draw` gave, on the device of the fields, float64 as float32. fields: those of `uses`: "image" is
-            (N, 3, height, width), of float32, float16 or uint8. They may be changed in place. On a GPU it must not wait
-            for it, as `.item()` does.
+        numbers: the result of `draw` on the device of the fields, float64 as float32. fields: those in `uses`: "image"
+            is (N, 3, height, width), of float32, float16 or uint8. They may be changed in place. The kernel must not
+            synchronise with the GPU, as `.item()` does.
         """
 
     def check(self, form: BatchForm) -> None:
-        """Raises ArgumentError where the batch lacks a field that the kernel uses, or images."""
+        """Raises ArgumentError if the batch lacks a field that the kernel uses, or images."""
         require_fields(self, form, "image", *self.uses)
 
     def __call__(self, batch: FieldBatch) -> None:
@@ -91,7 +90,7 @@ class Operation(ABC):
 
 
 def _back(like: Any, tensor: Any) -> Any:
-    """The tensor as an array of the library that made `like`."""
+    """The tensor as an array of the library of `like`."""
     if isinstance(like, np.ndarray):
         return tensor.numpy()
     return import_module(type(like).__module__.partition(".")[0]).from_dlpack(tensor)

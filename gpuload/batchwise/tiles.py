@@ -1,4 +1,4 @@
-"""Tiles put together again."""
+"""Joins tiles into images."""
 
 from importlib import import_module
 from typing import Any
@@ -31,19 +31,18 @@ _SIZE = several(SIDE, "(height, width) of the image in pixels", count=2)
 
 @checked("join_tiles", tiles=_TILES, corners=_CORNERS, size=_SIZE)
 def join_tiles(tiles: Any, corners: Any, size: tuple[int, int]) -> Any:
-    """An image made of its tiles, or of what a model made of each of them: the mean where they overlap.
+    """Assembles an image from its tiles, or from a model's output for each tile; overlaps are averaged.
 
     tiles: (N, …, height, width), such as pixels (N, 3, height, width) or scores (N, classes, height, width), tensors or
         arrays of NumPy.
-    corners: whole numbers (N, 2), top and left of each in the image: the field "crop_top_left". What lies outside of
-        the image, as padding does, is left out.
+    corners: whole numbers (N, 2), top and left of each tile in the image: the field "crop_top_left". Parts outside the
+        image, such as padding, are ignored.
     size: (height, width) of the image, a row of the field "original_size".
 
-    Returns a tensor (…, height, width) on the device of the tiles, of their dtype, or float32 where that is one of
-    whole numbers.
+    Returns a tensor (…, height, width) on the device of the tiles, of their dtype, or float32 for integer tiles.
 
     Raises:
-        ArgumentError: the numbers of tiles and corners differ, or no tile shows some pixel.
+        ArgumentError: the numbers of tiles and corners differ, or no tile covers some pixel.
     """
     if len(tiles) != len(corners):
         raise ArgumentError(f"join_tiles: expected a corner for each tile, found {len(tiles)} and {len(corners)}")

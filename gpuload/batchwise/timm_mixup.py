@@ -1,4 +1,4 @@
-"""MixUp and CutMix as timm mixes: drawn for a whole batch, for pairs or for samples, with smoothed labels."""
+"""timm's MixUp and CutMix: drawn for a whole batch, for pairs or for samples, with smoothed labels."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,18 +25,17 @@ class _WholeBox(CutMix):
 class TimmMixup(Mixer):
     """timm's `Mixup`, with its arguments: `TimmMixup(mixup_alpha=0.8, cutmix_alpha=1.0)`.
 
-    The n-th sample of a batch is mixed with the n-th from its end. timm's default of 0.1 for label_smoothing, which
-    smooths the labels of samples that are not mixed, too, is kept. So is a box of CutMix that reaches out of the image:
-    its label's share is that of the pixels (correct_lam).
+    The n-th sample of a batch is mixed with the n-th from its end. label_smoothing has timm's default of 0.1 and also
+    smooths the labels of samples that are not mixed. As in timm, a box of CutMix may extend beyond the image: its
+    label's share is that of the pixels (correct_lam).
 
-    mixup_alpha, cutmix_alpha: of Beta(alpha, alpha); 0: without MixUp, without CutMix.
-    prob: probability that there is a mixture. switch_prob: that it is CutMix, where both are on.
-    mode: "batch": what is drawn holds for the whole batch, on each rank. "pair": for two samples that are mixed with
-        each other. "elem": for each sample.
-    label_smoothing: share of a label that all classes get alike.
-    num_classes: by default as many as the data set has.
-
-    The labels become float32 (N, num_classes); other fields stay as they are.
+    mixup_alpha, cutmix_alpha: of Beta(alpha, alpha); 0 disables MixUp or CutMix.
+    prob: probability of mixing. switch_prob: probability of CutMix if both are enabled.
+    mode: "batch": one draw for the whole batch, on each rank. "pair": one for two samples that are mixed with each
+        other. "elem": one for each sample.
+    label_smoothing: share of a label spread evenly over all classes.
+    num_classes: by default the number of classes of the data set.  The labels become float32 (N, num_classes); other
+        fields do not change.
 
     Raises:
         ArgumentError: a value out of its range, or both alphas are 0.
@@ -84,7 +83,7 @@ class TimmMixup(Mixer):
         return mixers[0] if len(mixers) == 1 else RandomChoice(mixers, [1 - self.switch_prob, self.switch_prob])
 
     def _shared(self, drawn: F64) -> F64:
-        """The numbers of all samples: those of the first one, or of the first of each pair."""
+        """The draws of all samples: those of the first one, or of the first of each pair."""
         if self.mode == "elem" or not len(drawn):
             return drawn
         rows = np.arange(len(drawn))

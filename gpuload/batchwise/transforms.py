@@ -1,4 +1,4 @@
-"""What a batch transform gets and may say of itself; the check of a list of them, and its run over a batch."""
+"""The interface of batch transforms, the check of a list of them, and its application to a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ MOST_TRANSFORMS = BATCH_TRANSFORM_DRAWS.count // EACH_BATCH_TRANSFORM
 
 
 class BatchForm(NamedTuple):
-    """What is known of every batch before the first.
+    """The properties of every batch, known before the first.
 
-    fields: names, in the order asked for. image_size: (height, width) of "image" in pixels. dtype: of "image".
-    num_classes: of "label", where the packer was told. class_fields: the fields that hold one class number of each
-    sample, whole numbers (N,); those that an earlier transform adds are among them, since nothing is known of them.
+    fields: names, in the requested order. image_size: (height, width) of "image" in pixels. dtype: of "image".
+    num_classes: of "label", if known from packing. class_fields: the fields with one class number for each
+    sample, whole numbers (N,), including those added by earlier transforms, whose contents are unknown.
     """
 
     fields: tuple[str, ...]
@@ -32,12 +32,12 @@ class BatchForm(NamedTuple):
 class FieldBatch:
     """A batch of N samples on its way to the user.
 
-    fields: by name, in the order asked for: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is
-        (N, 3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). Transforms
-        change them in place or replace them; fields that they add come after those asked for.
-    num_classes: of "label", where the packer was told.
-    draws: gives float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function of
-        (seed, epoch, sample, number). Each transform of a list has its own numbers.
+    fields: by name, in the requested order: NumPy arrays, or on a GPU CuPy arrays, (N, ...), or lists. "image" is (N,
+        3, height, width), of float32, float16 or uint8, in either memory layout; "label" is int64 (N,). Transforms
+        change them in place or replace them; added fields come after the requested ones.
+    num_classes: of "label", if known from packing.
+    draws: returns float64 (N,) in [0, 1), a NumPy array also on a GPU, for each of the numbers 0..255: a pure function
+        of (seed, epoch, sample, number). Each transform in a list has its own numbers.
     """
 
     fields: dict[str, Any]
@@ -53,9 +53,9 @@ class FieldBatch:
     def __len__(self) -> NoReturn:
         raise CallError("FieldBatch: its fields are in a dict. Write len(batch.fields['image']), or of another field")
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
-        def __getattr__(self, name):  # called for what is not there
+        def __getattr__(self, name):  # called for missing attributes
             advice = {field: f"Write batch.fields[{field!r}]" for field in self.__dict__.get("fields", ())}
             raise AttributeError(unknown_attribute("FieldBatch", name, advice), name=name, obj=self)
 
@@ -75,7 +75,7 @@ class BatchTransform(Protocol):
 
     adds: names of the fields that it adds to the batch.
     softens: names of class fields that it replaces by soft labels, float32 (N, classes).
-    check: a function of a `BatchForm` that raises ArgumentError where it cannot work on such batches; called before the
+    check: a function of a `BatchForm` that raises ArgumentError if it cannot process such batches; called before the
         first batch.
     """
 
@@ -84,7 +84,7 @@ class BatchTransform(Protocol):
 
 
 def require_fields(transform: object, form: BatchForm, *names: str) -> None:
-    """Raises ArgumentError where the batch lacks one of these fields."""
+    """Raises ArgumentError if the batch lacks one of these fields."""
     for name in names:
         if name not in form.fields:
             raise ArgumentError(
@@ -117,11 +117,11 @@ TRANSFORMS: Rule[tuple[BatchTransform, ...]] = Rule("a list of functions, such a
 
 
 def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> tuple[str, ...]:
-    """The names of the fields that these transforms, one after the other, add to those of `form`.
+    """The names of the fields that these transforms in turn add to those of `form`.
 
     Raises:
-        ArgumentError: what can be said before the first batch: too many transforms, a field that is missing or there
-            twice, labels that would be mixed twice, unknown classes, a hole larger than the images.
+        ArgumentError: a fault known before the first batch: too many transforms, a missing or duplicate field, labels
+            that would be mixed twice, unknown classes, a hole larger than the images.
     """
     if len(transforms) > MOST_TRANSFORMS:
         raise ArgumentError(
@@ -149,11 +149,11 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
 
 
 def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) -> None:
-    """Runs them one after the other over the batch; on a GPU, on CuPy's current stream.
+    """Applies the transforms to the batch in turn; on a GPU, on CuPy's current stream.
 
     Raises:
-        ArgumentError: the batch is not what a transform needs, a transform asks for a random number that it does not
-            have, returns something new, or did not set a field that it `adds`.
+        ArgumentError: the batch does not fit a transform, or a transform requests a random number beyond its range,
+            returns a new value, or did not set a field that it `adds`.
     """
     for index, transform in enumerate(transforms):
         own = BATCH_TRANSFORM_DRAWS.part(
@@ -170,7 +170,7 @@ def apply_transforms(transforms: Sequence[BatchTransform], batch: FieldBatch) ->
 
 
 def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> None:
-    """Raises ArgumentError where a transform returns what it has made. What was changed in place may be returned."""
+    """Raises ArgumentError if a transform returns a new value. Values changed in place may be returned."""
     in_place = (batch.fields, *batch.fields.values())
     if not any(result is one for one in in_place) and getattr(result, "fields", None) is not batch.fields:
         raise ArgumentError(

@@ -15,19 +15,19 @@ _VISIBLE = 3  # numbers of a keypoint: x, y, visibility
 
 
 class Albumentations:
-    """A transform of Albumentations, such as a `Compose`, for `transforms.Function`, which makes this of it.
+    """An adapter for a transform of Albumentations, such as a `Compose`, made by `transforms.Function`.
 
-    The image goes there as "image", "mask" as "mask", "boxes" as "bboxes" in its pascal_voc format, and the first two
-    numbers of "keypoints" as its xy format: give `A.Compose(…, bbox_params=A.BboxParams("pascal_voc",
-    label_fields=["classes"]), keypoint_params=A.KeypointParams("xy", remove_invisible=False))` where the loader's
-    fields ask for them. Points are dropped with their visibility outside of the image. Its random numbers are seeded by
-    the sample's generator for each call, in a copy of the transform for each thread, so that threads do not change
-    them.
+    The transform gets the image as "image", "mask" as "mask", "boxes" as "bboxes" in the pascal_voc format, and the
+    first two numbers of "keypoints" in the xy format: write `A.Compose(…, bbox_params=A.BboxParams("pascal_voc",
+    label_fields=["classes"]), keypoint_params=A.KeypointParams("xy", remove_invisible=False))` if the loader's fields
+    include them. Points outside the image become invisible. Each thread has a copy of the transform, which the sample's
+    generator seeds for each call, so threads do not affect the random numbers.
 
-    boxes, mask, keypoints: names of the fields that it gets.
+    boxes, mask, keypoints: names of the fields to pass.
+
 
     Raises:
-        ArgumentError: something that is no transform of Albumentations 2.
+        ArgumentError: it is not a transform of Albumentations 2.
     """
 
     def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask", keypoints: str = "keypoints") -> None:
@@ -82,16 +82,16 @@ class Albumentations:
 
 
 def _params(transform: Any, what: str) -> Any:
-    """The parameters of what a transform does with "bboxes" or "keypoints"; None where it has none."""
+    """A transform's parameters for "bboxes" or "keypoints"; None if it has none."""
     processor = (getattr(transform, "processors", None) or {}).get(what)
     return None if processor is None else processor.params
 
 
 def _check_params(transform: Any, has_boxes: bool, has_keypoints: bool) -> None:
-    """Without them, or with others, Albumentations returns boxes and points in other units, and no error.
+    """Checks the parameters, without which Albumentations returns boxes and points in other units, without an error.
 
     Raises:
-        ValueError: they are not those that `Albumentations` describes.
+        ValueError: they are not those in the docstring of `Albumentations`.
     """
     boxes = _params(transform, "bboxes")
     if (has_boxes and boxes is None) or (
@@ -114,7 +114,7 @@ def _described(params: Any) -> str:
 
 
 def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
-    """float32 (M, K, 3) with the moved positions; a point outside of the image is not visible."""
+    """float32 (M, K, 3) with the moved positions; points outside the image become invisible."""
     found = np.array(before, np.float32)
     positions = np.asarray(moved, np.float32).reshape(-1, 2)
     if len(positions) != found[..., 0].size:
@@ -130,18 +130,17 @@ def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Torchvision:
-    """A transform of `torchvision.transforms.v2`, for `transforms.Function`, which makes this of it.
+    """An adapter for a transform of `torchvision.transforms.v2`, made by `transforms.Function`.
 
-    It gets the image as a `tv_tensors.Image` (channels × height × width, of the set's type), and where the loader's
-    fields ask for them, boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers, in a dict,
-    as such transforms take them. `v2.SanitizeBoundingBoxes` at the end drops boxes of which nothing is left. Its random
-    numbers, those that torch's functions draw on the CPU, are those of the sample, whichever thread calls it.
+    The transform gets the image as a `tv_tensors.Image` (channels × height × width, of the set's type). If the loader's
+    fields include them, it also gets boxes as `tv_tensors.BoundingBoxes`, masks as `tv_tensors.Mask` and class numbers,
+    in a dict. `v2.SanitizeBoundingBoxes` at the end drops empty boxes. torch's CPU draws come from the sample's
+    generator in every thread.
 
-    transform: must keep the image's type: conversion and normalisation are `Augment`'s. boxes, mask: names of the
-    fields that it gets.
+    transform: must keep the image's type; `Augment` converts and normalises. boxes, mask: names of the fields to pass.
 
     Raises:
-        ArgumentError: something that cannot be called.
+        ArgumentError: it is not callable.
     """
 
     def __init__(self, transform: Any, boxes: str = "boxes", mask: str = "mask") -> None:

@@ -1,4 +1,4 @@
-"""Callers of functions, and the one that calls them in the calling threads of this process."""
+"""The interface for calling functions, and the caller that runs them in threads of this process."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -8,28 +8,28 @@ from gpuload.functions.draws import Watch
 from gpuload.functions.interface import Entries, Sample, SampleFunction, call, name_of
 from gpuload.types import Array
 
-# The first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training loop is
-# still waiting for its first batch then, and draws nothing itself.
+# The number of first calls of a loader that are watched for global draws, 0.2 ms each (2 cores, 2026-11). The training
+# loop is still waiting for its first batch then and draws nothing itself.
 _WATCHED = 8
 _TOLD: set[str] = set()  # warnings already given: each comes once in a process
 
 
 class Caller(Protocol):
-    """Calls functions, from several threads at once.
+    """Calls functions from several threads at once.
 
-    threads: how many can usefully call at once. notices: warnings for the user.
+    threads: the useful number of concurrent calls. notices: warnings for the user.
     """
 
     threads: int
     notices: deque[str]
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> Mapping[str, Array]:
-        """The image and all entries of a sample after a function, given by its number.
+        """The image and all entries of a sample after the function with this number.
 
         The arrays of the result are valid until the next call in this thread.
 
         Raises:
-            WrongResultError: it returned what cannot be used. CallFailedError: how its process ended.
+            WrongResultError: it returned an invalid result. CallFailedError: its process died.
             Exception: whatever it raises.
         """
 
@@ -38,7 +38,7 @@ class Caller(Protocol):
 
 
 class InThreads:
-    """Calls each function in the thread that asks for it."""
+    """Calls functions in the caller's thread."""
 
     def __init__(self, functions: Sequence[SampleFunction], entries: Entries, threads: int) -> None:
         self._functions, self._entries, self.threads = functions, entries, threads

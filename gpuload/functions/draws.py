@@ -1,7 +1,7 @@
 """The random numbers of a sample's function, and those of the global generators of NumPy, Python and torch.
 
-Functions should not draw from the global ones, but some do. Threads share them, so a function's numbers depend on which
-thread draws first; a draw from them is detected and warned of. A worker process calls one function at a time, and seeds
+Functions should not draw from the global generators, but some do. Threads share them, so a function's numbers depend on
+which thread draws first; gpuload detects such draws and warns. A worker process calls one function at a time and seeds
 them for each sample: otherwise all workers would inherit the fork server's state and draw the same numbers.
 """
 
@@ -16,15 +16,15 @@ from numpy.random.bit_generator import ISeedSequence
 
 
 class _NoSeed(ISeedSequence):
-    """In place of entropy, which would cost 50 µs and is not used; without it `Generator.spawn` raises, whose children
-    would not be those of the sample."""
+    """Replaces entropy, which would take 50 µs and is not used. Without entropy, `Generator.spawn` raises, whose
+    children would not depend on the sample."""
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
         return np.zeros(n_words, dtype)
 
 
 class _Thread(threading.local):
-    """Each thread's bit generator: setting its state takes 2 µs, making one 50 (2 cores, 2026-11)."""
+    """Each thread's bit generator: setting its state takes 2 µs, making a new one 50 (2 cores, 2026-11)."""
 
     def __init__(self) -> None:
         self.bits = np.random.Philox(_NoSeed())  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ _WORD = (1 << 32) - 1
 
 
 def seed_global(key: Sequence[int]) -> None:
-    """Seeds them from the key of a sample's generator; torch's only if torch is imported. 8 µs (2 cores, 2026-11)."""
+    """Seeds the global generators from a sample's key; torch's only if torch is imported. 8 µs (2 cores, 2026-11)."""
     seed = key[0] ^ (key[1] >> 1)
     random.seed(seed)
     np.random.seed(seed & _WORD)  # noqa: NPY002 - the one that such functions use
@@ -60,9 +60,9 @@ def seed_global(key: Sequence[int]) -> None:
 
 
 class Watch:
-    """A context that detects draws from them, by any thread.
+    """A context that detects draws from the global generators by any thread.
 
-    drawn: the libraries whose generators were drawn from, once it is closed.
+    drawn: after the context, the libraries whose generators were used.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Function`: a function of the user's among the transforms of an `Augment`."""
+"""`Function`: a user function among the transforms of an `Augment`."""
 
 import inspect
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ _ADAPTERS: dict[str, type[Any]] = {"albumentations": Albumentations, "torchvisio
 
 
 def _as_function(value: Any) -> SampleFunction:
-    """A function as it is; a transform of a known library in its adapter.
+    """The function itself, or an adapter for a transform of a known library.
 
     Raises:
         ArgumentError: it does not take two arguments. TypeError: it cannot be called.
@@ -43,21 +43,21 @@ _FUNCTION = Rule("a function f(sample, rng), or a transform of torchvision or Al
 
 @settings
 class Function:
-    """A function of your own in `Augment(transforms=[Function(f), …])`, called on the CPU for each sample.
+    """Your own function in `Augment(transforms=[Function(f), …])`, called on the CPU for each sample.
 
-    An `Augment` has one at most, and it stands first in the list, since flips and all other transforms follow it.
+    An `Augment` has at most one, first in the list, since flips and all other transforms follow it.
 
-    function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets the image, of the set's
-        type, boxes, masks and keypoints in a dict, and returns the image or a dict of what it changed (see
+    function: f(sample, rng), or a transform of torchvision's v2 or of Albumentations. It gets a dict with the image, of
+        the set's type, boxes, masks and keypoints, and returns the image or a dict of the changed entries (see
         `gpuload.functions`).
-    before_crop: False: it gets the cropped and resized image, and keeps its size. True: it gets the whole decoded image
-        and may change its size; crops, boxes, masks and keypoints follow.
-    processes: that call it, each for one sample at a time, for a function that holds Python's lock. It must then be
-        one of a module, or such an object, as for `pickle`. 0: threads of this process call it, as many as the loader's
-        num_threads. All functions of a loader have the same number.
+    before_crop: if False, it gets the cropped and resized image and must keep its size. If True, it gets the whole
+        decoded image and may change its size; crop and resize follow.
+    processes: the number of processes that call it, for a function that holds the GIL. It must then be picklable, such
+        as a function of a module. 0: the loader's num_threads threads call it. All functions of a loader have the same
+        number.
 
     Raises:
-        ArgumentError: something that cannot be called with (sample, rng).
+        ArgumentError: it cannot be called with (sample, rng).
     """
 
     function: Annotated[SampleFunction, _FUNCTION]

@@ -1,4 +1,4 @@
-"""What a function of the user's is, what is known of its samples beforehand, and what it may return."""
+"""The interface of user functions: their samples, and the rules for their results."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -9,11 +9,11 @@ from gpuload.checks import shown
 from gpuload.functions.draws import generator_of
 from gpuload.types import Array, HeightWidth
 
-Sample = dict[str, Any]  # what `gpuload.functions` describes
+Sample = dict[str, Any]  # as described in `gpuload.functions`
 
 
 class SampleFunction(Protocol):
-    """A function of one sample, called in several threads at a time, or in processes."""
+    """A function of one sample, called in several threads at once, or in processes."""
 
     def __call__(self, sample: Sample, rng: np.random.Generator, /) -> Any:
         """The new image, (height, width, channels) of the old one's type, or a dict of the entries of `sample` that it
@@ -21,10 +21,10 @@ class SampleFunction(Protocol):
 
 
 class Entries(NamedTuple):
-    """The entries of a sample beside its image, key and index, by the kind of their fields.
+    """The entries of a sample besides its image, key and index, by the kind of their fields.
 
     boxes: names of fields of boxes; the class numbers of "boxes" are "boxes_class". masks: of mask fields. keypoints:
-    of fields of keypoints, and how many points an instance has.
+    of fields of keypoints, and the number of points of an instance.
     """
 
     boxes: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ class Entries(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of all entries."""
         return (*self.places, *map(class_entry, self.boxes))
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Those that are about places in the image, which change with its size."""
+        """The names of entries with positions in the image, which change with its size."""
         return (*self.boxes, *self.masks, *(name for name, _ in self.keypoints))
 
 
@@ -48,16 +48,16 @@ def class_entry(boxes: str) -> str:
 
 
 def name_of(function: Any) -> str:
-    """How messages call a function."""
+    """The name of a function in messages."""
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 class WrongResultError(Exception):
-    """A function returned what cannot be used; the message says what, and what was expected."""
+    """A function returned an invalid result; the message has the actual and the expected value."""
 
 
 class CallFailedError(Exception):
-    """What a function raised in another process, where the exception itself cannot be had; the message is its own."""
+    """A function's process died; the message tells how."""
 
 
 _LARGEST_SIDE = 65_535  # pixels, as of a JPEG
@@ -68,10 +68,10 @@ def call(
 ) -> dict[str, Array]:
     """The image and all entries of a sample after the function.
 
-    keeps_size: whether the image must have the size that it had.
+    keeps_size: whether the image must keep its size.
 
     Raises:
-        WrongResultError: it returned what cannot be used. Besides, whatever it raises.
+        WrongResultError: it returned an invalid result. Otherwise, whatever it raises.
     """
     image = sample["image"]
     size, dtype = image.shape, image.dtype
@@ -86,7 +86,7 @@ def read_result(
     entries: Entries,
     keeps_size: bool,
 ) -> dict[str, Array]:
-    """As `call`, for what a function returned. size, dtype: of the image before."""
+    """As `call`, from a function's return value. size, dtype: of the image before the call."""
     if isinstance(returned, np.ndarray):
         returned = {"image": returned}
     if not isinstance(returned, Mapping):
@@ -132,7 +132,7 @@ def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_
             "Augment"
         )
     found: Array = image
-    if found.ndim == 2 and size[2] == 1:  # OpenCV and others leave the only channel out
+    if found.ndim == 2 and size[2] == 1:  # OpenCV and others omit a single channel
         found = np.expand_dims(found, 2)
     if found.ndim != 3 or found.shape[2] != size[2] or not all(0 < side <= _LARGEST_SIDE for side in found.shape[:2]):
         last = ", with the channels last" if found.ndim == 3 and found.shape[0] == size[2] else ""
@@ -146,7 +146,7 @@ def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_
 
 
 def _kind(value: Any) -> str:
-    """What it is; of a large object only its type, which says how to make an array of it."""
+    """A value in a message; of a large object only its type, which shows how to convert it to an array."""
     if value is None or isinstance(value, str | int | float):
         return shown(value)
     kind = type(value)

@@ -1,7 +1,7 @@
-"""Functions in worker processes, for those that hold Python's lock.
+"""Runs functions that hold the GIL in worker processes.
 
-Each calling thread owns one process during a call: pixels pass through shared memory, everything else through a pipe. A
-process that dies therefore fails one call, at once, and blocks no other thread. Processes come from the fork server
+Each calling thread owns one process during a call: pixels pass through shared memory, everything else through a pipe.
+If a process dies, only its call fails, immediately, and no other thread blocks. Processes come from the fork server
 (`gpuload.machine.fork_server`), ignore Ctrl-C, and are killed when the loader is closed, when the interpreter ends, or
 when this process dies.
 """
@@ -35,7 +35,7 @@ _ALIGNED = 64
 
 
 class Place(NamedTuple):
-    """Where an array lies in the memory."""
+    """The position of an array in the memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,9 +44,9 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """A mapped anonymous file. It grows as needed, and disappears with the last process that has it open.
+    """A mapped anonymous file. It grows as needed and disappears with the last process that has it open.
 
-    fd: of the file, which this owns; None: makes one.
+    fd: of the file, which this object owns; None creates one.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -65,8 +65,8 @@ class SharedMemory:
         self._map, self.size = np.frombuffer(mmap.mmap(self.fd, found), np.uint8), found
 
     def write(self, arrays: Mapping[str, Array], at: int = 0) -> tuple[list[Place], int]:
-        """Copies arrays into the memory, starting at `at`; arrays that already lie in it are not copied. Returns their
-        places, and the end of the last."""
+        """Copies arrays into the memory, starting at `at`, unless they are already there. Returns their places and the
+        end of the last one."""
         places = []
         for name, array in arrays.items():
             if (here := self._place_of(array)) is not None:
@@ -94,7 +94,7 @@ class SharedMemory:
         os.close(self.fd)
 
     def _place_of(self, array: Array) -> int | None:
-        """Where a contiguous array begins in this memory, if it does."""
+        """The offset of a contiguous array in this memory; None if it is elsewhere."""
         if self._map is None or not array.flags.c_contiguous:
             return None
         at: int = array.ctypes.data - self._map.ctypes.data
@@ -120,7 +120,7 @@ class InProcesses:
         self._check_process()
         try:
             self._payload = pickle.dumps((tuple(functions), entries))
-        except Exception as error:  # pickle raises many kinds
+        except Exception as error:  # pickle raises many types
             names = ", ".join(map(name_of, functions))
             raise ArgumentError(
                 f"{self._subject}: {names} cannot be sent to a process ({type(error).__name__}: {error}). Give a "
@@ -130,9 +130,9 @@ class InProcesses:
         modules = {getattr(one, "__module__", None) or type(one).__module__ for one in functions}
         self._ensure = partial(ensure_server, [__name__, *sorted(modules - {"__main__"})])
         self._free: list[_Process] = []  # not yet taken by a thread
-        self._own = threading.local()  # a thread keeps its process, in whose memory the last result lies
+        self._own = threading.local()  # a thread keeps its process, whose memory holds the last result
         self._all: weakref.WeakSet[_Process] = weakref.WeakSet()
-        atexit.register(_close, weakref.ref(self))  # before multiprocessing's own end, and that of our threads
+        atexit.register(_close, weakref.ref(self))  # before the exit handlers of multiprocessing and of our threads
         try:
             self._free += [self._start() for _ in range(count)]
             for worker in self._free:
@@ -204,17 +204,17 @@ class _DiedError(Exception):
 
 
 class _Process:
-    """One process, as one thread at a time sees it."""
+    """One process, used by one thread at a time."""
 
     def __init__(self, ensure: Any, payload: bytes, need_main: bool) -> None:
         self._memory = SharedMemory()
         self._worker = Worker(ensure, _prepare, payload, name="gpuload-function", need_main=need_main)
         self._process, self._pipe = self._worker.process, self._worker.pipe
-        # Without a reference to this object, which a thread may drop at any time.
+        # No reference to this object, which a thread may drop at any time.
         weakref.finalize(self, _end, self._process, self._pipe, self._memory, os.getpid())
 
     def wait_until_ready(self) -> str:
-        """ "", or why it cannot work."""
+        """ "", or the reason why it cannot work."""
         try:
             reduction.send_handle(self._pipe, self._memory.fd, self._process.pid)
             problem: str = self._pipe.recv()
@@ -242,7 +242,7 @@ class _Process:
             self._process.kill()
 
     def _how_it_ended(self) -> str:
-        # Not closed: where the interpreter ends, multiprocessing waits for it in another thread meanwhile.
+        # Not closed: at the interpreter's exit, multiprocessing waits for it in another thread.
         self._process.join(_END_S)
         if self._process.exitcode is None:
             self._process.kill()
@@ -253,7 +253,7 @@ class _Process:
 
 
 def _pixels_of(sample: Mapping[str, Any]) -> dict[str, Array]:
-    """Image and masks, which are copied once the call is over; other entries are kept."""
+    """The image and masks, which are copied after the call; other entries are kept."""
     return {
         name: value for name, value in sample.items() if name == "image" or getattr(value, "dtype", None) == "uint8"
     }
@@ -275,7 +275,7 @@ def _end(process: Any, pipe: Connection, memory: SharedMemory, owner: int) -> No
 
 
 def _prepare(pipe: Connection, payload: bytes) -> Callable[[Any], Any] | None:
-    """In the worker: maps the shared memory, and returns the function that answers calls."""
+    """In the worker: maps the shared memory and returns the function that answers calls."""
     memory = SharedMemory(reduction.recv_handle(pipe))
     try:
         functions, entries = pickle.loads(payload)

@@ -1,7 +1,7 @@
-"""torch's random numbers from a generator of the calling thread's, in place of the one that all threads share.
+"""Gives torch's random functions a generator of the calling thread in place of the shared one.
 
-torch's default generator is one for the process, so that threads which seed and use it in turn change each other's
-numbers. A mode for torch's functions belongs to one thread, and hands each of them that draws a generator of its own.
+torch's default generator belongs to the process, so threads that seed and use it would change each other's numbers. A
+torch function mode belongs to one thread and passes a generator to each function that draws.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-# What draws, and takes a generator.
+# Functions that draw and take a generator.
 _DRAWING = {
     getattr(owner, name)
     for owner, names in (
@@ -58,6 +58,6 @@ class _Draws(TorchFunctionMode):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within it, what torch's functions draw in this thread, on the CPU, is a pure function of the seed."""
+    """A context in which torch's CPU draws in this thread are a pure function of the seed."""
     with _Draws(torch.Generator().manual_seed(seed)):
         yield
