@@ -230,6 +230,7 @@ except gpuload.ShardError:
     print("fine", flush=True)
 if order == "other":
     import mmap
+    loader.close()  # no thread is at work on a truncated shard, whose SIGBUS would end the process before the message
     with open(folder + "/index.arrow", "rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     bus_errors._table.numbers[1:] = 0  # nothing is protected any more

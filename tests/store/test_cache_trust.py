@@ -195,6 +195,26 @@ def test_a_cache_that_is_deleted_is_made_again(when: str, proxy: Any, tmp_path: 
         assert rows == [row for epoch in epochs[: 1 + (when == "in an epoch")] for row in epoch]
 
 
+def test_a_cache_that_is_deleted_while_a_shard_is_on_its_way(tmp_path: Path) -> None:
+    cache, shard = Cache(tmp_path), Wanted("0" * 64, 1000)
+
+    def download(deleted_after: str) -> None:
+        part = cache.begin(shard)
+        assert part is not None
+        for reached in ("begin", "make_room"):
+            if deleted_after == reached:
+                (tmp_path / "gpuload-1").rename(tmp_path / f"deleted-{reached}")
+            if reached == "begin":
+                assert cache.make_room(part, shard.bytes, lambda _: 1.0)
+        part.finish()
+
+    for moment in ("begin", "make_room"):
+        download(deleted_after=moment)
+        assert cache.lease(shard) is None  # so that it is downloaded again
+    download(deleted_after="never")
+    assert cache.lease(shard) is not None
+
+
 def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
     with load(
         gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path), drop_last=False, shuffle=gpuload.Shuffle(window=2)
