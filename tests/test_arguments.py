@@ -338,7 +338,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
                 "fill": LEVELS,
             },
         ),
-        "ScaleJitter": Call(gpuload.ScaleJitter, {}, {"scale": ascending(ABOVE_0, 100, 1), "fill": LEVELS}),
+        "ScaleJitter": Call(gpuload.ScaleJitter, {}, {"scale": ascending(ABOVE_0, 100, 1), "fill": LEVELS, "shorter": or_none(ascending(1, 65_535, 2))}),
         "ZoomOut": Call(
             gpuload.ZoomOut, {}, {"side_range": ascending(1, 100, 2), "p": PROBABILITY, "fill": LEVELS}
         ),
@@ -358,6 +358,11 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
                 **dict.fromkeys(("global_scale", "local_scale"), ascending(ABOVE_0, 1, 0.5)),
             },
         ),
+        "Augment.deit": Call(Augment.deit, {}, PRESET),
+        "Augment.segmentation": Call(
+            Augment.segmentation, {}, {**PRESET, "base_size": SIDE, "train": FLAG}
+        ),
+        "Augment.detection": Call(Augment.detection, {}, {"policy": words("hflip", "lsj", "multiscale")}),
         "Augment.timm": Call(Augment.timm, {}, {"data_config": or_none(wrong("mapping"))}),
         "Augment.torchvision": Call(Augment.torchvision, {}, {"transform": wrong("function")}),
         "Dataset": Call(
@@ -635,7 +640,7 @@ def public_calls() -> dict[str, Callable[..., Any]]:
                 continue
             found[name] = item
     for name, item in list(found.items()):
-        bases = item.__mro__ if name == "Dataset" else [item]  # which lies in two classes
+        bases = item.__mro__ if name in ("Dataset", "Augment") else [item]  # which lie in two classes
         methods = {key: value for base in bases for key, value in vars(base).items()} if isinstance(item, type) else {}
         for method, value in methods.items():
             if not method.startswith("_") and (inspect.isfunction(value) or isinstance(value, classmethod)):

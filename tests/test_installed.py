@@ -140,6 +140,40 @@ def test_what_needs_none_of_the_extras_works_without_all_of_them(here: Path, tmp
         shutil.rmtree(here / name, ignore_errors=True)
 
 
+WITHOUT_TORCH = """
+import hashlib, gpuload
+from gpuload import transforms as T
+
+def load(**options):
+    augment = gpuload.Augment(**{'size': 8, **options})
+    return gpuload.DaliIterator('shards', 4, augment=augment, device='cpu', decoder='native', output='numpy')
+
+def invert(sample, rng):
+    return {**sample, 'image': 255 - sample['image']}
+
+for options in (
+    {}, {'transforms': [T.RandAugment(), T.RandomRotation(20)]}, {'crop': gpuload.ScaleJitter(), 'interpolation': 'random'},
+    {'size': None, 'crop': gpuload.Resize(8, None, 4), 'transforms': [T.ColorJitter(0.4)]},
+    {'transforms': [T.Function(invert), T.RandomInvert(0.5)], 'layout': 'channels_last'},
+):
+    print(hashlib.sha256(b''.join(images.tobytes() for images, _ in load(**options))).hexdigest())
+if 'torch' not in sys.modules:
+    for options in ({'transforms': [T.RandomErasing()]}, {'normalize': 'image', 'dtype': 'float16'}):
+        try:
+            load(**options)
+        except gpuload.MissingPackageError as error:
+            print(str(error).partition(' is not')[0])
+"""
+
+
+def test_numpys_batches_on_a_cpu_need_no_torch(here: Path, tmp_path: Path) -> None:
+    """They are the same with it; what needs torch says so before anything is read."""
+    without, has_it = (run_without(names, WITHOUT_TORCH, here, tmp_path) for names in ("torch nvidia.dali", "none"))
+    assert without.returncode == has_it.returncode == 0, without.stderr + has_it.stderr
+    told = ["RandomErasing: torch", "normalize='image' and dtype='float16': torch"]
+    assert without.stdout.splitlines() == [*has_it.stdout.splitlines(), *told]
+
+
 def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installed, "cuda_extra", lambda: "cuda12")
     (tmp_path / "cupy.py").write_text("raise RuntimeError('no libnvrtc\\nmore')")

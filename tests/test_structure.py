@@ -47,13 +47,9 @@ OWNERS = {
         "commands/beside.py",
         "output/arrays.py",
         "decode/finish.py",
-        "decode/steps.py",
-        "decode/threads.py",
-        "decode/function/views.py",
         "functions/torch_draws.py",
         "decode/both.py",
         "decode/device.py",
-        f"{_NATIVE}/decoder.py",
         "packing/image/shrink.py",
     }
     | _TORCH,

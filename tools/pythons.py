@@ -4,8 +4,8 @@
 
 Each Python gets a bare environment with what gpuload[cpu,dali] lists. There tools/check_wheel.py packs, verifies and
 loads a few images; tests of the compiled JPEG decoder and of the batches' memory follow. Where pip finds no CPU build
-of torch, torch is left out, and DALI decodes. A Python that is missing, or cannot be set up, is skipped and named.
-Exits with 1 where gpuload does not work.
+of torch, torch is left out, and batches are NumPy's. A Python that is missing, or cannot be set up, is skipped and
+named. Exits with 1 where gpuload does not work.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def attempt(version: str, folder: Path) -> tuple[bool, str]:
         return False, str(error.stdout)
     except subprocess.TimeoutExpired as error:
         return False, str(error)
-    loaded = "an epoch by the native decoder" if torch else "an epoch by DALI (no CPU build of torch is at hand)"
+    loaded = "an epoch for torch" if torch else "an epoch for NumPy (no CPU build of torch is at hand)"
     return True, f"packed, verified, {loaded}; tests: {ran.splitlines()[-1]}; {time.monotonic() - started:.0f} s"
 
 

@@ -3,44 +3,35 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from gpuload.augment.crops import Geometry, Images
 from gpuload.augment.fit import check_any_size, check_transform
-from gpuload.augment.from_torchvision import arguments_of
-from gpuload.augment.geometries import CROP, SHARES, CenterCrop, CropName, RandomResizedCrop
+from gpuload.augment.geometries import CROP, CropName
 from gpuload.augment.normalize import Normalize
 from gpuload.augment.placed import Resize
+from gpuload.augment.recipes import Recipes
 from gpuload.augment.views import DType, Form, Interpolation, Layout, PlannedFunction, View
 from gpuload.checks import (
-    FLAG,
     PROBABILITY,
-    SIDE,
     SIDES,
     Rule,
     as_items,
-    check,
     choice,
     either,
-    function,
     instance,
     member,
-    number,
     optional,
     settings,
     shown,
-    whole,
 )
 from gpuload.draws import AUGMENT, CROP_DRAWS, FUNCTION, TRANSFORM, each_key, make_key, random_bits, uniform
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import MODE, Pixels
 from gpuload.functions.function import Function
 from gpuload.order.buckets import Buckets
-from gpuload.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
-from gpuload.transforms.compose import RandomApply
 from gpuload.transforms.erasing import RandomErasing
 from gpuload.transforms.steps import Transform, draw_steps, sample_draws
 from gpuload.types import F64, I32, I64, HeightWidth
@@ -76,15 +67,13 @@ def _as_transforms(value: Any) -> tuple[Any, ...]:
 _SIZE = optional(either(f"{SIDES.expected}, or gpuload.Buckets(...)", instance("", Buckets), SIDES))
 _TRANSFORMS = Rule("a list of gpuload.transforms, such as [RandAugment()]", _as_transforms)
 _NORMALIZE = optional(either("gpuload.Normalize(mean, std), 'image'", instance("", Normalize), choice("image")))
-_CONFIG = optional(instance("a dict, as timm.data.resolve_model_data_config gives it", Mapping))
-_DINO = "Augment.dino"
 _CENTER = "Use crop=gpuload.CenterCrop(...)"
 _RANDOM = "Use crop=gpuload.RandomResizedCrop(...)"
 _CONSTANTS = "Use normalize=gpuload.Normalize(mean, std)"
 
 
 @settings
-class Augment:
+class Augment(Recipes):
     """How images become a batch (N, C, height, width), of the C channels that the set's images have, mostly 3.
 
     size: side of the output in pixels, or (height, width). `Buckets(…)`: each batch has the size of its bucket. None:
@@ -145,100 +134,6 @@ class Augment:
         "std": _CONSTANTS,
         "function": "Use transforms=[gpuload.transforms.Function(f)]",
     }
-
-    @classmethod
-    def imagenet_train(cls, size: int = 224, **changes: Any) -> "Augment":
-        """The basis of torchvision's reference training of ResNet-50: random crops, flips, ImageNet's mean and std."""
-        return cls(size, **{"crop": "random", **changes})
-
-    @classmethod
-    def imagenet_eval(cls, size: int = 224, **changes: Any) -> "Augment":
-        """Its evaluation: the shorter side resized to size * 256 / 224, then a center crop."""
-        return cls(size, **{"crop": "center", **changes})
-
-    @classmethod
-    def inception(cls, size: int = 299, *, train: bool, **changes: Any) -> "Augment":
-        """The preprocessing of the Inception networks in TensorFlow's models: values in -1..1.
-
-        Training: crops of 5 to 100 % of the area, flips, and colour jitter (brightness by 32/255, saturation and
-        contrast by half, hue by 0.2; brightness is multiplied here, where TensorFlow adds). Evaluation: the central
-        87.5 % of each side, stretched to size.
-        """
-        train = check("Augment.inception", "train", train, FLAG)
-        normalize = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        if not train:
-            return cls(size, **{"crop": CenterCrop(fraction=0.875), "normalize": normalize, **changes})
-        jitter = ColorJitter(brightness=32 / 255, contrast=0.5, saturation=0.5, hue=0.2)
-        crop = RandomResizedCrop((0.05, 1.0))
-        return cls(size, **{"crop": crop, "transforms": (jitter,), "normalize": normalize, **changes})
-
-    @classmethod
-    def simclr(cls, size: int = 224, *, strength: float = 1.0, **changes: Any) -> "Augment":
-        """A view of SimCLR's: `augment=[Augment.simclr()] * 2` makes both, with values in 0..1.
-
-        strength: of the colour jitter; 0.5 is the paper's for CIFAR-10, without blur (Chen et al., arXiv 2002.05709).
-        """
-        size = check("Augment.simclr", "size", size, SIDE)
-        strength = check("Augment.simclr", "strength", strength, number(0, 2.5, "a factor in 0..2.5"))
-        jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
-        blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
-        transforms = (RandomApply((jitter,), 0.8), RandomGrayscale(0.2), RandomApply((blur,), 0.5))
-        fixed = {"crop": RandomResizedCrop(), "interpolation": "bicubic", "normalize": None}
-        return cls(size, **{**fixed, "transforms": transforms, **changes})
-
-    @classmethod
-    def dino(
-        cls,
-        size: int = 224,
-        *,
-        local_size: int = 98,
-        local_views: int = 8,
-        global_scale: tuple[float, float] = (0.32, 1.0),
-        local_scale: tuple[float, float] = (0.05, 0.32),
-        **changes: Any,
-    ) -> list["Augment"]:
-        """The views of DINOv2's pre-training: two global ones, of which the second is solarised at times, then local
-        ones. `augment=Augment.dino()` makes all of a sample.
-
-        size, local_size: of the views in pixels. global_scale, local_scale: of their areas.
-        """
-        size, local_size = check(_DINO, "size", size, SIDE), check(_DINO, "local_size", local_size, SIDE)
-        local_views = check(_DINO, "local_views", local_views, whole(0, 1000))
-        for name, scale in (("global_scale", global_scale), ("local_scale", local_scale)):
-            check(_DINO, name, scale, SHARES)
-        colours = (RandomApply((ColorJitter(0.4, 0.4, 0.2, 0.1),), 0.8), RandomGrayscale(0.2))
-
-        def view(size: int, scale: tuple[float, float], blurred: float, *last: Transform) -> Augment:
-            blur = RandomApply((GaussianBlur(9, (0.1, 2.0)),), blurred)
-            fixed = {"crop": RandomResizedCrop(scale), "interpolation": "bicubic"}
-            return cls(size, **{**fixed, "transforms": (*colours, blur, *last), **changes})
-
-        both = view(size, global_scale, 1.0), view(size, global_scale, 0.1, RandomSolarize(128, 0.2))
-        return [*both, *[view(local_size, local_scale, 0.5)] * local_views]
-
-    @classmethod
-    def torchvision(cls, transform: Any, **changes: Any) -> "Augment":
-        """The same as a torchvision transform: a `Compose`, or what `weights.transforms()` gives, in the dtype and
-        range of values that it ends with. Pillow's images become what `ToTensor` makes of them.
-
-        Raises:
-            ArgumentError: a transform that has no counterpart here, or that is not torchvision's own.
-        """
-        check("Augment.torchvision", "transform", transform, function("a torchvision transform, such as a Compose"))
-        return cls(**{**arguments_of(transform), **changes})
-
-    @classmethod
-    def timm(cls, data_config: Mapping[str, Any] | None = None, **options: Any) -> "Augment":
-        """The same as `timm.data.create_transform(**data_config, **options)`, which needs timm.
-
-        data_config: what `timm.data.resolve_model_data_config` gives. options: such as is_training, hflip, re_prob and
-            crop_mode; they take precedence.
-
-        Raises:
-            ArgumentError: a step that has no counterpart here, which the message names.
-        """
-        config = check("Augment.timm", "data_config", data_config, _CONFIG)
-        return cls.torchvision(import_module("timm.data").create_transform(**{**(config or {}), **options}))
 
     def __post_init__(self) -> None:
         if self.dtype == "uint8" and self.normalize == "image":
@@ -362,6 +257,7 @@ class Augment:
             pads=geometry.outside is not None and not geometry.places,
             flips_vertically=self.vertical_flip > 0,
             transforms=bool(self._pixel_transforms) or self._erasing is not None,
+            erases=self._erasing is not None,
             places=geometry.places,
             sizes=("list" if self._multiple is None else "padded") if geometry.own_sizes else "one",
             padding_mode=padding_mode,

@@ -11,9 +11,10 @@ from gpuload.checks import COUNT, POSITIVE, PROBABILITY, SIDE, ascending, either
 from gpuload.errors import ArgumentError
 from gpuload.types import F64
 
-_MOST_PX = 65_535  # along a side, as of a size
+MOST_PX = 65_535  # along a side, as of a size
 _SHORTER = optional(either("pixels, a whole number from 1, or several such numbers", SIDE, several(SIDE, "")))
 _SCALE = ascending(POSITIVE, 100, "(low, high) with 0 < low <= high <= 100")
+_RANGE = optional(ascending(1, MOST_PX, "(low, high) with 1 <= low <= high <= 65,535, in pixels"))
 _CANVAS = ascending(1, 100, "(low, high) with 1 <= low <= high <= 100, multiples of the image's sides")
 
 
@@ -61,7 +62,7 @@ class Resize(_Padded):
             resized = sources
         else:
             resized = self._resized(images, sources.min(axis=1), sources.max(axis=1))
-        if len(large := np.flatnonzero(resized.max(axis=1, initial=0) > _MOST_PX)):
+        if len(large := np.flatnonzero(resized.max(axis=1, initial=0) > MOST_PX)):
             row = int(large[0])
             raise ArgumentError(
                 f"Resize(size={self.size!r}): sample {images.samples[row]}, {images.widths[row]:.0f} × "
@@ -83,10 +84,15 @@ class Resize(_Padded):
                 over = longer > self.max_size
                 shorter[over] = np.trunc(self.max_size * shorter[over] / longer[over])
                 longer[over] = self.max_size
-        is_upright = images.heights >= images.widths
-        sides = np.where(is_upright, longer, shorter), np.where(is_upright, shorter, longer)
-        resized: F64 = np.maximum(np.stack(sides, axis=1), 1)
-        return resized
+        return _upright(images, shorter, longer)
+
+
+def _upright(images: Images, shorter: F64, longer: F64) -> F64:
+    """float64 (N, 2): height and width of images with these sides, at least 1."""
+    is_upright = images.heights >= images.widths
+    sides = np.where(is_upright, longer, shorter), np.where(is_upright, shorter, longer)
+    shape: F64 = np.maximum(np.stack(sides, axis=1), 1)
+    return shape
 
 
 @settings
@@ -114,12 +120,14 @@ class ScaleJitter(_Padded):
     The image is scaled, without changing its aspect ratio, to a random share of what just fits into the output. Then a
     window at a random position is taken of it, which is padded on the right and at the bottom.
 
-    scale: range of that share.
+    scale: range of that share. shorter: instead, (low, high): so many pixels of the shorter side, high left out, as
+        torchvision's RandomResize does it.
     fill: level 0..255 of the padding, or one for each of RGB; of 16 bits and floats, that share of 65,535 or 1.
     """
 
     scale: Annotated[tuple[float, float], _SCALE] = (0.1, 2.0)
     fill: Annotated[Levels, LEVELS] = 0
+    shorter: Annotated[tuple[float, float] | None, _RANGE] = None
 
     draws: ClassVar[int] = 3  # position in y and in x, and the scale
     flip: ClassVar[float] = 0.5
@@ -127,9 +135,16 @@ class ScaleJitter(_Padded):
     def draw(self, images: Images) -> Crops:
         """As `Geometry.draw`."""
         size = np.array(images.size, np.float64)
-        scale = self.scale[0] + images.drawn[2] * (self.scale[1] - self.scale[0])
-        fitting = (size / images.sources).min(axis=1)
-        shape = np.maximum(np.trunc(images.sources * (fitting * scale)[:, None]), 1)
+        low, high = self.scale if self.shorter is None else self.shorter
+        drawn = low + images.drawn[2] * (high - low)
+        if self.shorter is None:
+            fitting = (size / images.sources).min(axis=1)
+            shape = np.maximum(np.trunc(images.sources * (fitting * drawn)[:, None]), 1)
+        else:
+            shorter = np.floor(drawn)
+            shape = _upright(
+                images, shorter, np.trunc(shorter * images.sources.max(axis=1) / images.sources.min(axis=1))
+            )
         room = np.maximum(shape - size, 0)
         return placed(images, -np.floor(images.drawn[:2].T * (room + 1)), shape, size)
 

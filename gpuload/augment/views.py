@@ -86,9 +86,9 @@ class Form(NamedTuple):
 
     normalize: "constants": (pixel - mean) / std; "image": by each image's own; "levels": pixels as they are stored,
     which no user asks for. fill: level 0..255 of what is padded, or one for each channel. pads: whether a crop may
-    extend beyond the image. flips_vertically, transforms: whether there may be any; pixel transforms and erasing count
-    as transforms. places: whether images may be scaled and padded. sizes: whether all images of a batch have one size,
-    or come as a list of their own ones, or padded to the largest. padding_mode: of the crop. function: where the user's
+    extend beyond the image. flips_vertically, transforms, erases: whether there may be any; erasing counts as a
+    transform. places: whether images may be scaled and padded. sizes: whether all images of a batch have one size, or
+    come as a list of their own ones, or padded to the largest. padding_mode: of the crop. function: where the user's
     function is called, "" where there is none. The others are arguments of `Augment`.
     """
 
@@ -102,6 +102,7 @@ class Form(NamedTuple):
     pads: bool
     flips_vertically: bool
     transforms: bool
+    erases: bool = False
     places: bool = False
     sizes: Literal["one", "list", "padded"] = "one"
     padding_mode: PaddingMode = "constant"
@@ -132,6 +133,7 @@ class Form(NamedTuple):
     def levels(self, pixels: Pixels) -> "Form":
         """The form of its pixels before they are transformed and normalised, (N, C, height, width): uint8, or the same
         numbers as float32 where they are not uint8."""
+        plain = self._replace(layout="NCHW", transforms=False, erases=False, function="")
         if pixels.dtype == "uint8":
-            return self._replace(dtype="uint8", layout="NCHW", normalize="constants", transforms=False, function="")
-        return self._replace(dtype="float32", layout="NCHW", normalize="levels", transforms=False, function="")
+            return plain._replace(dtype="uint8", normalize="constants")
+        return plain._replace(dtype="float32", normalize="levels")

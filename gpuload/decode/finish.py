@@ -1,98 +1,22 @@
-"""The last stage of decoding, in torch on the device: padding, transforms, normalisation, erasing."""
+"""The last stage of decoding, in torch on the device: padding, and a batch's values by `Postprocess`."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpuload.augment import Form, View
 from gpuload.decode.device import Device, as_tensor
 from gpuload.decode.interface import Stored
 from gpuload.decode.padding import places_in_windows
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage
-from gpuload.decode.steps import is_compiled, transform, transform_into, warp_masks
-from gpuload.fields.pixels import RGB, Pixels
-from gpuload.fields.tree import take
-from gpuload.transforms.apply import erase
+from gpuload.decode.steps import warp_masks
 from gpuload.transforms.noise import on_device
-from gpuload.transforms.steps import no_steps
 from gpuload.types import I64
 
 # NumPy and DALI have no bfloat16: float32 until the batch is handed over.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
-
-
-def level_dtype(pixels: Pixels) -> str:
-    """The dtype in which decoders deliver levels of these pixels."""
-    return "uint8" if pixels.dtype == "uint8" else "float32"
-
-
-class Postprocess:
-    """Turns levels into the values of the batch, as a `Form` says.
-
-    linear: whether, apart from transforms and erasing, the values are (level - mean) * factor. mean, factor: float32
-    (C,). level_dtype: of the images: uint8, or float32 if their levels do not have 8 bits.
-    """
-
-    def __init__(self, form: Form, device: str, pixels: Pixels = RGB) -> None:
-        form, peak, channels = form.fitted(pixels), pixels.peak, pixels.channels
-        self.level_dtype = level_dtype(pixels)
-        self._form, self._pixels = form, pixels
-        self._half = form.dtype == "float16"
-        as_is = form.dtype == "uint8" or form.normalize == "levels"
-        self.linear = as_is or (form.normalize == "constants" and not self._half)
-        self.mean = np.zeros(channels, np.float32) if as_is else np.array(form.mean, np.float32) * peak
-        self.factor = (
-            np.ones(channels, np.float32) if as_is else np.float32(1) / (np.array(form.std, np.float32) * peak)
-        )
-        self._mean = torch.tensor(form.mean, device=device).view(-1, 1, 1) * peak
-        self._factor = 1 / (torch.tensor(form.std, device=device).view(-1, 1, 1) * peak)
-
-    def is_linear(self, view: View) -> bool:
-        """Whether its pixels need only a subtraction, a multiplication and erasing."""
-        return view.steps is None and self.linear
-
-    def __call__(self, images: torch.Tensor, out: torch.Tensor, view: View) -> None:
-        """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
-        dtype. view: of these."""
-        if view.crops.sizes is not None and view.steps is not None:  # without the padding
-            for row in range(len(images)):
-                height, width = view.own_size(row)
-                own = images[row : row + 1, :, :height, :width]
-                own.copy_(transform(own, take(view.steps, slice(row, row + 1)), self._pixels))
-            view = view.without_transforms()
-        if self.linear and is_compiled(images):
-            steps = no_steps(len(images)) if view.steps is None else view.steps
-            transform_into(images, steps, out, self.mean, self.factor)
-            self.erase(out, view)
-            return
-        if view.steps is not None:
-            images = transform(images, view.steps, self._pixels)
-        if self._form.dtype == "uint8":
-            out.copy_(images)
-        elif self._form.normalize == "image":
-            out.copy_(_standardise(images))
-        elif self._half:
-            out.copy_(images.float().sub_(self._mean).mul_(self._factor))
-        else:
-            out.copy_(images).sub_(self._mean).mul_(self._factor)
-        self.erase(out, view)
-
-    def erase(self, out: torch.Tensor, view: View) -> None:
-        """Erases the view's rectangles, in otherwise complete values."""
-        for erased in view.erased or ():
-            if out.shape[1] != 3:  # one number for all channels
-                erased = erased._replace(value=erased.value[:, :1], noise=erased.noise[:, :1])
-            as_is = self._form.dtype == "uint8"
-            erase(out, erased.in_levels(self._form.mean, self._form.std) if as_is else erased)
-
-
-def _standardise(images: torch.Tensor) -> torch.Tensor:
-    """TensorFlow's `per_image_standardization`: (x - mean) / max(std, 1 / sqrt(values in the image))."""
-    values = images.float().flatten(1)
-    std, mean = torch.std_mean(values, dim=1, correction=0, keepdim=True)
-    return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
 
 
 class Finish(Stage):

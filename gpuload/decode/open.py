@@ -53,7 +53,8 @@ def choose_backend(
         DeviceError: there is no such GPU.
         MissingPackageError: the packages of the decoder cannot be used; with "auto", those of neither.
     """
-    native = native_fault() if decodes and decoder != "dali" else None
+    uploads = decoder == "both" or (device != "cpu" and has_driver())
+    native = native_fault(uploads) if decodes and decoder != "dali" else None
     if decoder in ("native", "both") and native is not None:
         raise MissingPackageError(f"decoder={decoder!r}: {native.reason}. {native.remedy}. Or use decoder='dali'")
     device_id = find_device(device, ranks, _count(decoder, device, by_torch=decodes and native is None))
@@ -240,9 +241,9 @@ class _Opening:
                 raise MissingPackageError(f"Function(before_crop=True): {fault.reason}. {fault.remedy}")
             _check_gray("Function(before_crop=True)", stored)
         from gpuload.decode.buffers import Buffers
-        from gpuload.decode.finish import Finish, Postprocess
         from gpuload.decode.function.decoder import CallFunctions, Inner
         from gpuload.decode.function.views import Setting
+        from gpuload.decode.postprocess import Postprocess
 
         whole: Any = None
         if befores:
@@ -281,7 +282,11 @@ class _Opening:
         stages.append(
             CallFunctions(numbers, settings, whole, functions.all, functions.name_of_sample, caller, make_buffers)
         )
-        return stages if device is None else [*stages, Finish(forms, stored, device, levels=True)]
+        if device is None:
+            return stages
+        from gpuload.decode.finish import Finish
+
+        return [*stages, Finish(forms, stored, device, levels=True)]
 
     def _inner(self, form: Form) -> Form:
         """What the decoder makes of a view: where a function comes after it, levels, and for a GPU all levels."""
@@ -290,13 +295,14 @@ class _Opening:
         return form if self.device is None else form.levels(self._stored.pixels)
 
     def _native(self, forms: Sequence[Form]) -> list[Stage]:
-        from gpuload.decode.finish import Finish
         from gpuload.decode.native.decoder import NativeDecoder
 
         stored, (batch_size, threads, prefetch, *_) = self._stored, self._resources
         options: dict[str, Any] = {"batch_size": batch_size, "threads": threads, "kept": prefetch + _SPARE}
         if self.device is None:
             return [NativeDecoder(forms, stored, **options)]
+        from gpuload.decode.finish import Finish
+
         levels = [form.levels(stored.pixels) for form in forms]
         native = NativeDecoder(levels, stored, **options, allocate=self.device.allocate)
         return [native, Finish(forms, stored, self.device, levels=True)]
@@ -368,9 +374,9 @@ def _count_torchs_gpus(device: str) -> int:
     return int(import_module("torch").cuda.device_count())
 
 
-def native_fault() -> Fault | None:
-    """Why the native decoder cannot be used here."""
-    for package in ("numba", "simplejpeg", "torch"):
+def native_fault(uploads: bool = False) -> Fault | None:
+    """Why the native decoder cannot be used here. uploads: whether torch is to bring its batches to a GPU."""
+    for package in ("numba", "simplejpeg", *(["torch"] if uploads else [])):
         if (fault := fault_of(package)) is not None:
             return fault
     if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):

@@ -11,8 +11,11 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from gpuload.machine.installed import fault_of
 
 T = TypeVar("T")
 
@@ -129,13 +132,14 @@ def _stop(
 
 
 def compute_threads(count: int, name: str) -> Threads:
-    """Threads that compute with torch, with one torch thread each.
+    """Threads that compute, where torch is installed with one torch thread each.
 
     torch keeps its number of threads per calling thread, but process-wide for MKL and for threads yet to start. So the
     user's number is restored once all of ours have started.
     """
-    import torch  # not needed with DALI alone
-
+    if fault_of("torch") is not None:
+        return Threads(count, name)
+    torch = import_module("torch")
     torch_threads = torch.get_num_threads()
     started = threading.Barrier(count + 1)
     try:

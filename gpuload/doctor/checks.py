@@ -79,7 +79,7 @@ def _open(folder: Path | URL | None) -> tuple[list[Dataset], list[Finding]]:
 def decoders(driver: Driver | None) -> list[tuple[str, str]]:
     """(device, decoder) of all that can be tried here, by what is installed."""
     found = []
-    if all(fault_of(package) is None for package in ("numba", "torch", "simplejpeg")):
+    if all(fault_of(package) is None for package in ("numba", "simplejpeg")):
         found.append(("cpu", "native"))
     if fault_of("nvidia.dali") is None:
         found.append(("cpu", "dali"))

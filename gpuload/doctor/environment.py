@@ -225,7 +225,7 @@ def build(package: str) -> str:
 
 def check_native() -> list[Finding]:
     """The CPU decoder, and where its machine code is kept."""
-    for package in ("simplejpeg", "torch", "numba"):
+    for package in ("simplejpeg", "numba"):
         if (fault := fault_of(package)) is not None:
             said = f"cannot be used: {fault.reason}; on a CPU DALI decodes, where it is installed, but slower"
             return [Finding("CPU decoder", "note" if fault.is_missing else "broken", said, fault.remedy)]

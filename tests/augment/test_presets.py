@@ -217,3 +217,42 @@ def same(ours: gpuload.Augment, theirs: gpuload.Augment) -> None:
     for first, second in zip((*one.crops, *one.steps), (*other.crops, *other.steps), strict=True):
         np.testing.assert_array_equal(first, second)
     assert ours.form == theirs.form
+    assert str(one.erased) == str(other.erased)
+
+
+def test_deit_is_what_timm_makes_of_its_arguments(transforms: ModuleType) -> None:
+    importlib.import_module("torchvision_anywhere")
+    published = {
+        "auto_augment": "rand-m9-mstd0.5-inc1",
+        "color_jitter": 0.3,
+        "interpolation": "bicubic",
+        "re_prob": 0.25,
+        "re_mode": "pixel",
+    }
+    same(Augment.deit(), Augment.timm({"input_size": (3, 224, 224)}, is_training=True, **published))
+
+
+def test_segmentation_scales_crops_and_pads_as_torchvisions_references(transforms: ModuleType) -> None:
+    """Shorter sides are RandomResize's, and windows RandomCrop's; what is smaller is padded on the right and below."""
+    width, height, count = 300, 200, 400
+    sides = np.full((2, count), [[width], [height]], np.int32)
+    crops = Augment.segmentation(48, base_size=52, flip=0).draw(0, 0, np.arange(count), *sides).crops
+    shown = (crops.roi_end - crops.roi_start).astype(np.float64)
+    scaled = np.rint(48 / shown * [height, width]).astype(int)
+    resize = transforms.RandomResize(26, 104)
+    theirs = {tuple(resize(torch.zeros(1, height, width, dtype=torch.uint8)).shape[1:]) for _ in range(count)}
+    assert {*map(tuple, scaled.tolist())} == theirs and set(scaled[:, 0]) == set(range(26, 104))
+    top, left = np.rint((crops.start + crops.roi_start) * scaled / [height, width]).astype(int).T
+    assert ((top >= 0) & (top <= np.maximum(scaled[:, 0] - 48, 0))).all() and (top[scaled[:, 0] <= 48] == 0).all()
+    assert left.min() == 0 and (left == scaled[:, 1] - 48).any()
+    evaluation = Augment.segmentation(base_size=52, train=False).draw(0, 0, np.arange(count), *sides)
+    assert evaluation.size == tuple(transforms.Resize(52)(torch.zeros(1, height, width)).shape[1:])
+
+
+def test_detection_has_torchvisions_policies(transforms: ModuleType) -> None:
+    keep, several, large = (Augment.detection(policy) for policy in ("hflip", "multiscale", "lsj"))
+    assert keep == Augment(None, "keep", flip=0.5, normalize=None)
+    assert several.crop == gpuload.Resize([480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800], 1333)
+    assert large == Augment(1024, gpuload.ScaleJitter((0.1, 2.0), fill=(123, 117, 104)), flip=0.5, normalize=None)
+    with pytest.raises(gpuload.ArgumentError, match="'ssd'.*'hflip', 'lsj' or 'multiscale'|policy"):
+        Augment.detection("ssd")  # type: ignore[arg-type]

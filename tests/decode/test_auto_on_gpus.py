@@ -115,7 +115,7 @@ def test_auto_takes_what_can_be_used(
 ) -> None:
     for name in ("native", "dali"):
         fault = Fault(f"{name} is missing", "Get it") if name in lacks else None
-        monkeypatch.setattr(opening, f"{'_' * (name == 'dali')}{name}_fault", lambda fault=fault: fault)
+        monkeypatch.setattr(opening, f"{'_' * (name == 'dali')}{name}_fault", lambda *_, fault=fault: fault)
     monkeypatch.setattr(opening, "_count_torchs_gpus", lambda device: torchs)
     monkeypatch.setattr(opening, "_count_gpus", lambda device: dalis)
     asked: list[int] = []

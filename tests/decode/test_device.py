@@ -16,8 +16,9 @@ import gpuload
 from gpuload import Augment
 from gpuload.decode import open as opening
 from gpuload.decode.device import Device
-from gpuload.decode.finish import Finish, Postprocess
+from gpuload.decode.finish import Finish
 from gpuload.decode.interface import Decoded, Stored
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Runner, Stage
 from gpuload.transforms import ColorJitter, RandAugment, RandomErasing
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import gpuload
 from gpuload import Augment, Normalize, PadOrCrop
-from gpuload.decode.finish import _standardise
+from gpuload.decode.postprocess import _standardise
 from gpuload.transforms import RandomErasing, RandomInvert
 
 LEVELS = (0, 1, 200, 255)  # of constant images

@@ -54,7 +54,7 @@ def test_auto_is_the_faster_decoder_that_is_installed(
         patched.setitem(sys.modules, "nvidia.dali", None)
         assert choose_backend(*CPU) == ("native", None)
     assert caplog.messages == []
-    for package in ("simplejpeg", "numba", "torch"):
+    for package in ("simplejpeg", "numba"):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, package, None)
             assert choose_backend(*CPU) == ("dali", None)
@@ -64,7 +64,7 @@ def test_auto_is_the_faster_decoder_that_is_installed(
 
 
 @pytest.mark.usefixtures("no_driver")
-@pytest.mark.parametrize("package", ["numba", "simplejpeg", "torch"])
+@pytest.mark.parametrize("package", ["numba", "simplejpeg"])
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     message = rf"decoder='native': {package} is not installed. `pip install -e '\S+\[cpu\]'` brings it. Or use decoder="

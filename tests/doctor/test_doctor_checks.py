@@ -101,7 +101,7 @@ def test_the_image_decoder_of_dali(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nvImageCodec#55" in environment.check_dali(None)[1].said
 
 
-@pytest.mark.parametrize("package", ["torch", "numba", "nvidia.dali", "simplejpeg"])
+@pytest.mark.parametrize("package", ["numba", "nvidia.dali", "simplejpeg"])
 def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str, packed: Path) -> None:
     """It is told what is missing and what that means, and all else is still checked."""
     monkeypatch.setitem(sys.modules, package, None)

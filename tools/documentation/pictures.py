@@ -90,6 +90,11 @@ AUGMENTS: dict[str, gpuload.Augment] = {
     "AutoAugment": whole(T.AutoAugment()),
     "AugMix": whole(T.AugMix()),
     "TimmAutoAugment": whole(T.TimmAutoAugment("rand-m9-mstd0.5-inc1")),
+    "recipe-simclr": gpuload.Augment.simclr(SIDE, dtype="uint8"),
+    "recipe-dino": gpuload.Augment.dino(SIDE, dtype="uint8")[1],
+    "recipe-deit": gpuload.Augment.deit(SIDE, dtype="uint8"),
+    "recipe-segmentation": gpuload.Augment.segmentation(SIDE, base_size=130, dtype="uint8"),
+    "recipe-detection": gpuload.Augment.detection("lsj", size=SIDE, dtype="uint8"),
 }
 BATCHWISE: dict[str, Callable[[batchwise.FieldBatch], None]] = {
     "MixUp": batchwise.MixUp(alpha=1.0),

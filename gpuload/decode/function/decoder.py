@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -22,10 +23,9 @@ import numpy.typing as npt
 
 from gpuload.augment.views import PlannedFunction
 from gpuload.decode.buffers import Buffers
-from gpuload.decode.device import as_tensor
-from gpuload.decode.finish import level_dtype
 from gpuload.decode.function.views import AfterCrop, BeforeCrop, FunctionView, Setting, unflipped
 from gpuload.decode.interface import NUMPY_DTYPES, Changed, Fault
+from gpuload.decode.postprocess import level_dtype
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.errors import FunctionError
 from gpuload.functions.callers import Caller
@@ -89,8 +89,7 @@ class CallFunctions(Stage):
             if (setting := self._settings.get(number)) is None:
                 calls.plain[number] = self._plain(images), tuple(map(self._plain, masks))
                 continue
-            cropped = [as_tensor(mask).numpy() for mask in masks]
-            levels = as_tensor(images).numpy()
+            levels, *cropped = (np.asarray(_in_host_memory(array)) for array in (images, *masks))
             calls.views[number] = AfterCrop(setting, batch, self._room(number, batch), levels, cropped)
         for number, setting in self._settings.items():
             if number not in calls.views:
@@ -140,10 +139,8 @@ class CallFunctions(Stage):
 
     def _plain(self, array: Any) -> Any:
         """What the decoder made, in a form of which rows can be replaced; for a copy to a GPU NumPy's."""
-        if isinstance(array, np.ndarray):
-            return array
-        tensor = as_tensor(array)
-        return tensor.numpy() if any(one.values is None for one in self._settings.values()) else tensor
+        array = _in_host_memory(array)
+        return np.asarray(array) if any(one.values is None for one in self._settings.values()) else array
 
     def _room(self, number: int, batch: Batch) -> npt.NDArray[Any]:
         setting, (height, width) = self._settings[number], batch.views[number].size
@@ -182,6 +179,11 @@ class CallFunctions(Stage):
 def _dtype_of(setting: Setting) -> str:
     """Of a view's batches: of levels, or of the values that the user gets."""
     return level_dtype(setting.pixels) if setting.values is None else NUMPY_DTYPES[setting.form.dtype]
+
+
+def _in_host_memory(array: Any) -> Any:
+    """A NumPy array as it is; DALI's as a tensor."""
+    return array if isinstance(array, np.ndarray) else import_module("gpuload.decode.device").as_tensor(array)
 
 
 class _Calls:

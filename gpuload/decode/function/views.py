@@ -6,14 +6,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gpuload.augment import Form, View
 from gpuload.augment.crops import Crops, whole_images
 from gpuload.augment.views import PlannedFunction
-from gpuload.decode.finish import Postprocess
 from gpuload.decode.interface import Changed
 from gpuload.decode.pillow import crop_and_resize_mask
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.steps import has_compiled, warp_masks
 from gpuload.fields.motion import MovingField
 from gpuload.fields.pixels import RGB, Pixels
@@ -110,14 +109,12 @@ class FunctionView(ABC):
         elif values is None:
             out[0] = levels
         else:
-            with torch.no_grad():
-                whole = np.ascontiguousarray(levels, values.level_dtype)[None]
-                values(torch.from_numpy(whole), torch.from_numpy(out), view)
+            values(np.ascontiguousarray(levels, values.level_dtype)[None], out, view)
         for number, mask in enumerate(masks):
             self.masks[number][row] = mask
             if self.setting.values is not None and self.view.steps is not None:
-                moved = torch.from_numpy(self.masks[number][rows])
-                moved.copy_(warp_masks(moved, take(self.view.steps, rows), self.setting.fills[number]))
+                moved = self.masks[number][rows]
+                moved[:] = warp_masks(moved, take(self.view.steps, rows), self.setting.fills[number])
 
     def _make(self, make: MakeLevels, out: npt.NDArray[Any], view: View) -> None:
         """The levels or values of an image to `out`, (1, channels, height, width), at once where it can be."""
@@ -127,14 +124,13 @@ class FunctionView(ABC):
         if values is None:
             make(as_levels(out))
             return
-        with torch.no_grad():
-            if values.is_linear(view):
-                make(Target(out, values.mean, values.factor))
-                values.erase(torch.from_numpy(out), view)
-                return
-            levels = np.empty(out.shape, values.level_dtype)
-            make(as_levels(levels))
-            values(torch.from_numpy(levels), torch.from_numpy(out), view)
+        if values.is_linear(view):
+            make(Target(out, values.mean, values.factor))
+            values.erase(out, view)
+            return
+        levels = np.empty(out.shape, values.level_dtype)
+        make(as_levels(levels))
+        values(levels, out, view)
 
 
 class AfterCrop(FunctionView):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuload.augment import Form, View
-from gpuload.decode.finish import level_dtype
 from gpuload.decode.function.views import MakeLevels
 from gpuload.decode.interface import Fault, Stored
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
 from gpuload.decode.native.values import Target
 from gpuload.decode.pillow import decode_mask, reason_of
+from gpuload.decode.postprocess import level_dtype
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8, Array
 

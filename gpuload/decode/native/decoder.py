@@ -6,16 +6,13 @@ On a CPU it replaces DALI's operators, whose resize takes longer than its decode
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gpuload.augment import Form, View
 from gpuload.decode.buffers import Allocate, Buffers
-from gpuload.decode.finish import Postprocess
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
@@ -23,6 +20,7 @@ from gpuload.decode.native.steps import Step, remaining_blocks
 from gpuload.decode.native.transforms.run import transform
 from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
+from gpuload.decode.postprocess import Postprocess
 from gpuload.decode.runner import Job, Stage, Work
 from gpuload.decode.steps import has_own, warp_masks
 from gpuload.fields.tree import take
@@ -94,18 +92,17 @@ class NativeDecoder(Stage):
         def work() -> None:
             """One thread's share: blocks that no other thread has taken, until none is left."""
             decode, compiled = self._images.step(plan, block), [fill for fill in fills if fill is not None]
-            with torch.inference_mode() if in_python else nullcontext():
-                for begin in remaining_blocks(job.taken, block, plan.pictures, decode, compiled, in_python):
-                    rows = slice(begin, min(begin + block, len(batch)))
-                    _owners, found = self._images.decode_others(plan, range(rows.start, rows.stop))
-                    broken.update(found)
-                    for fill, one, postprocess, out in zip(fills, views, self._postprocess, images, strict=True):
-                        if fill is None:
-                            one.fill(plan.pictures[rows], self._bands, rows, postprocess, out)
-                        else:
-                            fill(rows.start, rows.stop)
-                    for row in range(rows.start, rows.stop) if self._fills else ():
-                        self._decode_masks(batch, row, views, masks, broken)
+            for begin in remaining_blocks(job.taken, block, plan.pictures, decode, compiled, in_python):
+                rows = slice(begin, min(begin + block, len(batch)))
+                _owners, found = self._images.decode_others(plan, range(rows.start, rows.stop))
+                broken.update(found)
+                for fill, one, postprocess, out in zip(fills, views, self._postprocess, images, strict=True):
+                    if fill is None:
+                        one.fill(plan.pictures[rows], self._bands, rows, postprocess, out)
+                    else:
+                        fill(rows.start, rows.stop)
+                for row in range(rows.start, rows.stop) if self._fills else ():
+                    self._decode_masks(batch, row, views, masks, broken)
 
         return work
 
@@ -122,8 +119,8 @@ class NativeDecoder(Stage):
             for one, of_view in zip(views, masks, strict=True):
                 of_view[number][row] = crop_and_resize_mask(mask, one.view, row, fill, one.form)
                 if one.view.steps is not None:
-                    moved = torch.from_numpy(of_view[number][row : row + 1])
-                    moved.copy_(warp_masks(moved, take(one.view.steps, slice(row, row + 1)), fill))
+                    moved = of_view[number][row : row + 1]
+                    moved[:] = warp_masks(moved, take(one.view.steps, slice(row, row + 1)), fill)
 
 
 def _needed(views: "Sequence[_View]") -> tuple[I64, I64]:
@@ -168,11 +165,11 @@ class _View(NamedTuple):
             target = Target(out, postprocess.mean, postprocess.factor)
             self.cuts.make(pictures, rows, target, bands)
             if self.view.erased is not None:
-                postprocess.erase(torch.from_numpy(out), take(self.view, rows))
+                postprocess.erase(out, take(self.view, rows))
             return
         block = np.empty(out.shape, postprocess.level_dtype)
         self.cuts.make(pictures, rows, as_levels(block), bands)
-        postprocess(torch.from_numpy(block), torch.from_numpy(out), take(self.view, rows))
+        postprocess(block, out, take(self.view, rows))
 
     def _planes(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return images if self.form.layout == "NCHW" else images.transpose(0, 3, 1, 2)

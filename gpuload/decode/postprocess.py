@@ -1,0 +1,110 @@
+"""Levels to the values of a batch: transforms, normalisation, erasing; compiled on a CPU, else in torch."""
+
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from gpuload.augment import Form, View
+from gpuload.decode.steps import is_compiled, transform, transform_into
+from gpuload.fields.pixels import RGB, Pixels
+from gpuload.fields.tree import take
+from gpuload.machine.installed import require
+from gpuload.transforms.steps import no_steps
+
+
+def level_dtype(pixels: Pixels) -> str:
+    """The dtype in which decoders deliver levels of these pixels."""
+    return "uint8" if pixels.dtype == "uint8" else "float32"
+
+
+class Postprocess:
+    """Turns levels into the values of the batch, as a `Form` says. Both are NumPy arrays, or tensors on the device.
+
+    linear: whether, apart from transforms and erasing, the values are (level - mean) * factor. mean, factor: float32
+    (C,). level_dtype: of the images: uint8, or float32 if their levels do not have 8 bits.
+
+    Raises:
+        MissingPackageError: torch is not installed, and something that the form asks for needs it.
+    """
+
+    def __init__(self, form: Form, device: str, pixels: Pixels = RGB) -> None:
+        form, peak, channels = form.fitted(pixels), pixels.peak, pixels.channels
+        self.level_dtype = level_dtype(pixels)
+        self._form, self._pixels, self._device = form, pixels, device
+        self._half = form.dtype == "float16"
+        by_image = form.normalize == "image" and form.dtype != "uint8"
+        warps = form.transforms and self.level_dtype != "uint8"
+        needs = {"normalize='image'": by_image, "RandomErasing": form.erases, "dtype='float16'": self._half}
+        if names := [name for name, needed in {**needs, f"transforms of {pixels.mode}": warps}.items() if needed]:
+            require(" and ".join(names), "torch")
+        as_is = form.dtype == "uint8" or form.normalize == "levels"
+        self.linear = as_is or (form.normalize == "constants" and not self._half)
+        self.mean = np.zeros(channels, np.float32) if as_is else np.array(form.mean, np.float32) * peak
+        self.factor = (
+            np.ones(channels, np.float32) if as_is else np.float32(1) / (np.array(form.std, np.float32) * peak)
+        )
+
+    def is_linear(self, view: View) -> bool:
+        """Whether its pixels need only a subtraction, a multiplication and erasing."""
+        return view.steps is None and self.linear
+
+    def __call__(self, images: Any, out: Any, view: View) -> None:
+        """images: of `level_dtype` (n, C, height, width), which may be changed. out: the same shape, of the batch's
+        dtype. view: of these."""
+        if view.crops.sizes is not None and view.steps is not None:  # without the padding
+            for row in range(len(images)):
+                height, width = view.own_size(row)
+                own = images[row : row + 1, :, :height, :width]
+                own[:] = transform(own, take(view.steps, slice(row, row + 1)), self._pixels)
+            view = view.without_transforms()
+        if self.linear and is_compiled(images):
+            steps = no_steps(len(images)) if view.steps is None else view.steps
+            transform_into(images, steps, out, self.mean, self.factor)
+        else:
+            self._fill(images, out, view)
+        self.erase(out, view)
+
+    def _fill(self, images: Any, out: Any, view: View) -> None:
+        """The same in torch, without erasing."""
+        torch, as_tensor = import_module("torch"), import_module("gpuload.decode.device").as_tensor
+        with torch.no_grad():
+            if view.steps is not None:
+                images = transform(images, view.steps, self._pixels)
+            images, out = as_tensor(images), as_tensor(out)
+            if self._form.dtype == "uint8":
+                out.copy_(images)
+            elif self._form.normalize == "image":
+                out.copy_(_standardise(images))
+            else:
+                mean, factor = self._constants
+                values = images.float() if self._half else out.copy_(images)
+                values.sub_(mean).mul_(factor)
+                if self._half:
+                    out.copy_(values)
+
+    @cached_property
+    def _constants(self) -> tuple[Any, Any]:
+        """mean and factor on the device, (C, 1, 1)."""
+        torch = import_module("torch")
+        mean, factor = (torch.from_numpy(one).view(-1, 1, 1).to(self._device) for one in (self.mean, self.factor))
+        return mean, factor
+
+    def erase(self, out: Any, view: View) -> None:
+        """Erases the view's rectangles, in otherwise complete values."""
+        for erased in view.erased or ():
+            if out.shape[1] != 3:  # one number for all channels
+                erased = erased._replace(value=erased.value[:, :1], noise=erased.noise[:, :1])
+            as_is = self._form.dtype == "uint8"
+            regions = erased.in_levels(self._form.mean, self._form.std) if as_is else erased
+            import_module("gpuload.transforms.apply").erase(
+                import_module("gpuload.decode.device").as_tensor(out), regions
+            )
+
+
+def _standardise(images: Any) -> Any:
+    """TensorFlow's `per_image_standardization`, of a tensor: (x - mean) / max(std, 1 / sqrt(values in the image))."""
+    values = images.float().flatten(1)
+    std, mean = import_module("torch").std_mean(values, dim=1, correction=0, keepdim=True)
+    return values.sub_(mean).div_(std.clamp_(min=values.shape[1] ** -0.5)).view(images.shape)
