@@ -1,0 +1,68 @@
+"""The diffs of docs/coming-from.md: both sides train in as many steps, on the same samples in each epoch."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+from documentation import clients
+from images import encode, photo
+
+DIFFS = clients.read_diffs(clients.PAGE.read_text())
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def client_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clients")
+    files = []
+    for number in range(clients.SAMPLES):
+        files.append(folder / "files" / "abc"[number % 3] / f"{number}.jpg")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        files[-1].write_bytes(encode(photo(number, 60 + number, 50)))
+    clients.prepare(files, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> Iterator[None]:
+    """Accelerate's state, which Trainer sets, too."""
+    yield
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("title", DIFFS)
+def test_both_sides_of_a_diff_see_the_same(client_folder: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(client_folder)
+    steps = [clients.run(title, side, EPOCHS).steps for side in clients.SIDES]
+    epoch = clients.SAMPLES // clients.BATCH
+    for found in steps:
+        assert len(found) == EPOCHS * epoch
+    before, after = (
+        [Counter(sum(found[at : at + epoch], [])) for at in range(0, len(found), epoch)] for found in steps
+    )
+    assert before == after and len(before[0]) > 1
+    assert steps[1][:epoch] != steps[1][epoch:]  # in another order
+
+
+def test_the_record_is_of_these_diffs() -> None:
+    """At most ten lines change, and no program is slower."""
+    record = json.loads(clients.RECORD.read_text())["clients"]
+    assert {title: found["lines"] for title, found in record.items()} == {
+        title: diff.lines for title, diff in DIFFS.items()
+    }
+    for title, found in record.items():
+        assert found["lines"] <= 10, title
+        assert (found["steps"], found["samples"]) == (clients.SAMPLES // clients.BATCH, clients.SAMPLES)
+        assert median(found["after"]) >= median(found["before"]), title
+
+
+def test_lines_are_counted_by_what_changes() -> None:
+    (diff,) = clients.read_diffs('```diff title="x"\n a\n-b\n-c\n+d\n e\n+f\n+\n-\n g\n```\n').values()
+    assert diff == ("a\nb\nc\ne\n\ng", "a\nd\ne\nf\n\ng", 3)
