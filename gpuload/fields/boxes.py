@@ -25,6 +25,7 @@ from gpuload.fields.tree import Each
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
 
+_IMAGE_ID = "image_id"  # of a set that was packed from COCO's JSON
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]  # as torchvision.ops.box_convert names them
 
 _BOX = pa.list_(pa.float32(), 4)
@@ -45,7 +46,8 @@ class Boxes(FieldSpec):
         boxes in an image of the batch.
     as_targets: gives what torchvision's detection models train with instead: a list of N dicts with "boxes", float32
         (n, 4), "labels", int64 (n,), the class numbers plus 1, since 0 is their background, "area", float32 (n,),
-        "iscrowd", int64 (n,), all 0, and "image_id", an int, the sample's index.
+        "iscrowd", int64 (n,), all 0, and "image_id": COCO's, where the set was packed from its JSON, else the sample's
+        index.
 
     Raises:
         ArgumentError: the format is unknown, min_visible is outside 0..1, or max_boxes is below 1.
@@ -95,8 +97,14 @@ class BoundBoxes(MovingField):
 
     spec: Boxes
 
+    def prepare(self) -> None:
+        ids = [dataset.fields.get(_IMAGE_ID) for dataset in self.datasets]
+        if self.spec.as_targets and ids and all(field is not None and field.kind == "json" for field in ids):
+            self.columns = (*self.columns, _IMAGE_ID)
+
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
+        ids = [parse_json(text) for text in rows.columns[_IMAGE_ID].to_pylist()] if _IMAGE_ID in self.columns else ()
 
         def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> Any:
             boxes, labels, counts = self._visible(stored, view, size, affine)
@@ -108,8 +116,8 @@ class BoundBoxes(MovingField):
                 columns = boxes.astype(np.float32), labels + 1, areas.astype(np.float32), np.zeros_like(labels)
                 parts, some = [split_rows(one, counts) for one in columns], slice(self.spec.max_boxes)
                 return Each(
-                    {"boxes": b[some], "labels": c[some], "area": a[some], "iscrowd": z[some], "image_id": int(i)}
-                    for b, c, a, z, i in zip(*parts, rows.columns["index"], strict=True)
+                    {"boxes": b[some], "labels": c[some], "area": a[some], "iscrowd": z[some], "image_id": i}
+                    for b, c, a, z, i in zip(*parts, ids or rows.columns["index"].tolist(), strict=True)
                 )
             return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (boxes.astype(np.float32), 0), (labels, -1)))
 
@@ -119,15 +127,15 @@ class BoundBoxes(MovingField):
         stored = self._stored(columns)
         boxes, labels, counts = stored if view is None else self._visible(stored, view, size)
         parts = zip(split_rows(boxes.astype(np.float32), counts), split_rows(labels, counts), strict=True)
-        return [dict(zip(self.columns, part, strict=True)) for part in parts]
+        return [dict(zip(self.columns, part, strict=False)) for part in parts]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        name, classes = self.columns
+        name, classes = self.columns[:2]
         labels = [sample[classes].astype(np.int64, copy=False) for sample in samples]
         return {name: joined_lists([sample[name] for sample in samples], 4), classes: joined_lists(labels)}
 
     def _stored(self, columns: Mapping[str, Any]) -> Stored:
-        boxes, labels = (columns[name] for name in self.columns)
+        boxes, labels = (columns[name] for name in self.columns[:2])
         return flat(boxes).reshape(-1, 4).astype(np.float64), flat(labels).astype(np.int64), lengths_of(boxes)
 
     def _visible(self, stored: Stored, view: View, size: HeightWidth, affine: F64 | None = None) -> Stored:

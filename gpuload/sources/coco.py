@@ -1,5 +1,6 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,8 +26,8 @@ class CocoSource(FilesSource):
     annotations: the file; None: the one in the folder `annotations` of the container, see `annotation_files`, or one
         for each split, such as `instances_train2017.json` and `instances_val2017.json`.
 
-    Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out) and "labels" (the classes in the image);
-    an image without any keeps empty ones. Captions give "caption", the first of an image, and "captions", all of them
+    Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out), "labels" (the classes in the image) and
+    "image_id" as JSON; an image without any keeps empty ones. Captions give "caption", the first of an image, and "captions", all of them
     as JSON; an image without one is left out. Classes are numbered from 0 in the order of their COCO numbers, which
     have gaps. Samples are in the order of the file. Names in the file start at the root, or at a folder in it, such as
     `images/train2017`.
@@ -54,7 +55,7 @@ class CocoSource(FilesSource):
         for _, other in others:
             first.check_alike(other)
         told.classes |= first.classes
-        told.kinds["captions"] = "json"
+        told.kinds |= {"captions": "json", "image_id": "json"}
         if others and self.own_splits:
             told.origin = "by the names of the files in 'annotations'"
         told.strict = None if others else False
@@ -200,11 +201,12 @@ class _Document:
                 kept.append(image)
         files = self._files.find_all([self.name_of(image) for image in kept])
         for image, file in zip(kept, files, strict=True):
-            yield {"image": file, **self._fields(self._entries[image["id"]])}
+            yield {"image": file, **self._fields(image["id"])}
 
-    def _fields(self, entries: list[Entry]) -> Row:
-        """Those of an image."""
+    def _fields(self, number: Any) -> Row:
+        """Those of an image. number: its id."""
         fields: dict[str, Any] = {}
+        entries = self._entries[number]
         if self._has_captions:
             texts = [entry["caption"].strip() for entry in entries if "caption" in entry]
             fields |= {"caption": texts[0], "captions": texts}
@@ -214,6 +216,7 @@ class _Document:
             fields |= with_boxes([_corners(entry["bbox"]) for entry in instances], classes)
             if self._has_points:
                 fields["keypoints"] = [entry["keypoints"] for entry in instances if "keypoints" in entry]
+            fields["image_id"] = json.dumps(number)
         return fields
 
 

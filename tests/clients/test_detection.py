@@ -114,6 +114,7 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
         ) as loader:
             for images, targets, keys, original, real in loader:
                 for image, target, key, (height, _), mask in zip(images, targets, keys, original, real, strict=True):
+                    assert target["image_id"] == int(key.split("-")[-1])
                     assert (
                         mask.shape[0] >= image.shape[1]
                         if crop.pad_to_multiple_of is None
@@ -126,7 +127,7 @@ def test_what_it_shows_is_what_pycocotools_expects(coco: Path, crop: Any, capsys
                         box = [x0 * scale, y0 * scale, (x1 - x0) * scale, (y1 - y0) * scale]
                         found.append(
                             {
-                                "image_id": int(key.split("-")[-1]),
+                                "image_id": target["image_id"],
                                 "category_id": [0, 3, 7][label],
                                 "bbox": box,
                                 "score": 1.0,

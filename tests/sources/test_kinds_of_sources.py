@@ -148,7 +148,8 @@ COCO = {
 def test_coco(make_folder: Folder, tmp_path: Path) -> None:
     root = make_folder({f"{n}.jpg": data for n, data in enumerate(PHOTOS)} | {"c.json": json.dumps(COCO).encode()})
     manifest, rows = packed(tmp_path, root, "--labels", root / "c.json", "--encode", "jpeg", "--size", "15")
-    boxes, labels = manifest.fields[1:]
+    boxes, labels, ids = manifest.fields[1:]
+    assert (ids.name, ids.kind) == ("image_id", "json") and [row["image_id"] for row in rows] == ["10", "11", "12"]
     assert (boxes.classes, labels.classes) == (("a", "z"), ("a", "z"))
     assert [row["boxes"] for row in rows] == [[[0, 0, 2.75, 2.5], [0.5, 1, 5.5, 3]], [], []]  # halved, like the image
     assert [row["boxes_class"] for row in rows] == [[1, 0], [], []]

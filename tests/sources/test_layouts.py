@@ -49,7 +49,7 @@ def test_annotations_beside_images_are_found(
     said = capsys.readouterr().out
     assert "note: annotations are those in 'annotations/instances_val2017.json'" in said
     assert f"start in the folder {place!r}" in said
-    assert fields_of(tmp_path / "out" / "train") == ["image", "boxes", "labels"]
+    assert fields_of(tmp_path / "out" / "train") == ["image", "boxes", "labels", "image_id"]
     rows = {row["source"]: row for row in rows_of(tmp_path / "out" / "train")}
     assert {name: row["image"] for name, row in rows.items()} == inside(place, IMAGES)
     assert rows[f"{place}/1.jpg"]["boxes"] == [[1, 2, 4, 6]]
