@@ -27,10 +27,10 @@ class CocoSource(FilesSource):
         for each split, such as `instances_train2017.json` and `instances_val2017.json`.
 
     Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out), "labels" (the classes in the image) and
-    "image_id" as JSON; an image without any keeps empty ones. Captions give "caption", the first of an image, and "captions", all of them
-    as JSON; an image without one is left out. Classes are numbered from 0 in the order of their COCO numbers, which
-    have gaps. Samples are in the order of the file. Names in the file start at the root, or at a folder in it, such as
-    `images/train2017`.
+    "image_id" as JSON; an image without any keeps empty ones. Captions give "caption", the first of an image, and
+    "captions", all of them as JSON; an image without one is left out. Classes are numbered from 0 in the order of their
+    COCO numbers, which have gaps. Samples are in the order of the file. Names in the file start at the root, or at a
+    folder in it, such as `images/train2017`.
     """
 
     advice = "Give the folder of the images as SOURCE"

@@ -2,8 +2,9 @@
 
     python tools/documentation/clients.py PHOTOS --write    # measures on a folder of class folders
 
-Both sides are programs. Their models, losses and optimizers are made here: small ones, so that loaders limit, which note
-the labels of each step. `tests/clients/test_diffs.py` compares these; measured figures go into tools/results/clients.json.
+Both sides are programs. Their models, losses and optimizers are made here: small ones, so that loaders limit, which
+note the labels of each step. `tests/clients/test_diffs.py` compares these; measured figures go into
+tools/results/clients.json.
 """
 
 import argparse
