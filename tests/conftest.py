@@ -1,5 +1,6 @@
 """Fixtures: folders of images, and a set of small photo-like images packed with the real packer."""
 
+import gc
 import importlib
 import signal
 from collections.abc import Mapping
@@ -32,6 +33,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def pytest_report_header() -> str | None:
     """Says before the tests, which pytest alone may have started, why some of them are going to fail."""
     return check_torchvision.problem()
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector then passes over all modules and tests, which takes it a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

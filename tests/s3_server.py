@@ -31,7 +31,8 @@ def s3_server(*buckets: str) -> Iterator[S3]:
 
     environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4", "MOTO_PORT": "0"}
     code = (
-        "import sys; from moto.server import ThreadedMotoServer; s = ThreadedMotoServer(port=0, verbose=False);"
+        "import sys; from werkzeug.serving import WSGIRequestHandler as handler; handler.disable_nagle_algorithm = True;"
+        "from moto.server import ThreadedMotoServer; s = ThreadedMotoServer(port=0, verbose=False);"
         "s.start(); print(s._server.server_port, flush=True); sys.stdin.read()"
     )
     server = subprocess.Popen(

@@ -214,7 +214,7 @@ PRESET = {"size": SIDES}
 BITS = {"p": PROBABILITY}
 SIDES_WRONG = whole(0, 65_535).own | st.sampled_from([(), (1,), (1, 2, 3), (1, -1), (1, 2, 3, 0.5), (1,) * 5])
 SHEAR_WRONG = outside(0, 89) | st.sampled_from([(), (1,), (2, 1), (-90, 0), (1, 2, 3), (0, 1, 2, 1), (0, 1, 0, None)])
-LEVELS = wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | st.integers(min_value=256))
+LEVELS = wrong("whole", "items", too=tuples(3, 1, whole(0, 255)) | whole(0, 255).own)
 PADDED: dict[str, Wrong] = {
     "padding": or_none(wrong("whole", "items", too=SIDES_WRONG)),
     "pad_if_needed": FLAG,

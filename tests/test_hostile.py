@@ -26,8 +26,7 @@ from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.packing.image.check import prepare_image
 from gpuload.packing.run.workers import prepare_source
 from gpuload.read.batch import EncodedBatch
-from gpuload.sources import open_source
-from gpuload.sources.listing import Listing, Source
+from gpuload.sources import Listing, Source, open_source
 
 JPG = encode(photo())
 

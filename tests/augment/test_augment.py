@@ -116,16 +116,8 @@ def test_share_of_flips(options: dict[str, Any], expected: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, r"size=0\): expected a positive side"),
-        ({"size": (8, 8, 3)}, r"size=\(8, 8, 3\)\): expected a positive side"),
-        ({"crop": "centre"}, r"crop='centre'\): expected one of 'random', 'center', 'none'"),
-        ({"dtype": "float64"}, r"dtype='float64'\): expected one of 'float32', 'float16', 'bfloat16', 'uint8'"),
-        ({"layout": "NHWC"}, r"layout='NHWC'\): expected one of 'NCHW', 'channels_last'"),
-        ({"crop": RandomResizedCrop}, r"expected one of 'random', .*, or an object such as gpuload.CenterCrop\(resize"),
-        ({"flip": 1.5}, r"flip=1.5\): expected a probability in 0..1"),
         ({"crop": CenterCrop(resize=200)}, r"CenterCrop\(resize=200\): the shorter side must be at least size, 224"),
         ({"normalize": Normalize((123.7, 116.3, 103.5))}, r"expected values for pixels in 0..1. Divide yours by 255"),
-        ({"normalize": "constants"}, r"expected gpuload.Normalize\(mean, std\), 'image', or None"),
         ({"mean": (0.5, 0.5, 0.5)}, r"Augment: has no argument 'mean'. Use normalize=gpuload.Normalize\(mean, std\)"),
         ({"transforms": [RandomInvert(), Function(speckle)]}, r"Function\(<function speckle .*is not the first. Flips"),
         ({"transforms": [Function(speckle), Function(speckle)]}, r"put it first, and call several in one"),
@@ -139,19 +131,8 @@ def test_impossible_augments_are_refused(options: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: RandomResizedCrop(scale=(0, 1)),
-            r"scale=\(0, 1\)\): expected \(low, high\) with 0 < low <= high <= 1",
-        ),
-        (lambda: RandomResizedCrop((0.5, 0.2)), r"RandomResizedCrop\(scale=\(0.5, 0.2\)"),
-        (lambda: RandomResizedCrop(ratio=(2, 1)), r"ratio=\(2, 1\)\): expected \(low, high\) with 1e-6 <= low <= high"),
-        (lambda: CenterCrop(fraction=0.0), r"fraction=0.0\): expected a share of the sides, above 0 and at most 1"),
         (lambda: CenterCrop(40, 0.5), "each says what to crop; give one of them"),
-        (lambda: PadOrCrop(256), r"PadOrCrop\(fill=256\): expected a level, a whole number in 0..255"),
-        (lambda: PadOrCrop(-1), r"fill=-1\): expected a level"),
-        (lambda: Cover(random=1), r"Cover\(random=1\): expected True or False"),  # type: ignore[arg-type]
         (lambda: Normalize((0.5, 0.5)), r"mean=\(0.5, 0.5\)\): expected three numbers \(R, G, B\).* the other has, 3"),
-        (lambda: Normalize(std=(0.2, 0.2, 0)), r"expected three numbers above 0"),
     ],
 )
 def test_impossible_crops_and_constants_are_refused(make: Callable[[], object], message: str) -> None:

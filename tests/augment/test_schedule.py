@@ -9,7 +9,7 @@ import torch
 
 import gpuload
 from gpuload import Augment, Buckets, CenterCrop, Normalize
-from gpuload.augment.schedule import Schedule
+from gpuload.augment import Schedule
 from gpuload.decode.dali import graph as pipeline
 from gpuload.transforms import RandomGrayscale, RandomInvert
 

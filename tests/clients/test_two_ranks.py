@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import prepared
 import pytest
 from small import load
 
@@ -17,11 +17,15 @@ HERE = Path(__file__).parent
 def ranks(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks found."""
     notes = tmp_path_factory.mktemp("notes")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     paths = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     program = [str(HERE / "two_ranks.py"), str(packed), str(notes)]
-    done = subprocess.run([*torchrun, *program], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [*prepared.torchrun(2, "torchvision_anywhere", "accelerate", "transformers"), *program],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads((notes / f"rank{rank}.json").read_text()) for rank in range(2)]
 

@@ -1,8 +1,10 @@
 """`python -m gpuload doctor`: as people and machines read it."""
 
 import json
+import sys
 from pathlib import Path
 
+import prepared
 import pytest
 
 from gpuload import cli
@@ -11,6 +13,12 @@ from gpuload.doctor import checks
 from gpuload.doctor.findings import Finding
 
 
+@pytest.fixture
+def quick_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", prepared.executable(tmp_path))
+
+
+@pytest.mark.usefixtures("quick_python")
 def test_with_a_set(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One decoder is tried in a process of its own."""
     monkeypatch.setattr(checks, "decoders", lambda driver: [("cpu", "native")])
@@ -22,6 +30,7 @@ def test_with_a_set(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "device='auto' decodes by native on cpu: " in said and said.endswith("\nNothing needs attention.\n")
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Finding("torch", "broken", "is ill", "Do this", {"version": "2.13.0"})
     monkeypatch.setitem(checks.ENVIRONMENT, "torch", lambda driver: bad)
@@ -40,6 +49,7 @@ def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: py
     }
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_a_loader_is_constructed_also_without_a_set(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,11 +3,11 @@
 import gc
 import os
 import subprocess
-import sys
 import threading
 import weakref
 from typing import Any
 
+import prepared
 import pytest
 
 from gpuload.decode.threads import Threads
@@ -99,7 +99,7 @@ def test_the_interpreter_ends_with_threads_that_wait_or_work(end: str) -> None:
         "busy.submit(lambda: time.sleep(0.3) or print('worked', flush=True))\n"
         f"{end}\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([*prepared.python(), "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "worked\n", "")
 
 
@@ -134,5 +134,5 @@ builtins.kept = Last()  # goes when the threads have been ended
 
 
 def test_nobody_waits_for_a_task_that_is_submitted_while_the_interpreter_exits() -> None:
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*prepared.python(), "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ended None\n", "")

@@ -17,7 +17,7 @@ import pytest
 from fuzzing.folders import tell_index
 
 import gpuload
-from gpuload.disk.manifest import Manifest, ShardInfo
+from gpuload.disk import Manifest, ShardInfo
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 

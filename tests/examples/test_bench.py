@@ -2,22 +2,27 @@
 
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import bench
 import pytest
 import torch
+from benchmark import child
 from benchmark.contenders import CONTENDERS, why_not
 from benchmark.course import Course
 from benchmark.examine import Examined, describe
 from benchmark.feature_data import prepare
 from benchmark.features import FEATURES, VARIANTS, names_of, open_dataloader, open_gpuload
-from benchmark.process import First, Round, check_out
+from benchmark.plot import plot
+from benchmark.process import ContenderProcess, First, Round, check_out
 from benchmark.work import Work
 
 import gpuload
@@ -31,8 +36,8 @@ def run_bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     figures, picture = tmp_path / "figures.json", tmp_path / "figures.png"
-    options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "512"]
-    options += ["--size", "32", "--batch-size", "32", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
+    options = ["--loaders", "torch", "gpuload", "--rounds", "2", "--cold", "1", "--images", "256"]
+    options += ["--size", "32", "--batch-size", "16", "--threads", "2", "--json", str(figures), "--plot", str(picture)]
     started = time.time()
     done = run_bench(packed / "train", *options)
     assert done.returncode == 0, done.stderr
@@ -45,26 +50,78 @@ def test_table_json_and_plot(packed: Path, tmp_path: Path) -> None:
     assert record["ceiling"]["images_per_s"] > 0
     assert [row["name"] for row in record["loaders"]] == ["torch", "gpuload"]
     for row in record["loaders"]:
-        assert [turn["images"] for turn in row["rounds"]] == [512, 512]
+        assert [turn["images"] for turn in row["rounds"]] == [256, 256]
         assert started < row["rounds"][0]["began"] < row["rounds"][1]["began"] < time.time()
         assert row["images_per_s_min"] <= row["images_per_s"] <= row["images_per_s_max"]
         assert row["share_of_ceiling"] == row["images_per_s"] / record["ceiling"]["images_per_s"]
         assert row["cold_images_per_s"] > 0
         assert row["memory_bytes"] > 10e6
         assert row["resume_s"] > 0
-        assert row["delivers"]["images"] == 512
+        assert row["delivers"]["images"] == 256
         assert row["versions"]["torch"] == torch.__version__
     assert [row["resumes"] for row in record["loaders"]] == ["reads again", "state_dict"]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_against_a_commit(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "check_out", lambda commit: sys.executable)  # nothing has to be compiled
-    figures = tmp_path / "figures.json"
+@pytest.mark.parametrize("ceiling", [100, 200_000])
+def test_a_plot_has_room_for_a_ceiling_far_from_all_loaders(tmp_path: Path, ceiling: float) -> None:
+    row = {f"{cold}images_per_s{end}": 300.0 for cold in ("", "cold_") for end in ("", "_min", "_max")}
+    limits = {"images_per_s": ceiling, "what": "whole JPEGs decoded by simplejpeg"}
+    plot([{**row, "name": "torch"}, {**row, "name": "gpuload"}], limits, "a title", tmp_path / "plot.png")
+
+
+class InThread(ContenderProcess):
+    """Serves the orders of a contender's process in a thread of this one, which has imported everything."""
+
+    pid = os.getpid()
+    started: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, name: str, work: Work, python: str) -> None:
+        self.started.append((name, python))
+        self.name, self._work = name, work
+        self._orders: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str] = queue.Queue()
+        answers = SimpleNamespace(write=self._lines.put, flush=lambda: None)
+        self._thread = threading.Thread(target=child.serve, args=(name, iter(self._orders.get, ""), answers))
+        self._thread.start()
+        self.versions = self._receive()["versions"]
+
+    def _ask(self, order: str, patience_s: float = 0, **values: Any) -> dict[str, Any]:
+        work = {**self._work._asdict(), "folder": str(self._work.folder), "cache": str(self._work.cache)}
+        self._orders.put(json.dumps({"order": order, "work": work, **values}))
+        return self._receive()
+
+    def _receive(self, patience_s: float = 0) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._lines.get())
+        assert "error" not in answer, answer
+        return answer
+
+    def close(self) -> None:
+        self._orders.put("")
+        self._thread.join()
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is started, and by which Python; here it runs in this process."""
+    monkeypatch.setattr("benchmark.course.ContenderProcess", InThread)
+    monkeypatch.setattr(InThread, "started", [])
+    return InThread.started
+
+
+def test_against_a_commit(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_threads: list[tuple[str, str]]
+) -> None:
+    figures, python = tmp_path / "figures.json", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called')
+    python.chmod(0o700)
+    monkeypatch.setattr(bench, "check_out", lambda commit: str(python))
     options = ["--rounds", "1", "--images", "256", "--batch-size", "16", "--size", "32", "--json", str(figures)]
     assert bench.main([str(packed / "val"), "--against", "HEAD", *options]) == 0
     before, now = json.loads(figures.read_text())["loaders"]
     assert (before["name"], before["ratio"], now["name"]) == ("gpuload-before", 1, "gpuload") and now["ratio"] > 0
+    assert (tmp_path / "called").read_text() == "-m gpuload warm-up\n"
+    assert in_threads == [("gpuload-before", str(python)), ("gpuload", sys.executable)] * 2
 
 
 @pytest.mark.skipif(
@@ -87,7 +144,9 @@ def test_lock(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split(" threads that wait instead: ")[0] for line in lines[1:3]] == ["16", "64"]
 
 
-def test_features(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_threads: list[tuple[str, str]]
+) -> None:
     """gpuload with a feature against gpuload without it, in turns; and a DataLoader. Some on sets made for them."""
     figures = tmp_path / "figures.json"
     options = ["--rounds", "2", "--images", "256", "--batch-size", "16", "--size", "32", "--threads", "1"]
@@ -215,7 +274,9 @@ def test_arguments_that_cannot_be(
     assert message in capsys.readouterr().err
 
 
-def test_peers_that_are_installed_deliver_what_gpuload_does(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peers_that_are_installed_deliver_what_gpuload_does(
+    packed: Path, capsys: pytest.CaptureFixture[str], in_threads: list[tuple[str, str]]
+) -> None:
     names = [name for name in ("opencv", "webdataset", "spdl-opencv", "dali") if why_not(CONTENDERS[name]) is None]
     assert "webdataset" in names  # gpuload itself needs it
     work = Work(packed / "val", 16, 32, 2, 10_000, samples=len(gpuload.Dataset(packed / "val")))

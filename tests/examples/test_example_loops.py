@@ -3,16 +3,15 @@
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import ddp
+import prepared
 import pytest
 import torch
 
 import gpuload
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 RUN_EXAMPLE = str(Path(__file__).with_name("run_example.py"))
 
 
@@ -24,7 +23,14 @@ def run(command: list[str]) -> str:
 
 def test_lightning_on_two_ranks(packed: Path, tmp_path: Path) -> None:
     options = [str(packed), "--size", "24", "--batch-size", "32", "--accelerator", "cpu", "--runs", str(tmp_path)]
-    command = [*TORCHRUN, RUN_EXAMPLE, "lightning.py", *options, "--epochs", "1"]
+    command = [
+        *prepared.torchrun(2, "torchvision_anywhere", "pytorch_lightning"),
+        RUN_EXAMPLE,
+        "lightning.py",
+        *options,
+        "--epochs",
+        "1",
+    ]
     images = len(gpuload.Dataset(packed / "val"))
     accuracy = re.compile(rf"epoch 1: validation accuracy [\d.]+% \((\d+) of {images}\)")  # each image once
     found = accuracy.findall(run([*command, "--save-every", "15"]))
@@ -41,7 +47,7 @@ def test_ddp_resumes(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train").symlink_to(packed / "val")  # 180 images: enough here
-    command = [*TORCHRUN, ddp.__file__, str(tmp_path), str(tmp_path / "run.pt")]
+    command = [*prepared.torchrun(2), ddp.__file__, str(tmp_path), str(tmp_path / "run.pt")]
     assert run(command).splitlines() == ["epoch 1 of 2 done", "epoch 2 of 2 done"]
     state = torch.load(tmp_path / "run.pt", weights_only=True)["loader"]
     assert (state["epoch"], state["samples"]) == (2, 0)

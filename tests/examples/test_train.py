@@ -2,9 +2,9 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import prepared
 import pytest
 import torch
 import train
@@ -63,8 +63,9 @@ def test_under_torchrun_and_resumed_by_one_process(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [str(packed), "--epochs", "2", *SMALL, "--batch-size", "32", "--checkpoint", str(tmp_path / "run.pt")]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", train.__file__]
-    done = subprocess.run([*torchrun, *options, "--max-batches", "35"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*prepared.torchrun(2), train.__file__, *options, "--max-batches", "35"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     images = len(gpuload.Dataset(packed / "val"))
     assert len(re.findall(rf"validation accuracy [\d.]+% \(\d+ of {images}\)", done.stdout)) == 1  # rank 0 alone speaks

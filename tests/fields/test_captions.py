@@ -14,7 +14,7 @@ from images import encode, photo
 import gpuload
 from gpuload import ArgumentError, Captions, DecodeError
 from gpuload.cli import main
-from gpuload.sources.registry import open_source
+from gpuload.sources import open_source
 
 COUNT = 40
 

@@ -46,30 +46,6 @@ def test_specs_that_do_not_fit_the_data_set_are_refused(dataset: gpuload.Dataset
         bind_field(spec, [dataset])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: OneHot(num_classes=0), r"OneHot\(num_classes=0\): expected a whole number of at least 1"),
-        (lambda: MultiHot(num_classes=0), r"MultiHot\(num_classes=0\): expected a whole number of at least 1"),
-        (lambda: Tokens(max_length=0), r"Tokens\(max_length=0\): expected a whole number of at least 1"),
-        (lambda: Tokens(pad=-(2**63) - 1), r"Tokens\(pad=-9223372036854775809\): expected a whole number of 64 bits"),
-        (lambda: Tokens(pad=2**63), r"Tokens\(pad=9223372036854775808\): expected a whole number of 64 bits"),
-        (lambda: Boxes(name=3), r"Boxes\(name=3\): expected"),
-        *[
-            (lambda kind=kind: kind(name=3), rf"{kind.__name__}\(name=3\): expected the name of a packed field")
-            for kind in (MultiHot, OneHot, Tokens, Target, Mask, gpuload.Keypoints, gpuload.Captions)
-        ],
-        (lambda: Target("angle", (True, 1)), r"Target\(negate_on_flip=\(True, 1\)\): expected True, False or a tuple"),
-        (lambda: Target("angle", [True, "no"]), r"negate_on_flip=\[True, 'no'\]\): expected True, False or a tuple"),
-        (lambda: Mask(fill=256), r"Mask\(fill=256\): expected a class number, in 0..255"),
-        (lambda: Mask(fill=-1), r"fill=-1\)"),
-    ],
-)  # fmt: skip
-def test_invalid_specs_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        make()
-
-
 def test_arrays_of_unequal_shapes(dataset: gpuload.Dataset, tmp_path: Path) -> None:
     key, first = dataset.keys([1, 2])
     message = rf"train: sample '{key}': its 'text' has shape \(4,\), that of .*'{first}' has \(5,\). Arrays are stacked, so their shapes must be equal; Tokens\('text'\) pads one-dimensional ones"

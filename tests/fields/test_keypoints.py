@@ -84,22 +84,6 @@ def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
         KIND.parse("here", "keypoints", values)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Keypoints(format="xyz"), r"Keypoints\(format='xyz'\): expected one of 'xyv', 'xy'"),
-        (lambda: Keypoints(min_visible=-1), r"Keypoints\(min_visible=-1\): expected a whole number of at least 0"),
-        (lambda: Keypoints(max_instances=0), r"max_instances=0\): expected a whole number of at least 1"),
-        (lambda: Keypoints(flip_pairs=((0, 1), (1, 2))), r"flip_pairs=\(\(0, 1\), \(1, 2\)\)\): expected pairs"),
-        (lambda: Keypoints(flip_pairs=(1, 2)), r"flip_pairs=\(1, 2\)\): expected pairs of point numbers"),
-        (lambda: Keypoints(flip_pairs=((0, -1),)), r"expected pairs of point numbers, each number at most once"),
-    ],
-)
-def test_impossible_specs_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        make()
-
-
 def test_pairs_beyond_the_points_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"names point 3; 'keypoints' was packed with 3 points, numbered from 0"):
         KIND.bind(Keypoints(flip_pairs=((0, 3),)), Field("keypoints", "keypoints", "keypoints.json", None, 3), [])

@@ -4,11 +4,11 @@ import multiprocessing
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prepared
 import pytest
 import torch
 from loaders import drain, load
@@ -110,7 +110,16 @@ def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nothing_waits_for_ever(packed: Path) -> None:
     """Nor is a process left behind: stderr, which all of them hold, would stay open. Thirty of each were tried."""
-    command = [sys.executable, "-W", "error", str(STOPPED), str(packed), "kill,interrupt,close,leave,exit", "2", "5"]
+    command = [
+        *prepared.python(),
+        "-W",
+        "error",
+        str(STOPPED),
+        str(packed),
+        "kill,interrupt,close,leave,exit",
+        "2",
+        "5",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles its CPU decoder")]

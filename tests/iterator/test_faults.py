@@ -4,13 +4,13 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import prepared
 import pytest
 from loaders import drain, load
 
@@ -148,7 +148,7 @@ def script(*args: object, **environment: str) -> subprocess.Popen[str]:
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", *map(str, args)],
+        [*prepared.python(), "-W", "ignore", *map(str, args)],
         env={name: value for name, value in variables.items() if value},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

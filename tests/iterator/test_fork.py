@@ -1,9 +1,9 @@
 """A loader that a forked child inherits: its threads are the parent's, so that it must not wait for them."""
 
 import subprocess
-import sys
 from pathlib import Path
 
+import prepared
 import pytest
 
 FORKS = 12  # what the parent's threads do at the moment of a fork differs from one to the next
@@ -71,7 +71,7 @@ print(ended)
 
 @pytest.mark.parametrize("decoder", ["dali", "native"])
 def test_a_child_is_told_that_it_has_no_threads(packed: Path, decoder: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(packed), decoder, str(FORKS)]
+    command = [*prepared.python(), "-W", "ignore", "-c", SCRIPT, str(packed), decoder, str(FORKS)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{[0] * (FORKS + 1)}\n", done.stderr

@@ -5,12 +5,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import prepared
 import pytest
 import torch
 
@@ -23,8 +23,7 @@ EPOCHS = 3  # as in ddp_script.py
 
 
 def command(processes: int, script: str, *arguments: object) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [*torchrun, str(HERE / script), *map(str, arguments)]
+    return [*prepared.torchrun(processes), str(HERE / script), *map(str, arguments)]
 
 
 def torchrun(processes: int, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -179,7 +178,7 @@ def test_loaders_before_init_process_group_are_not_compared(packed: Path) -> Non
     )
     for rank in range(2):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
-        run = [sys.executable, "-c", code, str(packed)]
+        run = [*prepared.python(), "-c", code, str(packed)]
         done = subprocess.run(run, capture_output=True, text=True, env=environment)
         assert done.returncode == 0
         assert done.stderr.count("are not compared, since torch.distributed is not initialised yet") == (rank == 0)

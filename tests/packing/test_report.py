@@ -18,7 +18,7 @@ from stand_ins import SlowlySentSource
 import gpuload
 from gpuload import cli
 from gpuload.counted import progress_bar
-from gpuload.sources.listing import Listing, Source
+from gpuload.sources import Listing, Source
 
 
 def samples(count: int, first: int = 0) -> list[dict[str, Any]]:

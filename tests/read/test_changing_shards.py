@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import prepared
 import pytest
 from loaders import drain, load
 
@@ -17,7 +18,7 @@ import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read import batches as batches_module
 from gpuload.read import reader
-from gpuload.sources.folder import FolderSource
+from gpuload.sources import FolderSource
 
 Row = tuple[int, bytes]
 WHOLE, PARTS = 20, 2  # windows: all shards are mapped from the start, or two and the next two
@@ -241,7 +242,7 @@ if order == "other":
 
 @pytest.mark.parametrize("order", ["", "other"])
 def test_a_handler_that_was_installed_later_does_not_end_the_process(copy: Path, order: str) -> None:
-    command = [sys.executable, "-c", REPLACED, str(copy), order]
+    command = [*prepared.python(), "-c", REPLACED, str(copy), order]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "fine\n", done.stderr
     assert done.returncode == (-7 if order else 0)

@@ -4,11 +4,11 @@ import gc
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prepared
 import pytest
 from loaders import drain, load
 
@@ -36,13 +36,13 @@ if (process := os.fork()) == 0:
     signal.alarm(800)  # it would wait for ever
     ahead.stop()
     os._exit(0)
-print(os.waitpid(process, 0)[1])
+print(os.waitpid(process, 0)[1], flush=True)
 os._exit(0)
 """
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True)
+    done = subprocess.run([*prepared.python(), "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True)
     assert done.stdout == "0\n", done.stderr
 
 

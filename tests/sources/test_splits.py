@@ -25,8 +25,8 @@ from gpuload.packing.options import PackOptions
 from gpuload.packing.run import packer
 from gpuload.packing.run.plan import make_plan
 from gpuload.packing.verify import verify
-from gpuload.sources import FolderSource, open_source
-from gpuload.sources.listing import Listing, listing_schema
+from gpuload.sources import FolderSource, Listing, open_source
+from gpuload.sources.listing import listing_schema
 from gpuload.sources.splits import SourceSplits, split_called, splits_of_column, splits_of_files, splits_of_paths
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(12)]

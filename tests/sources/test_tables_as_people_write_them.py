@@ -8,9 +8,8 @@ from reading import rows_of
 from zips import write_zip
 
 from gpuload import ArgumentError, SourceError, cli
-from gpuload.sources import open_source
+from gpuload.sources import Listing, open_source
 from gpuload.sources.columns import parse_columns
-from gpuload.sources.listing import Listing
 
 IMAGES = {f"{n}.jpg": b"%d" % n for n in range(4)}
 

@@ -26,10 +26,16 @@ class _Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class _Files(BaseHTTPRequestHandler):
-    """Files of a folder, with ETags."""
-
+class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or a body waits 40 ms until its header was acknowledged
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+class _Files(_Handler):
+    """Files of a folder, with ETags."""
 
     def __init__(self, folder: Path, ranges: bool, *args: Any) -> None:
         self.folder, self.ranges = folder, ranges
@@ -65,9 +71,6 @@ class _Files(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
-
 
 class Proxy(_Server):
     """Hands requests on to a server. fault: for the path and its number among those of this path, from 1, what goes
@@ -89,8 +92,7 @@ class Proxy(_Server):
         self.asked.clear()
 
 
-class _Proxied(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Proxied(_Handler):
     server: Proxy
 
     def handle_any(self) -> None:
@@ -143,9 +145,6 @@ class _Proxied(BaseHTTPRequestHandler):
         self.end_headers()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from store.servers import file_server, running
 import gpuload
 from gpuload import ArgumentError, FormatError, OutputError, RemoteError, ShardError
 from gpuload.cli import main
+from gpuload.disk import Manifest
 from gpuload.disk.fetch import fetch
-from gpuload.disk.manifest import Manifest
 from gpuload.packing.verify import verify
 
 

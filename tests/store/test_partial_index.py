@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prepared
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -366,7 +367,7 @@ print("closed")
 def test_nothing_waits_for_rows_that_nobody_wants(serving: Any, tmp_path: Path) -> None:
     """A server that is silent for hours holds up neither another loop, nor `close`, nor the end of the process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    command = [sys.executable, "-W", "error", "-c", ENDS, serving.url, str(tmp_path)]
+    command = [*prepared.python(), "-W", "error", "-c", ENDS, serving.url, str(tmp_path)]
     serving.silent_s = 10_000
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -380,7 +381,7 @@ def test_nothing_waits_for_rows_that_nobody_wants(serving: Any, tmp_path: Path) 
 
 def start(url: str, cache: Path, loops: int) -> "subprocess.Popen[str]":
     script = Path(__file__).with_name("partial_sets.py")
-    command = [sys.executable, "-W", "error", str(script), url, str(cache), str(loops)]
+    command = [*prepared.python(), "-W", "error", str(script), url, str(cache), str(loops)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

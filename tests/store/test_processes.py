@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import prepared
 import pytest
 from loaders import drain, load
 
@@ -19,7 +20,7 @@ SCRIPT = Path(__file__).with_name("read_remote.py")
 
 
 def start(url: str, cache: Path, size: str, epochs: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), url, str(cache), size, str(epochs)]
+    command = [*prepared.python(), "-W", "ignore", str(SCRIPT), url, str(cache), size, str(epochs)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -109,7 +110,7 @@ def test_nothing_waits_for_a_download_that_nobody_wants(proxy: Any, tmp_path: Pa
     process."""
     proxy.fault = lambda path, number: "stall" if path.endswith(("2.tar", "3.tar")) else None
     proxy.silent_s = 10_000
-    command = [sys.executable, "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path), size]
+    command = [*prepared.python(), "-W", "error", "-c", ENDS, f"{proxy.url}/train", str(tmp_path), size]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     said = [line for line in done.stderr.splitlines() if not line.startswith("gpuload compiles")]

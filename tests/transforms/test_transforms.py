@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -398,94 +397,9 @@ def test_public_names_are_listed() -> None:
     assert all(hasattr(own, name) for name in own.__all__)
 
 
-# ---- what is refused
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: own.ColorJitter(brightness=-0.1), r"ColorJitter\(brightness=-0.1\): expected a number in 0..1e6, or"),
-        (lambda: own.ColorJitter(contrast=(1.2, 0.8)), r"ColorJitter\(contrast=\(1.2, 0.8\)\): expected a number"),
-        (lambda: own.ColorJitter(saturation="0.4"), r"ColorJitter\(saturation='0.4'\): expected"),
-        (lambda: own.ColorJitter(hue=0.6), r"ColorJitter\(hue=0.6\): expected a number in 0..0.5, or"),
-        (lambda: own.ColorJitter(hue=-0.1), r"ColorJitter\(hue=-0.1\): expected a number in 0..0.5, or"),
-        (lambda: own.ColorJitter(hue=(-0.6, 0)), r"ColorJitter\(hue=\(-0.6, 0\)\): .*-0.5 <= low <= high <= 0.5"),
-        (lambda: own.ColorJitter(0.4, p=1.5), r"ColorJitter\(p=1.5\): expected a probability in 0..1"),
-        (lambda: own.RandomGrayscale(p=-1), r"RandomGrayscale\(p=-1\): expected a probability in 0..1"),
-        (lambda: own.RandomEqualize(p="0.5"), r"RandomEqualize\(p='0.5'\): expected a probability in 0..1"),
-        (lambda: own.RandomAutocontrast(p=float("nan")), r"RandomAutocontrast\(p=nan\): expected a probability"),
-        (lambda: own.RandomInvert(p=True), r"RandomInvert\(p=True\): expected a probability in 0..1"),
-        (
-            lambda: own.GaussianBlur(4),
-            r"GaussianBlur\(kernel_size=4\): expected an odd number of pixels below 1,000, or two",
-        ),
-        (lambda: own.GaussianBlur((3, 3, 3)), r"GaussianBlur\(kernel_size=\(3, 3, 3\)\): expected an odd number"),
-        (lambda: own.GaussianBlur(3.0), r"GaussianBlur\(kernel_size=3.0\): expected an odd number"),
-        (
-            lambda: own.GaussianBlur(3, 0),
-            r"GaussianBlur\(sigma=0\): expected pixels above 0 and up to 1e6, or \(low, high\)",
-        ),
-        (lambda: own.GaussianBlur(3, (0, 1)), r"GaussianBlur\(sigma=\(0, 1\)\): expected pixels above 0"),
-        (
-            lambda: draw(own.GaussianBlur(23), height=30, width=11),
-            r"GaussianBlur\(kernel_size=23\): reflects 11 × 11 pixels at the edges, and the image is 30 × 11. Use a smaller kernel",
-        ),
-        (lambda: own.RandomSolarize(256), r"RandomSolarize\(threshold=256\): expected a level in 0..255"),
-        (lambda: own.RandomPosterize(9), r"RandomPosterize\(bits=9\): expected a whole number in 0..8"),
-        (lambda: own.RandomPosterize(2.5), r"RandomPosterize\(bits=2.5\): expected a whole number in 0..8"),
-        (lambda: own.RandomAdjustSharpness(-1), r"RandomAdjustSharpness\(sharpness_factor=-1\): expected a number"),
-        (lambda: own.RandAugment(0), r"RandAugment\(num_ops=0\): expected a whole number in 1..64"),
-        (lambda: own.RandAugment(magnitude=31), r"RandAugment\(magnitude=31\): expected a whole number in 0..30"),
-        (lambda: own.RandAugment(num_magnitude_bins=1), r"num_magnitude_bins=1\): expected a whole number in 2..1000"),
-        (lambda: own.RandAugment(fill=300), r"RandAugment\(fill=300\): expected a level in 0..255, three"),
-        (lambda: own.RandAugment(fill=(1, 2)), r"RandAugment\(fill=\(1, 2\)\): expected a level in 0..255, three"),
-        (lambda: own.TrivialAugmentWide(0), r"TrivialAugmentWide\(num_magnitude_bins=0\): expected a whole number"),
-        (lambda: own.TrivialAugmentWide(fill="red"), r"TrivialAugmentWide\(fill='red'\): expected a level"),
-        (
-            lambda: own.AutoAugment("coco"),
-            r"AutoAugment\(policy='coco'\): expected one of 'imagenet', 'cifar10', 'svhn'",
-        ),
-        (lambda: own.AutoAugment(fill=-1), r"AutoAugment\(fill=-1\): expected a level in 0..255"),
-        (lambda: RandomErasing(2), r"RandomErasing\(p=2\): expected a probability in 0..1"),
-        (
-            lambda: RandomErasing(scale=(0.3, 0.1)),
-            r"RandomErasing\(scale=\(0.3, 0.1\)\): expected \(low, high\), two numbers with 0 <= low <= high <= 1",
-        ),
-        (
-            lambda: RandomErasing(scale=0.3),
-            r"RandomErasing\(scale=0.3\): expected \(low, high\), two numbers with 0 <= low <= high <= 1",
-        ),
-        (
-            lambda: RandomErasing(ratio=(0, 1)),
-            r"RandomErasing\(ratio=\(0, 1\)\): expected \(low, high\), two numbers with 1e-6 <= low <= high",
-        ),
-        (
-            lambda: RandomErasing(value="noise"),
-            r"RandomErasing\(value='noise'\): expected a number in .*, three .*'random'",
-        ),
-        (
-            lambda: RandomErasing(value=(0, 1)),
-            r"RandomErasing\(value=\(0, 1\)\): expected a number in -1e6..1e6, three",
-        ),
-        (
-            lambda: own.RandomApply(()),
-            r"RandomApply\(transforms=\(\)\): expected a list of at least one of gpuload's transforms",
-        ),
-        (lambda: own.RandomApply((own.RandomInvert(),), 3), r"RandomApply\(p=3\): expected a probability in 0..1"),
-        (
-            lambda: own.RandomApply((3,)),
-            r"RandomApply\(transforms=\(3,\)\): expected a list of at least one of gpuload's transforms",
-        ),
-        (
-            lambda: own.RandomApply((own.RandomErasing(),)),
-            r"RandomErasing\(.*\): expected a list of at least one of gpuload's",
-        ),
-        (
-            lambda: own.RandomApply((own.RandomInvert,)),
-            r"RandomApply\(transforms=\(<class .*: expected a list of at least one of",
-        ),
-    ],
-)
-def test_impossible_transforms_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_a_blur_that_reaches_beyond_the_image_is_refused() -> None:
+    message = (
+        r"GaussianBlur\(kernel_size=23\): reflects 11 × 11 pixels at the edges, and the image is 30 × 11. Use a smaller"
+    )
     with pytest.raises(gpuload.ArgumentError, match=message):
-        make()
+        draw(own.GaussianBlur(23), height=30, width=11)

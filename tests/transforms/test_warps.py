@@ -211,23 +211,8 @@ def test_a_perspective_never_folds_the_image(share: float, seed: int, height: in
         assert (places > -0.01).all() and (places < [width, height]).all()
 
 
-WRONG: list[tuple[Callable[[], Any], str]] = [
-    (lambda: RandomRotation(-5), r"RandomRotation\(degrees=-5\): expected degrees of at least 0, which stand for"),
-    (lambda: RandomRotation((20, 10)), r"RandomRotation\(degrees=\(20, 10\)\): expected degrees"),
-    (lambda: RandomRotation(5, "bicubic"), r"interpolation='bicubic'\): expected one of 'nearest', 'bilinear'"),  # type: ignore[arg-type]
-    (lambda: RandomRotation(5, expand=True), r"expand=True\): gives images of different sizes, which make no batch"),
-    (lambda: RandomRotation(5, center=3), r"RandomRotation\(center=3\): expected \(x, y\) in pixels of the output"),  # type: ignore[arg-type]
-    (lambda: RandomRotation(5, fill=300), r"RandomRotation\(fill=300\): expected a level in 0..255"),
-    (lambda: RandomAffine(0, translate=(0.5, 1.5)), r"translate=\(0.5, 1.5\)\): expected two numbers in 0..1"),
-    (lambda: RandomAffine(0, scale=(0, 1)), r"scale=\(0, 1\)\): expected \(low, high\) with 0.01 <= low"),
-    (lambda: RandomAffine(0, shear=90), r"RandomAffine\(shear=90\): expected degrees in 0..89"),
-    (lambda: RandomAffine(0, shear=(5, 1, 0, 0)), r"shear=\(5, 1, 0, 0\)\): expected degrees"),
-    (lambda: RandomPerspective(1.5), r"distortion_scale=1.5\): expected a share in 0..1"),
-    (lambda: RandomPerspective(p=2), r"RandomPerspective\(p=2\): expected a probability"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), WRONG)
-def test_wrong_arguments_are_named(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(gpuload.ArgumentError, match=message):
-        make()
+def test_images_do_not_grow() -> None:
+    with pytest.raises(
+        gpuload.ArgumentError, match=r"expand=True\): gives images of different sizes, which make no batch"
+    ):
+        RandomRotation(5, expand=True)

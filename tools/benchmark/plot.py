@@ -32,7 +32,8 @@ def plot(
         kinds.append(("cold_", "cold page cache"))
     figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
     height = 0.72 / len(kinds)
-    most = max(row["images_per_s_max"] for row in rows)
+    # The line of the ceiling, too: its words, far beyond the axes, would leave no room for these.
+    most = max([row["images_per_s_max"] for row in rows] + ([ceiling["images_per_s"]] if ceiling else []))
     for number, (prefix, label) in enumerate(kinds):
         own = [row for row in ordered if row[f"{prefix}images_per_s"] is not None]
         places = [ordered.index(row) + (len(kinds) - 1) * height / 2 - number * height for row in own]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prepared
 import pytest
 import torch
 from images import encode
@@ -75,7 +76,7 @@ def test_a_fork_and_the_end_of_the_interpreter_wait_for_it() -> None:
         "two = BackgroundCompilation(lambda: (time.sleep(1.5), print('compiled', flush=True)))\n"
         "two.start()\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    done = subprocess.run([*prepared.python(), "-W", "ignore", "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "compiled\n", "")
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import prepared
 import pytest
 
 # Prints the result, and whether it was loaded (1) or compiled (0).
@@ -35,7 +36,8 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
     given = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), **environment}
     given = {name: value for name, value in given.items() if value}
-    command = [sys.executable, str(folder / "program" / "outer.py")]
+    python = [sys.executable] if "PYTHONPATH" in environment else prepared.python()  # for what it imports first
+    command = [*python, str(folder / "program" / "outer.py")]
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numba
+import prepared
 import pytest
 from test_structure import PACKAGE, module_graph, own_modules
 
@@ -19,7 +19,7 @@ _OUTER = (
 
 
 def run(folder: Path) -> str:
-    result = subprocess.run([sys.executable, "outer.py"], cwd=folder, capture_output=True, text=True, check=True)
+    result = subprocess.run([*prepared.python(), "outer.py"], cwd=folder, capture_output=True, text=True, check=True)
     return result.stdout.strip()
 
 

@@ -22,7 +22,8 @@ from gpuload.packing.run.plan import (
     usual_shard_bytes,
     write_plan,
 )
-from gpuload.sources.listing import Listing, listing_schema
+from gpuload.sources import Listing
+from gpuload.sources.listing import listing_schema
 
 
 def listing(sizes: list[int], labels: list[int]) -> Listing:

@@ -10,11 +10,11 @@ from zips import write_zip
 
 from gpuload import SourceError
 from gpuload.fields.registry import kind_of
+from gpuload.sources import FolderSource, TableSource
 from gpuload.sources.coco import CocoSource
 from gpuload.sources.files import Files, Folder, Names, Ref
-from gpuload.sources.folder import FolderSource, SidecarSource, UnlabeledSource
+from gpuload.sources.folder import SidecarSource, UnlabeledSource
 from gpuload.sources.rows import FilesSource, open_files
-from gpuload.sources.table import TableSource
 from gpuload.sources.voc import VocSource
 
 XML = b"<annotation><object><name>x</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"
