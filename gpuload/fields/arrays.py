@@ -3,14 +3,13 @@
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import COUNT, check_fields, optional, whole
+from gpuload.checks import COUNT, optional, settings, whole
 from gpuload.errors import ArgumentError, DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe
@@ -26,7 +25,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 _LARGEST_ITEM = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 
 
-@dataclass(frozen=True)
+@settings
 class Tokens(FieldSpec):
     """One-dimensional integer arrays of any length, as `PaddedTokens` of int64.
 
@@ -38,14 +37,11 @@ class Tokens(FieldSpec):
         ArgumentError: a value out of its range. When bound: the arrays are not integers or not one-dimensional.
     """
 
-    name: str = "tokens"
-    pad: int = 0
-    max_length: int | None = None
+    name: Annotated[str, NAME] = "tokens"
+    pad: Annotated[int, _INT64] = 0
+    max_length: Annotated[int | None, optional(COUNT)] = None
 
     kind = "array"
-
-    def __post_init__(self) -> None:
-        check_fields(self, name=NAME, pad=_INT64, max_length=optional(COUNT))
 
 
 class PaddedTokens(NamedTuple):

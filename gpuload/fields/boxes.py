@@ -3,15 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import COUNT, FLAG, check_fields, choice, number, optional
+from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
@@ -32,7 +31,7 @@ _BOX = pa.list_(pa.float32(), 4)
 _ROUNDING_PX = 0.5  # a box that reaches this far over an edge was only rounded, not drawn incorrectly
 
 
-@dataclass(frozen=True)
+@settings
 class Boxes(FieldSpec):
     """Boxes as `PaddedBoxes`, in pixels of the batch's images: moved by crop, resize and flips, and clipped.
 
@@ -53,25 +52,14 @@ class Boxes(FieldSpec):
         ArgumentError: the format is unknown, min_visible is outside 0..1, or max_boxes is below 1.
     """
 
-    name: str = "boxes"
-    format: BoxFormat = "xyxy"
-    normalized: bool = False
-    min_visible: float = 0.1
-    max_boxes: int | None = None
-    as_targets: bool = False
+    name: Annotated[str, NAME] = "boxes"
+    format: Annotated[BoxFormat, choice(*get_args(BoxFormat))] = "xyxy"
+    normalized: Annotated[bool, FLAG] = False
+    min_visible: Annotated[float, number(0, 1, "a fraction of a box's area, in 0..1")] = 0.1
+    max_boxes: Annotated[int | None, optional(COUNT)] = None
+    as_targets: Annotated[bool, FLAG] = False
 
     kind = "boxes"
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            name=NAME,
-            format=choice(*get_args(BoxFormat)),
-            normalized=FLAG,
-            min_visible=number(0, 1, "a fraction of a box's area, in 0..1"),
-            max_boxes=optional(COUNT),
-            as_targets=FLAG,
-        )
 
 
 class PaddedBoxes(NamedTuple):

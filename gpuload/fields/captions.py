@@ -3,13 +3,12 @@
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, check_fields, function, optional
+from gpuload.checks import FLAG, PROBABILITY, Rule, as_text, function, optional, settings
 from gpuload.draws import CAPTION, random_bits, uniform
 from gpuload.errors import ArgumentError, DecodeError, SourceError, some_of
 from gpuload.fields.field import Field
@@ -25,7 +24,7 @@ _DRAWS = 2  # of each sample: which caption, and whether none
 _WHICH, _NONE = 0, 1
 
 
-@dataclass(frozen=True)
+@settings
 class Captions(FieldSpec):
     """One caption for each sample, as a list of N str, or what a tokenizer makes of it.
 
@@ -44,24 +43,14 @@ class Captions(FieldSpec):
         DecodeError: while iterating, where a document is no text and no list of texts, or an empty one.
     """
 
-    name: str = "caption"
-    dropout: float = 0.0
-    lines: bool = False
-    tokenizer: Tokenizer | None = None
-    empty: str = ""
+    name: Annotated[str, NAME] = "caption"
+    dropout: Annotated[float, PROBABILITY] = 0.0
+    lines: Annotated[bool, FLAG] = False
+    tokenizer: Annotated[Tokenizer | None, optional(function("a function of a list of str"))] = None
+    empty: Annotated[str, Rule("a text", as_text)] = ""
 
     kind = "caption"
     other_kinds = ("json",)
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            name=NAME,
-            dropout=PROBABILITY,
-            lines=FLAG,
-            tokenizer=optional(function("a function of a list of str")),
-            empty=Rule("a text", as_text),
-        )
 
 
 class BoundCaptions(BoundField):

@@ -3,13 +3,12 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
-from gpuload.checks import COUNT, FLAG, check_fields, optional
+from gpuload.checks import COUNT, FLAG, optional, settings
 from gpuload.counted import counted
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.field import LABEL, Field
@@ -25,7 +24,7 @@ BACKGROUND = "background"  # the packer's name for the class of images without a
 _MOST_NAMES, _LEAST_WEIGHT = 3, 0.05  # classes under a picture, and the weight in a mixed label from which one counts
 
 
-@dataclass(frozen=True)
+@settings
 class OneHot(FieldSpec):
     """A class as float32 (N, num_classes): 1 in the column of the sample's class, else 0.
 
@@ -41,17 +40,14 @@ class OneHot(FieldSpec):
             the classes have no names.
     """
 
-    name: str = "label"
-    num_classes: int | None = None
-    background: bool = False
+    name: Annotated[str, NAME] = "label"
+    num_classes: Annotated[int | None, optional(COUNT)] = None
+    background: Annotated[bool, FLAG] = False
 
     kind = "class"
 
-    def __post_init__(self) -> None:
-        check_fields(self, name=NAME, num_classes=optional(COUNT), background=FLAG)
 
-
-@dataclass(frozen=True)
+@settings
 class MultiHot(FieldSpec):
     """Several labels as float32 (N, num_classes): 1 in the column of each class that a sample has, else 0.
 
@@ -63,13 +59,10 @@ class MultiHot(FieldSpec):
             while the classes have no names.
     """
 
-    name: str = "labels"
-    num_classes: int | None = None
+    name: Annotated[str, NAME] = "labels"
+    num_classes: Annotated[int | None, optional(COUNT)] = None
 
     kind = "labels"
-
-    def __post_init__(self) -> None:
-        check_fields(self, name=NAME, num_classes=optional(COUNT))
 
 
 class _BoundHot(BoundField, ABC):

@@ -3,14 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import COUNT, FLAG, Rule, as_items, check_fields, choice, optional, several, whole
+from gpuload.checks import COUNT, FLAG, Rule, as_items, choice, optional, settings, several, whole
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
@@ -40,7 +39,7 @@ def _as_pairs(value: Any) -> Pairs:
 _FLIP_PAIRS = Rule("pairs of point numbers, each number at most once, such as ((1, 2), (3, 4))", _as_pairs)
 
 
-@dataclass(frozen=True)
+@settings
 class Keypoints(FieldSpec):
     """Keypoints as `PaddedKeypoints`, in pixels of the batch's images: moved by crop, resize, flips and transforms.
 
@@ -62,25 +61,14 @@ class Keypoints(FieldSpec):
             sequence of pairs that name each point at most once. When bound: a pair names a point that was not packed.
     """
 
-    name: str = "keypoints"
-    format: KeypointFormat = "xyv"
-    normalized: bool = False
-    flip_pairs: Pairs | None = None
-    min_visible: int = 1
-    max_instances: int | None = None
+    name: Annotated[str, NAME] = "keypoints"
+    format: Annotated[KeypointFormat, choice(*get_args(KeypointFormat))] = "xyv"
+    normalized: Annotated[bool, FLAG] = False
+    flip_pairs: Annotated[Pairs | None, optional(_FLIP_PAIRS)] = None
+    min_visible: Annotated[int, whole(0)] = 1
+    max_instances: Annotated[int | None, optional(COUNT)] = None
 
     kind = "keypoints"
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            name=NAME,
-            format=choice(*get_args(KeypointFormat)),
-            normalized=FLAG,
-            flip_pairs=optional(_FLIP_PAIRS),
-            min_visible=whole(0),
-            max_instances=optional(COUNT),
-        )
 
 
 class PaddedKeypoints(NamedTuple):

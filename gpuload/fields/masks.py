@@ -2,14 +2,13 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from gpuload.checks import check_fields, whole
+from gpuload.checks import settings, whole
 from gpuload.errors import DecodeError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed
@@ -23,7 +22,7 @@ _MODES = ("L", "P", "1", "I", "I;16", "I;16B")  # Pillow's modes with one number
 _GRAY = 0  # PNG colour type
 
 
-@dataclass(frozen=True)
+@settings
 class Mask(FieldSpec):
     """A class number per pixel, uint8 (N, height, width), cropped, resized (nearest pixel) and flipped as its image.
 
@@ -34,13 +33,10 @@ class Mask(FieldSpec):
         ArgumentError: fill is not in 0..255.
     """
 
-    name: str = "mask"
-    fill: int = 0
+    name: Annotated[str, NAME] = "mask"
+    fill: Annotated[int, whole(0, 255, "a class number, in 0..255")] = 0
 
     kind = "mask"
-
-    def __post_init__(self) -> None:
-        check_fields(self, name=NAME, fill=whole(0, 255, "a class number, in 0..255"))
 
 
 class MaskKind(Kind):

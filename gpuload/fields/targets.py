@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import FLAG, check_fields, either, several
+from gpuload.checks import FLAG, either, settings, several
 from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.kind import NAME, FieldSpec, Kind, Member, Parsed, shortest
@@ -22,7 +21,7 @@ from gpuload.types import I64, Array, ClassNames
 _NEGATED = either("True, False or a tuple of these, one for each number of the target", FLAG, several(FLAG, ""))
 
 
-@dataclass(frozen=True)
+@settings
 class Target(FieldSpec):
     """Numbers to be predicted, float32 (N,) or (N, D).
 
@@ -34,13 +33,10 @@ class Target(FieldSpec):
         ArgumentError: negate_on_flip is neither. When bound: the tuple does not have one bool for each number.
     """
 
-    name: str
-    negate_on_flip: bool | tuple[bool, ...] = False
+    name: Annotated[str, NAME]
+    negate_on_flip: Annotated[bool | tuple[bool, ...], _NEGATED] = False
 
     kind = "target"
-
-    def __post_init__(self) -> None:
-        check_fields(self, name=NAME, negate_on_flip=_NEGATED)
 
 
 class BoundTarget(BoundField):
