@@ -156,8 +156,7 @@ def settings(made: C) -> C:
         ArgumentError: a field is not what its rule expects.
         CallError: an unknown or a missing argument.
     """
-    name, annotations = made.__name__, inspect.get_annotations(made)
-    rules = {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
+    name, rules = made.__name__, rules_of(made)
     together = getattr(made, "__post_init__", None)
 
     def check_all(self: Any) -> None:
@@ -171,6 +170,12 @@ def settings(made: C) -> C:
     frozen.__init__ = construct(frozen.__init__)
     made_frozen: C = frozen
     return made_frozen
+
+
+def rules_of(made: type) -> Mapping[str, Rule[Any]]:
+    """The rules that the annotations of a class give its fields."""
+    annotations = inspect.get_annotations(made)
+    return {field: kind.__metadata__[0] for field, kind in annotations.items() if hasattr(kind, "__metadata__")}
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from gpuload.checks import Rule, as_items, as_text, number, optional, several, shown, whole
+from gpuload.checks import Rule, as_items, as_text, number, optional, rules_of, several, shown, whole
 from gpuload.counted import counted
 from gpuload.disk.index import IndexDigests
 from gpuload.disk.tar import Member, split_name
 from gpuload.errors import FormatError, some_of
-from gpuload.fields.field import IMAGE, Field
+from gpuload.fields.field import CLASS_NAMES, IMAGE, STORED_TEXT, UNPRINTABLE, Field
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.fields.registry import kind_of
 from gpuload.machine.installed import upgrade_command
@@ -28,19 +28,43 @@ FORMAT = "gpuload"
 # 2 (2026-11): images that are not 8-bit RGB, or are stored in other encodings than version 1 had. A set that is as
 # version 1 had them is written as version 1, so that older versions of gpuload read it.
 VERSION = 2
-# A longer file has more than 1 KiB for each of its shards: parsed, it would take many times its size.
-_FREE_BYTES, _SHARD_BYTES, _MOST_BYTES = 64 << 20, 1024, 1 << 30
+# Bounds of what is parsed: bytes, lists and objects, and entries of these. Each shard that is listed adds to them.
+_MOST_BYTES, _SCANNED = 1 << 30, 1 << 20
+_FREE_BYTES, _FREE_CONTAINERS, _FREE_ENTRIES = 64 << 20, 100_000, 4_000_000
+_SHARD = re.compile(rb'"sha256":\s?"[0-9a-f]{64}"')
+_SHARD_BYTES, _SHARD_CONTAINERS, _SHARD_ENTRIES = 1024, 1, 8
 _FIRST_ENCODINGS = frozenset(("jpg", "jpeg", "png", "npy"))
+
+
+def _as_sha256(value: Any) -> str:
+    digest = as_text(value)  # the cache names files by it
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ValueError
+    return digest
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+_SIDE, _BYTES = whole(0, 2**31 - 1), whole(0, 2**62)
+_LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
+_SHA256 = Rule("64 hexadecimal digits", _as_sha256)
+_DIGESTS = optional(several(_SHA256, "a list of 64 hexadecimal digits each"))
+_OFFSETS = optional(several(_BYTES, "a list of whole numbers"))
+_LIST = Rule("a list", as_items)
 
 
 @dataclass(frozen=True)
 class ShardInfo:
     """One shard: its path relative to the manifest's folder, number of samples, and size and SHA-256 of the file."""
 
-    name: str
-    samples: int
-    bytes: int
-    sha256: str
+    name: Annotated[str, STORED_TEXT]
+    samples: Annotated[int, whole(0, 2**40)]
+    bytes: Annotated[int, _BYTES]
+    sha256: Annotated[str, _SHA256]
 
 
 @dataclass(frozen=True)
@@ -55,19 +79,19 @@ class Manifest:
         2026-12.
     """
 
-    shards: tuple[ShardInfo, ...]
-    fields: tuple[Field, ...]
-    classes: tuple[str, ...] | None = None
-    width: int = 0
-    height: int = 0
-    image_bytes: int = 0
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    pixels_from: int = 0
-    packing: dict[str, Any] = field(default_factory=dict)
-    index_sha256: str | None = None
-    index_parts: tuple[str, ...] | None = None
-    index_offsets: tuple[int, ...] | None = None
+    shards: Annotated[tuple[ShardInfo, ...], _LIST]
+    fields: Annotated[tuple[Field, ...], _LIST]
+    classes: Annotated[tuple[str, ...] | None, CLASS_NAMES] = None
+    width: Annotated[int, _SIDE] = 0
+    height: Annotated[int, _SIDE] = 0
+    image_bytes: Annotated[int, _BYTES] = 0
+    mean: Annotated[tuple[float, ...] | None, _LEVELS] = None
+    std: Annotated[tuple[float, ...] | None, _LEVELS] = None
+    pixels_from: Annotated[int, _BYTES] = 0
+    packing: Annotated[dict[str, Any], Rule("an object", _as_object)] = field(default_factory=dict)
+    index_sha256: Annotated[str | None, optional(_SHA256)] = None
+    index_parts: Annotated[tuple[str, ...] | None, _DIGESTS] = None
+    index_offsets: Annotated[tuple[int, ...] | None, _OFFSETS] = None
 
     @property
     def samples(self) -> int:
@@ -169,14 +193,20 @@ class Manifest:
                 f"Upgrade with `{upgrade_command()}`, or pack again"
             )
         try:
-            values = checked_values(found)
-            shards = tuple(ShardInfo(**shard) for shard in values.pop("shards"))
-            fields = tuple(Field(**entry) for entry in values.pop("fields"))
-            manifest = cls(shards, fields, **values)
+            values = _checked("", found, Manifest)
+            for name, kind in (("shards", ShardInfo), ("fields", Field)):
+                entries = enumerate(values[name])
+                values[name] = tuple(kind(**_checked(f"{name}[{number}].", one, kind)) for number, one in entries)
+            manifest = cls(**values)
+            for shard in manifest.shards:
+                if 512 * shard.samples > shard.bytes:  # a member's header alone takes that
+                    raise ValueError(f"{shard.name!r} cannot hold {shard.samples:,} samples in {shard.bytes:,} bytes")
         except (TypeError, ValueError) as error:  # TypeError: a field without a name, a kind or a member
             raise FormatError(f"{path}: is damaged (missing or unexpected: {error}). Copy the folder again") from None
-        for field_ in manifest.fields:
-            check_field(field_)
+        for one in manifest.fields:
+            if fault := kind_of(one).field_fault(one):
+                raise FormatError(f"field {one.name!r} of kind {one.kind!r}: {fault}. Copy the folder again")
+        shards = manifest.shards
         names = [field_.name for field_ in manifest.fields]
         images = [field_.name for field_ in manifest.fields if field_.kind in ("image", "raw")]
         if len(set(names)) < len(names) or images != ["image"]:
@@ -216,20 +246,34 @@ def _read_text(path: Path) -> str:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > _FREE_BYTES:
+        if size:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 check_length(content)
         return file.read(size).decode("utf-8")
 
 
 def check_length(text: bytes | bytearray | mmap.mmap) -> None:
-    """Raises ValueError where a manifest, or its beginning, is longer than its number of shards explains."""
-    if len(text) > _MOST_BYTES:
-        raise ValueError(f"{len(text):,} bytes are too many for a manifest")
-    if len(text) > _FREE_BYTES:
-        shards = sum(1 for _ in re.finditer(b'"sha256"', text))
-        if len(text) > _FREE_BYTES + _SHARD_BYTES * shards:
-            raise ValueError(f"{len(text):,} bytes are too many for the manifest of {counted(shards, 'shard')}")
+    """Raises ValueError where a manifest, or its beginning, holds more than its number of shards explains.
+
+    Parsed, a list of two bytes takes 64 bytes of memory, so that its lists, objects and entries are bounded, too.
+    """
+    size = len(text)
+    if size > _MOST_BYTES:
+        raise ValueError(f"{size:,} bytes are too many for a manifest")
+    containers = entries = 0
+    for at in range(0, size, _SCANNED):
+        piece = text[at : at + _SCANNED]
+        containers += piece.count(b"[") + piece.count(b"{")
+        entries += piece.count(b",")
+    if size > _FREE_BYTES or containers > _FREE_CONTAINERS or entries > _FREE_ENTRIES:
+        shards = sum(1 for _ in _SHARD.finditer(text))
+        for count, free, each, what in (
+            (size, _FREE_BYTES, _SHARD_BYTES, "bytes"),
+            (containers, _FREE_CONTAINERS, _SHARD_CONTAINERS, "lists and objects"),
+            (entries, _FREE_ENTRIES, _SHARD_ENTRIES, "entries"),
+        ):
+            if count > free + each * shards:
+                raise ValueError(f"{count:,} {what} are too many for the manifest of {counted(shards, 'shard')}")
 
 
 _DALI_VERSION = "v1.2"  # of DALI's index, which DALI's own reader and `wds2idx` use
@@ -264,93 +308,11 @@ def write_timm_info(folder: Path, manifest: Manifest) -> None:
     (folder / TIMM_NAME).write_text(json.dumps({"splits": {folder.name: split}}, indent=1) + "\n", encoding="utf-8")
 
 
-_MOST_TEXT = 4096
-_MOST_SIDE = 2**31 - 1
-_NOT_IN_NAMES = re.compile(r"[\\\x00-\x1f\x7f-\x9f]")  # a backslash separates folders on Windows
 _URL_PATH = re.compile(r"(?:https?|s3|gs|az|hf)://[^/?#@]+/[^?#]+")  # without a user or a signature
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # of Windows, and of webdataset, as in pipe:
-
-
-def _as_name(value: Any) -> str:
-    name = as_text(value)
-    name.encode()  # JSON can hold halves of surrogate pairs, which are no text
-    if "\0" in name or len(name) > _MOST_TEXT:
-        raise ValueError
-    return name
-
-
-def _as_sha256(value: Any) -> str:
-    digest = as_text(value)  # the cache names files by it
-    if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise ValueError
-    return digest
-
-
-def _as_member(value: Any) -> str:
-    member = _as_name(value)  # a part of the names in tars that are packed from this set
-    if _NOT_IN_NAMES.search(member) or "/" in member:
-        raise ValueError
-    return member
-
-
-def _as_object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return value
-
-
-_NAME = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_name)
-_NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_name, as_items(value)))))
-_SIDE = whole(0, _MOST_SIDE)
-_LEVELS = optional(several(number(0, 1, ""), "numbers in 0..1, one for each channel"))
-_SHA256 = Rule("64 hexadecimal digits", _as_sha256)
-_SHARD: Mapping[str, Rule[Any]] = {
-    "name": _NAME,
-    "samples": whole(0, 2**40),
-    "bytes": whole(0, 2**62),
-    "sha256": _SHA256,
-}
-_FIELD: Mapping[str, Rule[Any]] = {
-    "name": _NAME,
-    "kind": _NAME,
-    "member": Rule("extensions of file names", _as_member),
-    "classes": _NAMES,
-    "size": whole(0, 1_000_000),
-    "dtype": optional(_NAME),
-}
-_SET: Mapping[str, Rule[Any]] = {
-    "shards": Rule("a list", as_items),
-    "fields": Rule("a list", as_items),
-    "classes": _NAMES,
-    "width": _SIDE,
-    "height": _SIDE,
-    "image_bytes": whole(0, 2**62),
-    "mean": _LEVELS,
-    "std": _LEVELS,
-    "pixels_from": whole(0, 2**62),
-    "packing": Rule("an object", _as_object),
-    "index_sha256": optional(_SHA256),
-    "index_parts": optional(several(_SHA256, "a list of 64 hexadecimal digits each")),
-    "index_offsets": optional(several(whole(0, 2**62), "a list of whole numbers")),
-}
 # What lies beside the shards: a copy of a set must not let a shard take its place.
 _OWN_FILES = ("manifest.json", "index.arrow", "rejected.jsonl", "duplicates.jsonl", "_info.json")
 OPTIONAL = ("index_sha256", "index_parts", "index_offsets")  # what older sets lack
-
-
-def checked_values(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a manifest in Python's types; "shards" and "fields" are lists of dicts of these.
-
-    Raises:
-        ValueError: one is missing, or is not of its type or in its range.
-    """
-    values = _checked("", found, _SET)
-    values["shards"] = [_checked(f"shards[{n}].", one, _SHARD) for n, one in enumerate(values["shards"])]
-    values["fields"] = [_checked(f"fields[{n}].", one, _FIELD) for n, one in enumerate(values["fields"])]
-    for shard in values["shards"]:
-        if 512 * shard["samples"] > shard["bytes"]:  # a member's header alone takes that
-            raise ValueError(f"{shard['name']!r} cannot hold {shard['samples']:,} samples in {shard['bytes']:,} bytes")
-    return values
 
 
 def shard_name_fault(name: str, may_be_elsewhere: bool) -> str:
@@ -359,7 +321,7 @@ def shard_name_fault(name: str, may_be_elsewhere: bool) -> str:
     may_be_elsewhere: whether it may be a URL, or lead out of the folder by leading "..", as `gpuload index` names the
     shards that it leaves where they are. All other shards lie below their manifest.
     """
-    if _NOT_IN_NAMES.search(name):
+    if UNPRINTABLE.search(name):
         return "has a backslash or a control character"
     if may_be_elsewhere and _URL_PATH.fullmatch(name):
         rest = name.partition("://")[2].split("/")
@@ -378,18 +340,20 @@ def shard_name_fault(name: str, may_be_elsewhere: bool) -> str:
     return ""
 
 
-def check_field(field: Field) -> None:
-    """Raises FormatError for a field whose kind this version does not know, or whose description is impossible."""
-    if fault := kind_of(field).field_fault(field):
-        raise FormatError(f"field {field.name!r} of kind {field.kind!r}: {fault}. Copy the folder again")
+_RULES: dict[type, Mapping[str, Rule[Any]]] = {kind: rules_of(kind) for kind in (Manifest, ShardInfo, Field)}
 
 
-def _checked(where: str, found: Any, rules: Mapping[str, Rule[Any]]) -> dict[str, Any]:
+def _checked(where: str, found: Any, kind: type) -> dict[str, Any]:
+    """The values of an object's fields, as the rules of `kind` read them. where: it stands in the manifest.
+
+    Raises:
+        ValueError: one is missing, or is not of its type or in its range.
+    """
     if not isinstance(found, dict):
         raise ValueError(f"{where.rstrip('.')} is {shown(found)}")
     values = {}
-    for name, rule in rules.items():
-        if name not in found and rules is not _FIELD and name not in OPTIONAL:
+    for name, rule in _RULES[kind].items():
+        if name not in found and kind is not Field and name not in OPTIONAL:
             raise ValueError(f"{where}{name} is missing")
         if name in found:
             try:

@@ -1,8 +1,33 @@
 """One field of a data set, as the manifest describes it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from gpuload.checks import Rule, as_items, as_text, optional, whole
+
+_MOST_TEXT = 4096
+UNPRINTABLE = re.compile(r"[\\\x00-\x1f\x7f-\x9f]")  # and the backslash, which separates folders on Windows
+
+
+def _as_stored_text(value: Any) -> str:
+    text = as_text(value)
+    text.encode()  # JSON can hold halves of surrogate pairs, which are no text
+    if "\0" in text or len(text) > _MOST_TEXT:
+        raise ValueError
+    return text
+
+
+def _as_member(value: Any) -> str:
+    member = _as_stored_text(value)  # a part of the names in tars that are packed from this set
+    if UNPRINTABLE.search(member) or "/" in member:
+        raise ValueError
+    return member
+
+
+STORED_TEXT = Rule(f"a text of up to {_MOST_TEXT:,} characters", _as_stored_text)
+CLASS_NAMES = optional(Rule("a list of texts", lambda value: tuple(map(_as_stored_text, as_items(value)))))
 
 
 @dataclass(frozen=True)
@@ -18,12 +43,12 @@ class Field:
     dtype: of an "array", and of the pixels of an "image" or "raw" that is not RGB, in NumPy's notation, such as "<i8".
     """
 
-    name: str
-    kind: str
-    member: str
-    classes: tuple[str, ...] | None = None
-    size: int = 0
-    dtype: str | None = None
+    name: Annotated[str, STORED_TEXT]
+    kind: Annotated[str, STORED_TEXT]
+    member: Annotated[str, Rule("extensions of file names", _as_member)]
+    classes: Annotated[tuple[str, ...] | None, CLASS_NAMES] = None
+    size: Annotated[int, whole(0, 1_000_000)] = 0
+    dtype: Annotated[str | None, optional(STORED_TEXT)] = None
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Field":

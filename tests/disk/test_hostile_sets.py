@@ -295,6 +295,20 @@ def test_a_manifest_is_no_longer_than_its_shards_need(copy: Path, size: int) -> 
         gpuload.Dataset(copy)
 
 
+@pytest.mark.parametrize(
+    ("entry", "what"), [("[]", "lists and objects"), ('{"a": 0}', "lists and objects"), ("0", "ent")]
+)
+def test_a_manifest_holds_no_more_than_its_shards_need(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, entry: str, what: str
+) -> None:
+    """57 MB of empty lists took 1.2 GB of memory."""
+    monkeypatch.setattr("gpuload.disk.manifest._FREE_ENTRIES", 150_000)
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace("{", '{"x": [' + ",".join([entry] * 200_000) + "],", 1))
+    with pytest.raises(gpuload.FormatError, match=rf"200,\d\d\d {what}.* are too many for the manifest of 10 shards\)"):
+        gpuload.Dataset(copy)
+
+
 def test_a_long_manifest_of_many_shards_is_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.disk.manifest._FREE_BYTES", 2000)
     assert (copy / "manifest.json").stat().st_size > 2000 and len(gpuload.Dataset(copy)) == 97

@@ -139,7 +139,7 @@ def test_a_manifest_that_is_too_long_is_not_downloaded(
     def odd(self: _Odd, data: bytes, start: int, stop: int) -> None:
         asked.append(start)
         content = {"Content-Range": f"bytes {start}-{start + (8 << 20) - 1}/{512 << 20}"}
-        self.answer(206, b"[" * (8 << 20), **content)
+        self.answer(206, b" " * (8 << 20), **content)
 
     with (
         odd_server(packed, "manifest.json", odd) as url,
