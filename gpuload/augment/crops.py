@@ -7,32 +7,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.types import F64, I32, I64
+from gpuload.fields.rows import Crops as Crops  # fields move with them
+from gpuload.types import F64, I64
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Levels = int | tuple[int, ...]  # of all channels, or of each
-
-
-class Crops(NamedTuple):
-    """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
-
-    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
-        `Geometry.outside`, which may extend beyond the image on all sides; what is outside is padding.
-    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
-        window is larger where the resize filter may use pixels beyond the region's edge.
-    mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
-    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
-
-    The region of an image that is `placed` may extend beyond the image, although the window does not.
-    """
-
-    start: I32
-    shape: I32
-    roi_start: npt.NDArray[np.float32]
-    roi_end: npt.NDArray[np.float32]
-    mirror: I32
-    mirror_y: I32
-    sizes: I64 | None = None
 
 
 class Images(NamedTuple):

@@ -1,7 +1,6 @@
 """Array fields, whose values stay in the shard: stacked as they are, or padded."""
 
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -51,18 +50,13 @@ class PaddedTokens(NamedTuple):
     lengths: Any
 
 
-class _BoundElements(BoundField, ABC):
+class _BoundElements(BoundField):
     """A field whose arrays are in `Rows.members`, and their shapes in its column."""
 
     def prepare(self) -> None:
         self.members, self._stored = (self.name,), np.dtype(self.field.dtype)
         # Of the first sample's array: O(1), where checking all samples would cost O(samples).
-        shapes = [tuple(dataset.first_row().column(self.columns[0])[0].as_py()) for dataset in self.datasets]
-        self._check(shapes)
-
-    @abstractmethod
-    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raises ArgumentError where the dtype, or the first shapes of the data sets, cannot be."""
+        self._first_shapes = [tuple(one.first_row().column(self.columns[0])[0].as_py()) for one in self.datasets]
 
     def _elements(self, rows: Rows) -> Array:
         return join_elements(rows.members[self.name], self._stored)
@@ -71,23 +65,24 @@ class _BoundElements(BoundField, ABC):
 class BoundArray(_BoundElements):
     """(N, …) of the packed dtype, in native byte order."""
 
-    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+    def prepare(self) -> None:
+        super().prepare()
         if self._stored.itemsize > _LARGEST_ITEM.get(self._stored.kind, 0):
             raise ArgumentError(
                 f"{self.name!r}: torch does not have the packed dtype {self._stored}. Leave the field out, or pack it "
                 "with another dtype"
             )
-        for dataset, shape in zip(self.datasets, shapes, strict=True):
-            if shape != shapes[0]:
+        first, *_ = self._first_shapes
+        for dataset, shape in zip(self.datasets, self._first_shapes, strict=True):
+            if shape != first:
                 raise ArgumentError(
                     f"{dataset.folder}: its first {self.name!r} has shape {shape}, that of {self.datasets[0].folder} "
-                    f"has {shapes[0]}. {_advice(self.name)}"
+                    f"has {first}. {_advice(self.name)}"
                 )
-        self._first_shape = shapes[0]
 
     def values(self, rows: Rows) -> Array:
         shapes = rows.columns[self.columns[0]]
-        shape = tuple(shapes[0].as_py()) if len(rows) else self._first_shape
+        shape = tuple(shapes[0].as_py()) if len(rows) else self._first_shapes[0]
         alike = (lengths_of(shapes) == len(shape)).all()
         if not alike or (flat(shapes).reshape(len(rows), len(shape)) != shape).any():
             found = [tuple(shape) for shape in shapes.to_pylist()]
@@ -102,13 +97,14 @@ class BoundArray(_BoundElements):
 class BoundTokens(_BoundElements):
     """`PaddedTokens`, see `Tokens`."""
 
-    def _check(self, shapes: Sequence[tuple[int, ...]]) -> None:
+    def prepare(self) -> None:
+        super().prepare()
         if self._stored.kind not in "iu":
             raise ArgumentError(
                 f"{describe(self.spec)}: tokens must be integers, the packed arrays have dtype {self._stored}. Request "
                 f"{self.name!r} by its name"
             )
-        for dataset, shape in zip(self.datasets, shapes, strict=True):
+        for dataset, shape in zip(self.datasets, self._first_shapes, strict=True):
             if len(shape) != 1:
                 raise ArgumentError(
                     f"{describe(self.spec)}: tokens must have one dimension, the first array in {dataset.folder} has "
@@ -152,9 +148,7 @@ class ArrayKind(Kind):
     def detail(self, value: Any) -> str:
         return str(np.asarray(value).dtype.str)
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.npy", dtype=detail), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:

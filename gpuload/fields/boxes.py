@@ -19,7 +19,7 @@ from gpuload.fields.motion import Entry, MovingField, crop_edges, extents, flips
 from gpuload.fields.parsing import names_of, number_classes, parse_list
 from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
-from gpuload.fields.rows import Rows, Value, View
+from gpuload.fields.rows import Crops, Rows, Value
 from gpuload.fields.tree import Each
 from gpuload.machine.untrusted import parse_json
 from gpuload.types import F32, F64, I64, Array, ClassNames, HeightWidth, WidthHeight
@@ -94,7 +94,7 @@ class BoundBoxes(MovingField):
         stored = self._stored(rows.columns)
         ids = [parse_json(text) for text in rows.columns[_IMAGE_ID].to_pylist()] if _IMAGE_ID in self.columns else ()
 
-        def boxes_in(view: View, size: HeightWidth, affine: F64 | None) -> Any:
+        def boxes_in(view: Crops, size: HeightWidth, affine: F64 | None) -> Any:
             boxes, labels, counts = self._visible(stored, view, size, affine)
             areas = _areas(boxes.reshape(-1, 2, 2))
             boxes = convert_boxes(boxes, self.spec.format)
@@ -111,7 +111,7 @@ class BoundBoxes(MovingField):
 
         return rows.per_view(boxes_in)
 
-    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         stored = self._stored(columns)
         boxes, labels, counts = stored if view is None else self._visible(stored, view, size)
         parts = zip(split_rows(boxes.astype(np.float32), counts), split_rows(labels, counts), strict=True)
@@ -126,7 +126,7 @@ class BoundBoxes(MovingField):
         boxes, labels = (columns[name] for name in self.columns[:2])
         return flat(boxes).reshape(-1, 4).astype(np.float64), flat(labels).astype(np.int64), lengths_of(boxes)
 
-    def _visible(self, stored: Stored, view: View, size: HeightWidth, affine: F64 | None = None) -> Stored:
+    def _visible(self, stored: Stored, view: Crops, size: HeightWidth, affine: F64 | None = None) -> Stored:
         """The boxes of which enough is visible, in pixels of the view's images."""
         boxes, labels, counts = stored
         images = rows_of(counts)
@@ -167,9 +167,7 @@ class BoxesKind(Kind):
         rows = [list(box) for box in parse_list(cell)]
         return [box[:4] for box in rows], [box[4] if len(box) > 4 else 0 for box in rows]
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Raises SourceError if a box does not have four numbers, or its corners are in the wrong order."""
         checked = [_check_boxes(where, name, row, *pair) for row, pair in enumerate(values)]
         numbers, names = number_classes(where, name, [box_classes for _, box_classes in values], classes)
@@ -274,7 +272,7 @@ def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) 
     return found
 
 
-def move_boxes(boxes: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
+def move_boxes(boxes: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None = None) -> tuple[F64, F64]:
     """Moves a batch's boxes to its output images and clips them.
 
     boxes: float64 (T, 4) x0, y0, x1, y1 in pixels of the stored images. images: int64 (T,), the row in the batch of

@@ -207,9 +207,7 @@ class CaptionKind(_TextKind):
             )
         return cell
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Raises SourceError if a text is missing."""
         missing = [row for row, text in enumerate(values) if text is None]
         if missing:
@@ -232,9 +230,7 @@ class JsonKind(_TextKind):
     def claims(self, value: Any) -> bool:
         return True  # what no other kind claims
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Any value that JSON can represent; a str is taken to be JSON text already."""
         texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
         return self._parsed(name, texts)

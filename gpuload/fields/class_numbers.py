@@ -1,7 +1,6 @@
 """Classes: one class number per sample."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -65,42 +64,34 @@ class MultiHot(FieldSpec):
     kind = "labels"
 
 
-class _BoundHot(BoundField, ABC):
-    """float32 (N, K): 1 in the columns of a sample's classes, else 0."""
+class BoundHot(BoundField):
+    """float32 (N, K): 1 in the columns of a sample's classes, else 0. See `OneHot` and `MultiHot`."""
 
     def prepare(self) -> None:
-        names = self._names()
-        needed, spec = self._needed(names), self.spec
+        spec, is_one = self.spec, isinstance(self.spec, OneHot)
+        names = self.datasets[0].classes if is_one else self.field.classes
         if spec.num_classes is None and not names:
             raise ArgumentError(
                 f"{describe(spec)}: the number of classes is unknown, since the classes in {self.datasets[0].folder} "
                 f"have no names. Use {describe(spec)[:-1]}, num_classes=…)"
             )
+        first = int(is_one and spec.background)  # column of the first class that is not the background
+        needed = first + sum(not is_one or name != BACKGROUND for name in names or ())
         self._count = needed if spec.num_classes is None else spec.num_classes
         if self._count < needed:
             raise ArgumentError(
                 f"{describe(spec)[:-1]}, num_classes={spec.num_classes}): the named classes of "
                 f"{self.datasets[0].folder} need {needed}. Leave num_classes out"
             )
+        known = names if is_one and names else [""] * (self._count - first)
+        has_own = np.array(known) != BACKGROUND
         # Column of each class, -1 for none; the last entry is for negative class numbers.
-        self._column_of = self._columns_of(names)
-
-    @abstractmethod
-    def _names(self) -> ClassNames: ...
-
-    def _needed(self, names: ClassNames) -> int:
-        """Columns for the named classes."""
-        return len(names or ())
-
-    def _columns_of(self, names: ClassNames) -> I64:
-        return np.append(np.arange(self._count), -1)
-
-    @abstractmethod
-    def _classes(self, rows: Rows) -> tuple[I64, I64]:
-        """int64 (T,) class numbers, and the row in the batch of each."""
+        self._column_of = np.append(np.where(has_own, np.cumsum(has_own) - 1 + first, first - 1), first - 1)
 
     def values(self, rows: Rows) -> F32:
-        numbers, of_rows = self._classes(rows)
+        numbers, of_rows = rows.columns[self.name], np.arange(len(rows))
+        if isinstance(numbers, pa.Array):
+            numbers, of_rows = flat(numbers), rows_of(lengths_of(numbers))
         known = len(self._column_of) - 1
         if numbers.max(initial=-1) >= known:
             wrong = int(np.argmax(numbers >= known))
@@ -116,42 +107,13 @@ class _BoundHot(BoundField, ABC):
         return hot
 
 
-class BoundOneHot(_BoundHot):
-    """See `OneHot`."""
-
-    def _names(self) -> ClassNames:
-        return self.datasets[0].classes
-
-    def _needed(self, names: ClassNames) -> int:
-        return sum(name != BACKGROUND for name in names or ()) + int(self.spec.background)
-
-    def _columns_of(self, names: ClassNames) -> I64:
-        first = int(self.spec.background)
-        named = np.array(names or [""] * (self._count - first)) != BACKGROUND
-        return np.append(np.where(named, np.cumsum(named) - 1 + first, first - 1), first - 1)
-
-    def _classes(self, rows: Rows) -> tuple[I64, I64]:
-        return rows.columns[self.name], np.arange(len(rows))
-
-
-class BoundMultiHot(_BoundHot):
-    """See `MultiHot`."""
-
-    def _names(self) -> ClassNames:
-        return self.field.classes
-
-    def _classes(self, rows: Rows) -> tuple[I64, I64]:
-        labels = rows.columns[self.name]
-        return flat(labels), rows_of(lengths_of(labels))
-
-
 class ClassKind(Kind):
     """A class number, stored as text in a `.cls` member. The data set holds the names of the classes."""
 
     name = "class"
     role = "label"
     specs = (OneHot,)
-    bound, plain = BoundOneHot, BoundIntegers
+    bound, plain = BoundHot, BoundIntegers
     keys = (LABEL.name,)
     usual_names = ("label", "class", "target", "y", "fine_label")
     in_tables = True
@@ -163,9 +125,7 @@ class ClassKind(Kind):
     def class_column(self, field: Field) -> str | None:
         return field.name
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Class numbers from integers, or from names, which are numbered in sorted order.
 
         The field's `classes` are the names, which a listing takes as those of the data set.
@@ -247,7 +207,7 @@ class LabelsKind(Kind):
 
     name = "labels"
     specs = (MultiHot,)
-    bound = BoundMultiHot
+    bound = BoundHot
     keys = ("labels",)
     usual_names = ("labels", "tags")
     in_tables = True
@@ -262,9 +222,7 @@ class LabelsKind(Kind):
     def parse_cell(self, cell: Any) -> list[Any]:
         return parse_list(cell)
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Class numbers from lists of integers or of names."""
         numbers, names = number_classes(where, name, [list(row) for row in values], classes)
         return Field(name, self.name, f"{name}.json", names), [pa.array(numbers, pa.list_(pa.int64()))]

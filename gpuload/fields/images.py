@@ -9,9 +9,8 @@ from PIL import Image
 
 from gpuload.fields.arrays import array_fault
 from gpuload.fields.field import Field
-from gpuload.fields.kind import BadRows, FieldSpec, Kind, Member, Parsed
+from gpuload.fields.kind import BadRows, FieldSpec, Kind
 from gpuload.fields.pixels import Pixels
-from gpuload.fields.placement import Placement
 from gpuload.fields.rows import DatasetView, PixelField
 from gpuload.pictures.shown import as_rgb, decode_image
 from gpuload.types import ClassNames
@@ -41,14 +40,6 @@ class ImageKind(Kind):
         except ValueError as error:
             return str(error)
         return ""
-
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
-        raise TypeError("the image is not parsed as a field: every listing has columns for it")
-
-    def store(self, field: Field, value: Any, placement: Placement) -> Member:
-        raise TypeError("images are stored by gpuload.packing.image.check")
 
     def load(self, field: Field, content: bytes) -> dict[str, Any]:
         return {}

@@ -17,7 +17,7 @@ from gpuload.fields.motion import Entry, MovingField, apply_affine, crop_and_fli
 from gpuload.fields.parsing import parse_list
 from gpuload.fields.placement import Placement
 from gpuload.fields.ragged import flat, joined_lists, lengths_of, pad_all, rows_of, split_rows
-from gpuload.fields.rows import Rows, Value, View
+from gpuload.fields.rows import Crops, Rows, Value
 from gpuload.types import F32, F64, I64, Array, Bools, ClassNames, HeightWidth, WidthHeight
 
 KeypointFormat = Literal["xyv", "xy"]
@@ -104,7 +104,7 @@ class BoundKeypoints(MovingField):
         points, counts_before = self._stored(rows.columns)
         images = rows_of(counts_before)
 
-        def points_in(view: View, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
+        def points_in(view: Crops, size: HeightWidth, affine: F64 | None) -> PaddedKeypoints:
             moved = self._move(points, images, view, size, affine)
             kept = np.flatnonzero(_labelled(moved).sum(axis=1) >= self.spec.min_visible)
             instances = moved[kept]
@@ -116,7 +116,7 @@ class BoundKeypoints(MovingField):
 
         return rows.per_view(points_in)
 
-    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         points, counts = self._stored(columns)
         if view is not None:
             images = np.repeat(rows_of(counts), self.points)
@@ -132,7 +132,7 @@ class BoundKeypoints(MovingField):
         stored = columns[self.name]
         return flat(stored).reshape(-1, self.points, 3).astype(np.float64), lengths_of(stored)
 
-    def _move(self, points: F64, images: I64, view: View, size: HeightWidth, affine: F64 | None) -> F64:
+    def _move(self, points: F64, images: I64, view: Crops, size: HeightWidth, affine: F64 | None) -> F64:
         """float64 (T, K, 3): instances (T, K, 3) moved to the output images, left and right swapped where flipped."""
         images_of_points = np.repeat(images, self.points)
         xy = crop_and_flip(points[..., :2].reshape(-1, 2), images_of_points, view, size)
@@ -172,9 +172,7 @@ class KeypointsKind(Kind):
     def parse_cell(self, cell: Any) -> Any:
         return parse_list(cell)
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """Raises SourceError if instances differ in their number of points, or a value is not a finite number."""
         arrays = [_instances(where, name, row, value, classes) for row, value in enumerate(values)]
         sizes = sorted({array.shape[1] for array in arrays if len(array)} | ({len(classes)} if classes else set()))

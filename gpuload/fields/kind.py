@@ -144,13 +144,11 @@ class Kind(ABC):
             raise ValueError(f"a field of kind {self.name!r} takes one column, {len(cells)} are given")
         return self.parse_cell(cells[0])
 
-    @abstractmethod
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """The field and its columns of a listing, from one value per sample.
 
         where: the subject of all messages. classes: names by number, if the source knows them. detail: see `detail`.
+        Not of images, for which every listing has columns.
 
         For a kind that stays in the shard, the values are texts that tell its source where to find the actual values;
         one column with the field's name holds them.
@@ -158,10 +156,10 @@ class Kind(ABC):
         Raises:
             SourceError: a value is not of this kind; the message names the sample.
         """
+        raise NotImplementedError
 
     # In the packer
 
-    @abstractmethod
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         """A sample's value as it is stored, moved with its image.
 
@@ -171,6 +169,7 @@ class Kind(ABC):
         Raises:
             DecodeError: it cannot be stored; the message is the reason alone.
         """
+        raise NotImplementedError  # images are stored by `packing.image.check`
 
     def remarks(self, field: Field, value: Mapping[str, Any], placement: Placement) -> Counter[str]:
         """Notes for the user about a sample's value: counts by a sentence with "{}" for the sum over all samples."""
@@ -209,11 +208,9 @@ class Kind(ABC):
 
         row: the sample's row of the index. content: of its tar member. header: where in it the value begins, according
         to the index. image_size: decodes an image completely and returns its size; raises DecodeError.
-        """
-        return self._compare(field, row, content)
 
-    def _compare(self, field: Field, row: Mapping[str, Any], content: bytes) -> str:
-        """The first difference between index columns and member, in value or type, or ""."""
+        By default it is the first difference between index columns and member, in value or type.
+        """
         found = self.load(field, content)
         for name, kind in self.columns(field).items():
             if not pa.array([found[name]], kind).equals(pa.array([row[name]], kind)):

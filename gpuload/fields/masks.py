@@ -53,9 +53,7 @@ class MaskKind(Kind):
     def columns(self, field: Field) -> dict[str, pa.DataType]:
         return {}
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         return Field(name, self.name, f"{name}.png"), [pa.array(values, pa.large_string())]
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:

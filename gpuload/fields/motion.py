@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuload.fields.rows import BoundField, View
+from gpuload.fields.rows import BoundField, Crops
 from gpuload.types import F64, I64, Array, Bools, HeightWidth
 
 
-def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
+def crop_edges(view: Crops, images: I64) -> tuple[F64, F64]:
     """Upper left and lower right corner, each float64 (T, 2) as (x, y), of the crop of each point's image.
 
     images: int64 (T,), the row in the batch of each point's image.
@@ -19,7 +19,7 @@ def crop_edges(view: View, images: I64) -> tuple[F64, F64]:
     return low, high
 
 
-def extents(view: View, size: HeightWidth, images: I64) -> F64:
+def extents(view: Crops, size: HeightWidth, images: I64) -> F64:
     """float64 (2,), or (T, 2) where output images have their own sizes: width and height of each point's one.
 
     size: (height, width) of the batch. images: int64 (T,), the row in the batch of each point's image.
@@ -29,7 +29,7 @@ def extents(view: View, size: HeightWidth, images: I64) -> F64:
     return view.sizes[images, ::-1].astype(np.float64)
 
 
-def covered(view: View, size: HeightWidth, sources: I64) -> I64:
+def covered(view: Crops, size: HeightWidth, sources: I64) -> I64:
     """int64 (N, 4): top, left, bottom and right of the part of each output image that its stored image covers, at least
     a pixel; around it is padding.
 
@@ -45,13 +45,13 @@ def covered(view: View, size: HeightWidth, sources: I64) -> I64:
     return np.concatenate([low, high], axis=1).astype(np.int64)
 
 
-def flips(view: View, images: I64) -> Bools:
+def flips(view: Crops, images: I64) -> Bools:
     """bool (T, 2): whether each point's image is flipped left to right, and top to bottom."""
     flipped: Bools = np.stack([view.mirror, view.mirror_y], axis=1)[images] != 0
     return flipped
 
 
-def crop_and_flip(points: F64, images: I64, view: View, size: HeightWidth) -> F64:
+def crop_and_flip(points: F64, images: I64, view: Crops, size: HeightWidth) -> F64:
     """float64 (T, 2): points (T, 2), given as x, y in pixels of the stored images, in pixels of the output images.
 
     images: int64 (T,), the row in the batch of each point's image. size: (height, width) of the output. Coordinates are
@@ -81,7 +81,7 @@ class MovingField(BoundField):
         return self.field.size
 
     @abstractmethod
-    def split(self, columns: Mapping[str, Any], view: View | None, size: HeightWidth) -> list[Entry]:
+    def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         """The entries of each of N samples, in pixels of the stored images, or with a view, which must not flip, of the
         cropped ones of this size."""
 

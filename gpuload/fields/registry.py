@@ -18,7 +18,7 @@ from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind, describe
 from gpuload.fields.masks import MaskKind
 from gpuload.fields.motion import covered
-from gpuload.fields.rows import BoundField, BoundIntegers, DatasetView, PixelField, Rows, Value, View
+from gpuload.fields.rows import BoundField, BoundIntegers, Crops, DatasetView, PixelField, Rows, Value
 from gpuload.fields.targets import TargetKind
 from gpuload.machine.installed import upgrade_command
 from gpuload.types import F64, I64, Bools, HeightWidth
@@ -106,7 +106,7 @@ class BoundTopLeft(BoundField):
     def values(self, rows: Rows) -> Value:
         sizes = _sizes(rows)
 
-        def of(view: View, size: HeightWidth, affine: F64 | None) -> I64:
+        def of(view: Crops, size: HeightWidth, affine: F64 | None) -> I64:
             begin, end = view.start + view.roi_start.astype(np.float64), view.start + view.roi_end.astype(np.float64)
             flipped = np.stack([view.mirror_y, view.mirror], axis=1) > 0
             before = np.where(flipped, sizes - end, begin)
@@ -123,7 +123,7 @@ class BoundPixelMask(BoundField):
     def values(self, rows: Rows) -> Value:
         sources = _sizes(rows)
 
-        def of(view: View, size: HeightWidth, affine: F64 | None) -> Bools:
+        def of(view: Crops, size: HeightWidth, affine: F64 | None) -> Bools:
             shown = np.zeros((len(sources), *size), np.bool_)
             for row, (top, left, bottom, right) in enumerate(covered(view, size, sources).tolist()):
                 shown[row, top:bottom, left:right] = True

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,26 +33,26 @@ class DatasetView(Protocol):
         """The first sample's row of the index, as a batch of one row."""
 
 
-class View(Protocol):
-    """The crop and flips that make each output image of a batch from the stored one; (y, x) in its pixels.
+class Crops(NamedTuple):
+    """The crop of each image of a batch of N, in pixels of the decoded image, (y, x).
 
-    start: int32 (N, 2), negative where the image is padded. roi_start, roi_end: float32 (N, 2), relative to `start`:
-    the region between them is resized to the output. mirror, mirror_y: int32 (N,), 1 if the output is then flipped
-    left to right, or top to bottom. sizes: int64 (N, 2), height and width of each output image, where they differ.
+    start, shape: int32 (N, 2), the window to decode. It lies within the image, except that of a crop with a
+        `Geometry.outside`, which may extend beyond the image on all sides; what is outside is padding.
+    roi_start, roi_end: float32 (N, 2), relative to `start`: the region of the window that becomes the output. The
+        window is larger where the resize filter may use pixels beyond the region's edge.
+    mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
+    sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
+
+    The region of an image that is `placed` may extend beyond the image, although the window does not.
     """
 
-    @property
-    def start(self) -> I32: ...
-    @property
-    def roi_start(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def roi_end(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def mirror(self) -> I32: ...
-    @property
-    def mirror_y(self) -> I32: ...
-    @property
-    def sizes(self) -> I64 | None: ...
+    start: I32
+    shape: I32
+    roi_start: npt.NDArray[np.float32]
+    roi_end: npt.NDArray[np.float32]
+    mirror: I32
+    mirror_y: I32
+    sizes: I64 | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Rows:
 
     columns: Mapping[str, Any]
     members: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
-    views: Sequence[View]
+    views: Sequence[Crops]
     sizes: Sequence[HeightWidth]
     affines: Sequence[F64 | None]
     bucket: int | None = None
@@ -86,7 +86,7 @@ class Rows:
         dataset = datasets[int(self.columns["dataset"][row])]
         return f"{dataset.folder}: sample {dataset.keys([int(self.columns['index'][row])])[0]!r}"
 
-    def per_view(self, values: "Callable[[View, HeightWidth, F64 | None], Value]") -> "Value":
+    def per_view(self, values: "Callable[[Crops, HeightWidth, F64 | None], Value]") -> "Value":
         """The function's result for the view; with several views, a tuple of the results."""
         views = zip(self.views, self.sizes, self.affines, strict=True)
         results = tuple(values(*view) for view in views)

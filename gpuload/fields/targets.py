@@ -81,9 +81,7 @@ class TargetKind(Kind):
     def parse_cells(self, cells: Sequence[Any]) -> Any:
         return cells[0] if len(cells) == 1 else list(cells)
 
-    def parse(
-        self, where: str, name: str, values: Sequence[Any], classes: ClassNames = None, detail: str = ""
-    ) -> Parsed:
+    def parse(self, where: str, name: str, values: Sequence[Any], classes: ClassNames, detail: str) -> Parsed:
         """float32 numbers, the same number of them in each sample.
 
         Raises:

@@ -214,13 +214,13 @@ def test_which_kind_claims_a_number_in_an_array() -> None:
 
 def test_captions_of_other_names_have_their_own_members() -> None:
     caption = KINDS["caption"]
-    members = {name: caption.parse("here", name, ["a"])[0].member for name in ("caption", "title")}
+    members = {name: caption.parse("here", name, ["a"], None, "")[0].member for name in ("caption", "title")}
     assert members == {"caption": "txt", "title": "title.txt"}
     assert caption.guess("txt", b"a") == Field("caption", "caption", "txt") and caption.guess("title.txt", b"a") is None
     with pytest.raises(
         SourceError, match=r"^here: every sample needs a title; 2 have none \(numbers 1, 2\). Fill them in"
     ):
-        caption.parse("here", "title", ["a", None, None])
+        caption.parse("here", "title", ["a", None, None], None, "")
 
 
 def test_one_class_is_enough() -> None:

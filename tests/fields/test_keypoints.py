@@ -49,14 +49,14 @@ def test_pairs_by_name(names: Any, pairs: Any) -> None:
     ],
 )
 def test_nested_or_flat_they_are_the_same(value: Any) -> None:
-    field, (column,) = KIND.parse("here", "keypoints", [value, []])
+    field, (column,) = KIND.parse("here", "keypoints", [value, []], None, "")
     assert (field.kind, field.size, field.member) == ("keypoints", 2, "keypoints.json")
     assert column.to_pylist() == [[[1, 2, 2, 0, 0, 0]], []]  # what is not labelled has no place
 
 
 @pytest.mark.parametrize("value", [[[[1, 2], [3, 4]]], [[1, 2, 3, 4]]])
 def test_points_without_visibility_are_visible(value: Any) -> None:
-    _, (column,) = KIND.parse("here", "keypoints", [value], ("nose", "tail"))
+    _, (column,) = KIND.parse("here", "keypoints", [value], ("nose", "tail"), "")
     assert column.to_pylist() == [[[1, 2, 2, 3, 4, 2]]]
 
 
@@ -81,7 +81,7 @@ def test_points_without_visibility_are_visible(value: Any) -> None:
 )
 def test_what_is_no_keypoints_is_refused(values: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        KIND.parse("here", "keypoints", values)
+        KIND.parse("here", "keypoints", values, None, "")
 
 
 def test_pairs_beyond_the_points_are_refused() -> None:

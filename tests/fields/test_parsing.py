@@ -79,7 +79,7 @@ def test_targets_that_are_no_numbers() -> None:
         ([1.0, "x"], "found 'x'"),
     ):
         with pytest.raises(SourceError, match=f"^source: 'angle' must hold .*{message}"):
-            kind.parse("source", "angle", values)
+            kind.parse("source", "angle", values, None, "")
 
 
 def test_a_kind_that_is_not_known() -> None:
