@@ -1,7 +1,6 @@
 """Copies a set from a URL into a local folder: complete, verified, and resumable after any interruption."""
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,12 +15,11 @@ from gpuload.store.files import Handle
 from gpuload.store.hub import pinned
 from gpuload.store.objects import NoSuchObjectError, Objects
 from gpuload.store.remote_set import read_manifest
-from gpuload.store.transfer import fetch_file
+from gpuload.store.transfer import fetch_file, sha256_of, together
 from gpuload.store.url import URL, as_location, refuse_urls, without_secrets
 
 _SCRATCH = ".fetching"
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
-_BLOCK_BYTES = 1 << 20
 
 Watch = Callable[[int, int, int], None]
 
@@ -86,13 +84,7 @@ class _Copy:
             here[0], here[1] = here[0] + 1, here[1] + info.bytes
             self.watch(here[0], len(manifest.shards), here[1])
 
-        tasks = [asyncio.create_task(one(info)) for info in manifest.shards]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await together(map(one, manifest.shards))
         path = self.folder / index_file.FILE_NAME
         await fetch_file(self.objects, path.name, path, sha256=manifest.index_sha256, most=manifest.most_beside)
         for name in ("rejected.jsonl", "duplicates.jsonl"):
@@ -115,7 +107,7 @@ class _Copy:
     async def _shard(self, info: ShardInfo) -> None:
         path = self.folder / info.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not await asyncio.to_thread(_is_whole, path, info):
+        if not await _is_whole(path, info):
             await fetch_file(self.objects, info.name, path, info.bytes, info.sha256)
         with suppress(NoSuchObjectError):  # sets that are read where they were indexed have none beside the shard
             name = str(dali_index_path(Path(info.name)))
@@ -171,15 +163,11 @@ def parse_manifest(data: bytes, folder: Path, url: URL) -> Manifest:
         raise FormatError(str(error).replace(str(folder), str(url))) from None
 
 
-def _is_whole(path: Path, info: ShardInfo) -> bool:
+async def _is_whole(path: Path, info: ShardInfo) -> bool:
     """Whether a file is this shard."""
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != info.bytes:
-                return False
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            whole = os.fstat(file.fileno()).st_size == info.bytes
+            return whole and await sha256_of(file.fileno(), info.bytes) == info.sha256
     except FileNotFoundError:
         return False
-    return digest.hexdigest() == info.sha256

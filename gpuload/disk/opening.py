@@ -15,7 +15,7 @@ from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
 from gpuload.disk.manifest import check_length
 from gpuload.errors import FormatError, ShardError
-from gpuload.store.cache import Cache, open_cache
+from gpuload.store.cache import Cache
 from gpuload.store.files import open_own
 from gpuload.store.url import URL, as_location, joined, root_of
 from gpuload.types import I64
@@ -56,7 +56,7 @@ def open_folder(folder: Path, cache: str | Path | None, cache_size: int | None) 
         raise FormatError(f"{folder}: holds packed splits; open one of them, for instance {folder / 'train'}")
     manifest = Manifest.read(folder)
     root = shards_root(manifest, folder)
-    found = None if root is None else open_cache(cache, cache_size)
+    found = None if root is None else Cache(cache, cache_size)
     times = _check_shards(folder, manifest) if root is None else _unknown_times(manifest)
     index = Index(folder / index_file.FILE_NAME, manifest.fields, manifest.index_digests, len(manifest.shards))
     return Opened(folder, root, found, manifest, index, times)

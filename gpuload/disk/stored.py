@@ -21,7 +21,7 @@ from gpuload.errors import ArgumentError, CallError, FormatError, ShardError
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
 from gpuload.store import FolderStore, Store
-from gpuload.store.cache import Wanted, open_cache
+from gpuload.store.cache import Cache, Wanted
 from gpuload.store.url import URL, joined
 from gpuload.types import I64
 
@@ -107,7 +107,7 @@ class StoredSet(NotSupported):
         self._tiles: Tiles | None = None
         self.folder: Path | URL = folder if isinstance(folder, URL) else Path(folder)
         if isinstance(self.folder, URL):
-            opened = open_url(self.folder, open_cache(cache, cache_size))
+            opened = open_url(self.folder, Cache(cache, cache_size))
         else:
             opened = open_folder(self.folder, cache, cache_size)
         self.folder, self._root, self.cache = opened.folder, opened.root, opened.cache
@@ -342,8 +342,11 @@ class StoredSet(NotSupported):
         if self._root is None:
             assert isinstance(self.folder, Path)
             return FolderStore([self.folder / info.name for info in infos])
-        from gpuload.store.stores import open_store  # asyncio and obstore
+        from gpuload.store.stores import CachedStore, MemoryStore  # asyncio and obstore
 
         assert self.cache is not None
         names = [info.name.removeprefix(f"{self._root}/") for info in infos]
-        return open_store(self._root, self.cache, names, [Wanted(info.sha256, info.bytes) for info in infos], trusts)
+        wanted = [Wanted(info.sha256, info.bytes) for info in infos]
+        if self.cache.in_memory:
+            return MemoryStore(self._root, names, wanted, self.cache.kept)
+        return CachedStore(self._root, self.cache, names, wanted, trusts)

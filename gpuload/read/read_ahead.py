@@ -156,7 +156,7 @@ def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy
 _LEAST_AHEAD = 8  # shards: of windows of one or two, the next alone would come late
 
 
-class RowsAhead:
+class RowsAhead(Waiter):
     """Fetches the rows of a data set's shards for one reader, if they are not all local. Not thread-safe, except for
     `interrupt`.
 
@@ -165,21 +165,8 @@ class RowsAhead:
     """
 
     def __init__(self, dataset: Dataset) -> None:
+        super().__init__()
         self._parts: Parts | None = dataset.index.parts
-        self._waiter = Waiter()
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that `need` has waited so far."""
-        return self._waiter.waited_s
-
-    def begin(self) -> None:
-        """A loop begins: `need` waits again."""
-        self._waiter.begin()
-
-    def interrupt(self) -> None:
-        """Cancels a blocked `need`, in any thread; further calls raise until `begin`."""
-        self._waiter.interrupt()
 
     def ready(self, number: int) -> bool:
         """Whether the rows of a shard are here."""
@@ -198,7 +185,7 @@ class RowsAhead:
         from gpuload.store.background import background
 
         if not all(map(self._parts.has, numbers)):
-            self._waiter.wait(self._parts.get(numbers), self._parts.where)
+            self.wait(self._parts.get(numbers), self._parts.where)
         after = (number for number in map(int, upcoming) if number not in numbers)
         ahead = list(islice(after, max(len(numbers), _LEAST_AHEAD)))
         if not all(map(self._parts.has, ahead)):

@@ -74,24 +74,28 @@ class Cache:
     folder: None is `default_folder()`. limit: bytes, of all that lies in it; None: what is there already, and nine
     tenths of what is free on the disk now. asked: the folder that was given; `folder` is the one that is used.
 
+    With a limit of 0 it holds manifests and indexes only, and shards stay in memory (`in_memory`); where the folder
+    cannot be written, one of this user's below TMPDIR is used. kept: what `MemoryStore` keeps of the samples that were
+    looked at.
+
     Raises:
         ArgumentError: the folder cannot be created or written.
     """
-
-    _instead = ", or cache_size=0 to keep no shards on disk"
 
     def __init__(self, folder: str | Path | None = None, limit: int | None = None) -> None:
         if folder is not None:
             refuse_urls("cache", PATH.read(folder), "Give a folder on a local disk")
         self.asked = self.folder = Path(default_folder() if folder is None else folder).absolute()
+        self.given, self.in_memory = limit, limit == 0
+        self.kept: list[Any] = []
         try:
-            self._make_folders()
+            self._open_folders()
         except OSError as error:
+            instead = "a temporary folder by TMPDIR" if self.in_memory else "cache_size=0 to keep no shards on disk"
             raise ArgumentError(
                 f"cache {self.folder}: cannot be written ({error.strerror}). Give another folder with cache=, "
-                f"or by the environment variable GPULOAD_CACHE{self._instead}"
+                f"or by the environment variable GPULOAD_CACHE, or {instead}"
             ) from None
-        self.given = limit
         self._in_sets: dict[Path, tuple[int, int]] = {}  # when each folder was changed, and the bytes in it
         self.limit = self.used() + int(_FREE_SHARE * self.free()) if limit is None else limit
 
@@ -117,29 +121,34 @@ class Cache:
         return shutil.disk_usage(self._room).free
 
     def require(self, needed: int, what: str, can_shrink: bool) -> None:
-        """Checks that shards of this many bytes, all in use at once, fit.
+        """Checks that shards of this many bytes, all in use at once, fit here, or in memory.
 
         what: they are, for the message. can_shrink: whether a smaller window would need less.
 
         Raises:
             ArgumentError: they do not fit.
         """
+        less = "a smaller window" if can_shrink else "a set that was packed into smaller shards"
+        if self.in_memory:
+            memory = min(filter(None, (available_memory(), memory_limit())), default=None)
+            if memory is not None and needed > memory:
+                raise ArgumentError(
+                    f"cache_size=0: {what} take {needed:,} bytes of memory, and {memory:,} can be had. Give {less}, or "
+                    "a cache on disk (cache_size)"
+                )
+            return
         used, free = self.used(), self.free()
         others = used - sum(size for _, size, _ in _files(self.shards))  # manifests and indexes
         if needed + others > self.limit:
             raise ArgumentError(
                 f"cache_size: {self.limit:,} bytes are too few for {what}, which take {needed + others:,}. Give more, "
-                f"or {self._less(can_shrink)}"
+                f"or {less}"
             )
         if needed > used - others + free:
             raise ArgumentError(
                 f"cache {self.folder}: {what} take {needed:,} bytes, and its disk has {free:,} free. Free some, give "
-                f"another folder, or {self._less(can_shrink)}"
+                f"another folder, or {less}"
             )
-
-    @staticmethod
-    def _less(can_shrink: bool) -> str:
-        return "a smaller window" if can_shrink else "a set that was packed into smaller shards"
 
     def lease(self, shard: Wanted) -> Lease | None:
         """The shard, if it is here; it is not deleted while the lease exists.
@@ -261,6 +270,19 @@ class Cache:
                     missing -= size
         return missing <= 0
 
+    def _open_folders(self) -> None:
+        """Makes the folders; in memory, elsewhere if they cannot be written."""
+        try:
+            self._make_folders()
+        except OSError:
+            if not self.in_memory:
+                raise
+            self.folder = Path(tempfile.gettempdir(), f"gpuload-{os.geteuid()}")
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            if fault := "is a symbolic link" if self.folder.is_symlink() else why_not_own(self.folder):
+                raise ArgumentError(f"cache {self.folder}: {fault}. Delete it, or give another folder") from None
+            self._make_folders()
+
     def _make_folders(self) -> None:
         self._room = self.folder / _ROOM
         self.shards, self.sets = self._room / "shards", self._room / "sets"
@@ -292,15 +314,6 @@ class Cache:
     def _lock(self) -> AbstractContextManager[None]:
         what = f"cache {self.folder}: another process has held its lock for {_LOCK_S} s; it may be suspended"
         return locked(self._room / "lock", _LOCK_S, RemoteError(what))
-
-
-def open_cache(folder: str | Path | None, size: int | None) -> Cache:
-    """The cache in a folder. size: as `Cache`'s limit; 0: shards stay in memory.
-
-    Raises:
-        ArgumentError: the folder cannot be created or written.
-    """
-    return SetsOnly(folder) if size == 0 else Cache(folder, size)
 
 
 class Part:
@@ -378,43 +391,3 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
                         yield entry.name, found.st_size, found.st_atime_ns
     except FileNotFoundError:
         return
-
-
-class SetsOnly(Cache):
-    """A cache of manifests and indexes only; shards stay in memory.
-
-    folder: as for `Cache`. Where it cannot be written, a folder of this user's below TMPDIR is used.
-
-    kept: what `MemoryStore` keeps of the samples that were looked at.
-    """
-
-    _instead = ", or a temporary folder by TMPDIR"
-
-    def __init__(self, folder: str | Path | None = None) -> None:
-        super().__init__(folder, 0)
-        self.kept: list[Any] = []
-
-    def __repr__(self) -> str:
-        return f"SetsOnly({str(self.folder)!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SetsOnly, (self.asked,)
-
-    def require(self, needed: int, what: str, can_shrink: bool) -> None:
-        """As `Cache.require`, of memory."""
-        free = min(filter(None, (available_memory(), memory_limit())), default=None)
-        if free is not None and needed > free:
-            raise ArgumentError(
-                f"cache_size=0: {what} take {needed:,} bytes of memory, and {free:,} can be had. Give "
-                f"{self._less(can_shrink)}, or a cache on disk (cache_size)"
-            )
-
-    def _make_folders(self) -> None:
-        try:
-            super()._make_folders()
-        except OSError:
-            self.folder = Path(tempfile.gettempdir(), f"gpuload-{os.geteuid()}")
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            if fault := "is a symbolic link" if self.folder.is_symlink() else why_not_own(self.folder):
-                raise ArgumentError(f"cache {self.folder}: {fault}. Delete it, or give another folder") from None
-            super()._make_folders()

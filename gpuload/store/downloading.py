@@ -59,7 +59,7 @@ class _Failure(NamedTuple):
     ended: float
 
 
-class DownloadingStore(Store, ABC):
+class DownloadingStore(Waiter, Store, ABC):
     """One set's shards for one reader. Subclasses decide where shards are kept and how many fit.
 
     names: of the shards, below the URL.
@@ -68,6 +68,7 @@ class DownloadingStore(Store, ABC):
     full_s = 1.0  # until the next look, where there was no room
 
     def __init__(self, url: URL, names: Sequence[str], shards: Sequence[Wanted]) -> None:
+        super().__init__()
         self._objects, self._names, self._shards = Objects(url), names, shards
         self._order: list[int] = []
         self._ranks: dict[str, int] = {}
@@ -81,7 +82,6 @@ class DownloadingStore(Store, ABC):
         self._running: dict[int, asyncio.Task[bool]] = {}
         self._changed = asyncio.Event()
         self._prefetch: Future[None] | None = None
-        self._waiter = Waiter()
         weakref.finalize(self, cancel, self._running)
 
     @abstractmethod
@@ -130,16 +130,9 @@ class DownloadingStore(Store, ABC):
     def _unwritable(self, error: OSError) -> GpuloadError:
         """The error for a shard that cannot be written."""
 
-    @property
-    def waited_s(self) -> float:  # type: ignore[override]
-        return self._waiter.waited_s
-
     def begin(self) -> None:
-        self._waiter.begin()
+        super().begin()
         self._begun, self._in_turn, self._starts = time.monotonic(), _IN_TURN, 0
-
-    def interrupt(self) -> None:
-        self._waiter.interrupt()
 
     def plan(self, numbers: Iterable[int], now: int = 0, soon: int = 0) -> None:
         order = list(dict.fromkeys(int(number) for number in numbers))  # the first time each is needed
@@ -159,7 +152,7 @@ class DownloadingStore(Store, ABC):
     def open(self, number: int) -> Lease:
         if self.ready(number):
             return self._ahead.pop(number)
-        return self._waiter.wait(self._get(number), f"{self._objects.url / self._names[number]}")
+        return self.wait(self._get(number), f"{self._objects.url / self._names[number]}")
 
     def close(self) -> None:
         if self._prefetch is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuload.errors import GpuloadError, RemoteError
 from gpuload.store import Lease
-from gpuload.store.cache import Cache, SetsOnly, Wanted
+from gpuload.store.cache import Cache, Wanted
 from gpuload.store.downloading import DownloadingStore, Obstacle, Part, cancel
 from gpuload.store.files import Handle
 from gpuload.store.transfer import sha256_of
@@ -80,8 +80,13 @@ class CachedStore(DownloadingStore):
         if isinstance(part, _Found):
             return True
         shard = self._shards[number]
-        needed = -1 if urgent else min(store.rank(shard.sha256) for store in _stores)
-        return await asyncio.to_thread(self._cache.make_room, part, shard.bytes, _order_after(needed))
+        stores = list(_stores)
+
+        def rank(sha256: str) -> float:
+            return min(store.rank(sha256) for store in stores)
+
+        needed = -1 if urgent else rank(shard.sha256)
+        return await asyncio.to_thread(self._cache.make_room, part, shard.bytes, lambda sha256: rank(sha256) - needed)
 
     async def _fill(self, number: int, part: Any) -> None:
         shard = self._shards[number]
@@ -137,12 +142,6 @@ def _stamp(handle: int) -> tuple[int, ...]:
     """What changes where a file is replaced, or written."""
     found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _order_after(needed: float) -> Callable[[str], float]:
-    """When shards are needed by any reader of this process, from a place in their plans on."""
-    stores = list(_stores)
-    return lambda sha256: min(store.rank(sha256) for store in stores) - needed
 
 
 class MemoryFile(Handle):
@@ -279,12 +278,3 @@ def _open_unnamed() -> int:
     except (AttributeError, OSError):  # another system, or a sandbox
         with tempfile.TemporaryFile(prefix="gpuload-") as file:
             return os.dup(file.fileno())
-
-
-def open_store(
-    url: URL, cache: Cache, names: Sequence[str], shards: Sequence[Wanted], trusts: bool
-) -> DownloadingStore:
-    """The shards of a set. names: of the shards, below the URL. trusts: as for `CachedStore`."""
-    if isinstance(cache, SetsOnly):
-        return MemoryStore(url, names, shards, cache.kept)
-    return CachedStore(url, cache, names, shards, trusts)

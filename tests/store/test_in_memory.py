@@ -25,7 +25,6 @@ from gpuload import ArgumentError, RemoteError, ShardError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 from gpuload.store import cache, stores
-from gpuload.store.cache import SetsOnly
 from gpuload.store.objects import Objects
 from gpuload.store.patience import Patience
 from gpuload.store.stores import MemoryFile, MemoryStore
@@ -113,7 +112,7 @@ def test_a_mixture_subsets_and_pickles(proxy: Any, packed: Path, tmp_path: Path)
 
     assert mixed(dataset) == mixed(packed)
     copy = pickle.loads(pickle.dumps(dataset.subset(range(30))))
-    assert isinstance(copy.cache, SetsOnly) and copy.cache.folder == tmp_path
+    assert copy.cache is not None and copy.cache.in_memory and copy.cache.folder == tmp_path
     with load(copy, drop_last=False) as loader:
         assert len(drain([loader])) == 30
 
