@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuload.errors import ArgumentError, CallError, without_secrets
 
@@ -229,6 +230,19 @@ def as_items(value: Any) -> tuple[Any, ...]:
     if not (isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)):
         raise TypeError
     return tuple(value)
+
+
+def as_numbers(value: Any) -> npt.NDArray[Any]:
+    """An array (n,) of bools or integers."""
+    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
+        raise TypeError
+    try:
+        found = np.asarray(value)
+    except Exception:  # lists of unequal length, tensors on a GPU
+        raise TypeError from None
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
+        raise TypeError
+    return found if found.dtype == bool else found.astype(np.int64)
 
 
 def _as_path(value: Any) -> Any:

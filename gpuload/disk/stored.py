@@ -11,7 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gpuload.checks import PATH, Rule, as_items, as_text, checked, either, optional, unknown_attribute, whole
+from gpuload.checks import (
+    PATH,
+    Rule,
+    as_items,
+    as_numbers,
+    as_text,
+    checked,
+    either,
+    optional,
+    unknown_attribute,
+    whole,
+)
 from gpuload.counted import counted
 from gpuload.disk.class_numbers import class_numbers
 from gpuload.disk.index import Index
@@ -26,19 +37,6 @@ from gpuload.store.url import URL, joined
 from gpuload.types import I64
 
 
-def _as_array(value: Any) -> npt.NDArray[Any]:
-    """bool or integers (n,)."""
-    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
-        raise TypeError
-    try:
-        found = np.asarray(value)
-    except Exception:  # lists of unequal length, tensors on a GPU
-        raise TypeError from None
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "biu"):
-        raise TypeError
-    return found if found.dtype == bool else found.astype(np.int64)
-
-
 def _as_expression(value: Any) -> Any:
     import pyarrow.compute as pc
 
@@ -47,9 +45,9 @@ def _as_expression(value: Any) -> Any:
     return value
 
 
-SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", _as_array)
-NUMBERS = Rule("sample numbers, whole numbers (n,)", _as_array)
-SHARDS = Rule("shard numbers, whole numbers (n,)", _as_array)
+SAMPLES = Rule("sample numbers, whole numbers (n,), or a mask, bool (len,)", as_numbers)
+NUMBERS = Rule("sample numbers, whole numbers (n,)", as_numbers)
+SHARDS = Rule("shard numbers, whole numbers (n,)", as_numbers)
 EXCLUDE = either(
     "a file that verify --quarantine wrote, or a list of keys",
     PATH,

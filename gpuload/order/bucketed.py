@@ -20,7 +20,6 @@ import numpy.typing as npt
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
 from gpuload.order.buckets import Buckets, number_samples
-from gpuload.order.epoch import EpochOrder
 from gpuload.order.global_batches import Epochs
 from gpuload.order.sampling import Sampling
 from gpuload.order.stream import Stream
@@ -99,10 +98,6 @@ class BucketedStream:
         self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
         self._restart(0)
 
-    def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
-        """As `Stream.order`."""
-        return self.stream.order(source, epoch)
-
     def batch_at(self, position: int) -> BucketBatch:
         """The global batch that holds this position of the order by buckets. Those before it are forgotten."""
         begin = 0 if self._epoch is None else position // self._epoch * self._epoch
@@ -153,12 +148,12 @@ class BucketedStream:
         seen = self._seen(epoch, shard_counts)
         window = bisect_right(range(len(seen) - 1), wanted, key=lambda number: made(seen[number])) - 1
         self._restart(made(seen[window]) * self._size)
-        self._next = epoch * samples + int(self.order(0, epoch)[1].window_starts[window])
+        self._next = epoch * samples + int(self.stream.order(0, epoch)[1].window_starts[window])
         self._fill(epoch, window, seen, shard_counts)
 
     def _seen(self, epoch: int, shard_counts: I64) -> I64:
         """int64 (windows + 1, buckets): samples of each bucket in the stream before each window of a pass."""
-        order = self.order(0, epoch)[1]
+        order = self.stream.order(0, epoch)[1]
         windows = range(len(order.window_starts) - 1)
         inside = [shard_counts[order.window_shards(window)].sum(axis=0) for window in windows]
         seen: I64 = np.cumsum([epoch * shard_counts.sum(axis=0), *inside], axis=0)
@@ -176,7 +171,7 @@ class BucketedStream:
             window -= 1
             here = np.minimum(missing, seen[window + 1] - seen[window])
             if here.any():
-                starts = epoch * samples + self.order(0, epoch)[1].window_starts
+                starts = epoch * samples + self.stream.order(0, epoch)[1].window_starts
                 members, buckets = self._read(int(starts[window]), int(starts[window + 1]))
                 for bucket in np.flatnonzero(here).tolist():
                     found[bucket].insert(0, members[buckets == bucket][-int(here[bucket]) :])

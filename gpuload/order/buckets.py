@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.checks import SIDE, Rule, checked, number, optional, settings, several, whole
+from gpuload.checks import SIDE, Rule, as_numbers, checked, number, optional, settings, several, whole
 from gpuload.counted import counted
 from gpuload.disk.dataset import Dataset
 from gpuload.errors import ArgumentError
@@ -19,14 +19,8 @@ STEP, MAX_ASPECT = 64, 2.0
 
 
 def _as_pixels(value: Any) -> npt.NDArray[Any]:
-    """Whole numbers (n,) from 1."""
-    if isinstance(value, bytes | bytearray | memoryview):  # arrays of uint8, to NumPy
-        raise TypeError
-    try:
-        found = np.asarray(value)
-    except Exception:  # lists of unequal length, tensors on a GPU
-        raise TypeError from None
-    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 1)):
+    found = as_numbers(value)
+    if found.dtype == bool or found.min(initial=1) < 1:
         raise TypeError
     return found
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Mixture:
         return " + ".join(str(dataset.folder) for dataset in self.datasets)
 
 
-def interleave(mixture: Mixture, seed: int) -> "Interleaving":
+def interleave(mixture: Mixture, seed: int) -> "ShuffledBlocks | Stratified":
     """Which data set each position of a mixture draws from."""
     return Stratified(mixture.shares) if mixture.batches == "stratified" else ShuffledBlocks(mixture.shares, seed)
 
@@ -143,16 +143,6 @@ def mix(parts: Sequence[tuple[str | Path | Dataset, float]], *, batches: Batches
     return Mixture(datasets, tuple(weight / sum(weights) for weight in weights), batches)
 
 
-class Interleaving(Protocol):
-    """A pure function of positions; how often each data set was drawn before one is known without going there."""
-
-    def sources(self, start: int, stop: int) -> I64:
-        """int64: the data set that each of the positions start..stop-1 draws from."""
-
-    def drawn(self, start: int) -> I64:
-        """int64 (data sets,): how often each is drawn before a position."""
-
-
 class ShuffledBlocks:
     """Blocks of 4,096 positions, in each of which the shares are exact, in random order by (seed, block).
 
@@ -168,7 +158,7 @@ class ShuffledBlocks:
         self._block = lru_cache(maxsize=2)(self._make_block)
 
     def sources(self, start: int, stop: int) -> I64:
-        """As `Interleaving`."""
+        """int64: the data set that each of the positions start..stop-1 draws from."""
         return np.concatenate(
             [
                 self._block(block)[max(start - block * BLOCK, 0) : stop - block * BLOCK]
@@ -177,7 +167,7 @@ class ShuffledBlocks:
         )
 
     def drawn(self, start: int) -> I64:
-        """As `Interleaving`."""
+        """int64 (data sets,): how often each is drawn before a position, without going there."""
         block, rest = divmod(start, BLOCK)
         here = np.bincount(self._block(block)[:rest], minlength=len(self._counts)) if rest else 0
         drawn: I64 = block * self._counts + here
@@ -219,7 +209,7 @@ class Stratified:
         self._weights = [int(part * whole) for part in parts]
 
     def sources(self, start: int, stop: int) -> I64:
-        """As `Interleaving`."""
+        """As of `ShuffledBlocks`."""
         sources = np.full(stop - start, len(self._weights) - 1)
         rows, first = np.arange(stop - start), start
         for source, (weight, rest) in enumerate(self._turns()):
@@ -230,7 +220,7 @@ class Stratified:
         return sources
 
     def drawn(self, start: int) -> I64:
-        """As `Interleaving`."""
+        """As of `ShuffledBlocks`."""
         drawn, left = [], start
         for weight, rest in self._turns():
             drawn.append(int(_turns_before(np.array([left]), weight, rest)[0]))

@@ -66,13 +66,16 @@ class RunIdentity:
                 f"state_dict: is of version {shown(state['version'])}, this gpuload reads {VERSION}. "
                 "Was it made by another loader?"
             )
-        if state.get("sampling") != self.sampling:
-            made, has = ("with" if sampling else "without" for sampling in (state.get("sampling"), self.sampling))
+        self._check_same("sampling", state, "sampling=", "it, or they differ", "Balance or Weights")
+        whole = "buckets, drop_last and steps_per_epoch"
+        self._check_same("buckets", state, "buckets", "them, or they or drop_last differ", whole)
+        batch = 0 if self.buckets is None else _count("bucket_batch", state.get("bucket_batch"))
+        if batch != (self.bucket_batch or 0):
             raise StateError(
-                f"state_dict: was made {made} sampling=, this loader is {has} it, or they differ. The order would "
-                "differ: construct it with the same Balance or Weights"
+                f"state_dict: was made with global batches of {batch:,} samples (batch_size x world_size), this "
+                f"loader's have {self.bucket_batch:,}. With buckets the order depends on that: construct it with "
+                f"batch_size={batch:,} / world_size"
             )
-        self._check_buckets(state)
         needed = self.state_dict(Position(0, 0, 0))
         if missing := sorted(set(needed) - set(state) - {"lanes"}):
             raise StateError(f"state_dict: has no entry {missing[0]!r}. Was it made by another loader, or edited?")
@@ -92,20 +95,12 @@ class RunIdentity:
                 )
         return Position(*(_count(name, state[name]) for name in Position._fields))
 
-    def _check_buckets(self, state: Mapping[str, Any]) -> None:
-        if state.get("buckets") != self.buckets:
-            made, has = ("with" if buckets else "without" for buckets in (state.get("buckets"), self.buckets))
+    def _check_same(self, name: str, state: Mapping[str, Any], what: str, differ: str, needed: str) -> None:
+        made, has = state.get(name), getattr(self, name)
+        if made != has:
             raise StateError(
-                f"state_dict: was made {made} buckets, this loader is {has} them, or they or drop_last differ. The "
-                "order would differ: construct it with the same buckets, drop_last and steps_per_epoch"
-            )
-        if self.buckets is None:
-            return
-        if (found := _count("bucket_batch", state.get("bucket_batch"))) != self.bucket_batch:
-            raise StateError(
-                f"state_dict: was made with global batches of {found:,} samples (batch_size x world_size), this "
-                f"loader's have {self.bucket_batch:,}. With buckets the order depends on that: construct it with "
-                f"batch_size={found:,} / world_size"
+                f"state_dict: was made {'with' if made else 'without'} {what}, this loader is "
+                f"{'with' if has else 'without'} {differ}. The order would differ: construct it with the same {needed}"
             )
 
 

@@ -84,7 +84,9 @@ def find_samplings(
             "steps_per_epoch for the length of an epoch"
         )
     found = []
-    values = _weights_of(datasets, sampled.weights) if isinstance(sampled, Weights) else None
+    weights = sampled.weights if isinstance(sampled, Weights) else ""
+    by_name = isinstance(weights, str)
+    parts = [] if by_name else _split(datasets, weights)
     for number, dataset in enumerate(datasets):
         draws = len(dataset) if sampled.num_samples is None else sampled.num_samples
         if draws > MOST_DRAWS:
@@ -92,16 +94,9 @@ def find_samplings(
         if isinstance(sampled, Balance):
             found.append(_balanced(dataset, sampled.field, draws, sampled.replacement))
         else:
-            assert values is not None
-            found.append(_weighted(dataset, values[number], draws, sampled.replacement))
+            values = _column(dataset, "Weights", weights) if by_name else parts[number]
+            found.append(_weighted(dataset, values, draws, sampled.replacement))
     return tuple(found)
-
-
-def _weights_of(datasets: tuple[Dataset, ...], weights: Any) -> list[npt.NDArray[Any]]:
-    """One array of numbers for each data set."""
-    if isinstance(weights, str):
-        return [_column(dataset, "Weights", weights) for dataset in datasets]
-    return _split(datasets, weights)
 
 
 def fingerprint_of(samplings: tuple[Sampling, ...] | None) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 from gpuload.disk.dataset import Dataset
 from gpuload.draws import MIXTURE, make_key
 from gpuload.order.epoch import EpochOrder, Share
-from gpuload.order.mixture import Interleaving
+from gpuload.order.mixture import ShuffledBlocks, Stratified
 from gpuload.order.sampling import Sampling
 from gpuload.types import I64
 
@@ -49,7 +49,7 @@ class Stream:
     def __init__(
         self,
         datasets: tuple[Dataset, ...],
-        interleaving: Interleaving,
+        interleaving: ShuffledBlocks | Stratified,
         samplings: tuple[Sampling, ...] | None = None,
         *,
         seed: int,
@@ -61,7 +61,7 @@ class Stream:
         self._window, self._shuffle, self._lanes = window, shuffle, lanes
         self._lengths = [sampling.draws for sampling in samplings] if samplings else list(map(len, datasets))
         # A batch may extend from one pass into the next.
-        self._order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
+        self.order = lru_cache(maxsize=2 * len(datasets))(self._make_order)
 
     def slices(self, start: int, stop: int, share: Share | None = None) -> list[PassSlice]:
         """The samples at these positions; at least one slice, which may be empty. share: only those of its lanes."""
@@ -74,10 +74,6 @@ class Stream:
             slices += self._passes(source, begin, begin + len(rows), rows)
         return slices
 
-    def order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
-        """The seed of a data set, and the order of a pass over it."""
-        return self._order(source, epoch)
-
     def _passes(self, source: int, start: int, stop: int, rows: I64, share: Share | None = None) -> list[PassSlice]:
         """Samples start..stop-1 of one data set, divided where a pass ends; at least one slice."""
         slices: list[PassSlice] = []
@@ -85,7 +81,7 @@ class Stream:
         while start < stop or not slices:
             epoch, first = divmod(start, samples)
             last = min(first + stop - start, samples)
-            seed, order = self._order(source, epoch)
+            seed, order = self.order(source, epoch)
             begin, end = (before(epoch * samples + at) - before(epoch * samples) for at in (first, last))
             served = order if share is None else order.serving(share)
             slices.append(PassSlice(source, seed, epoch, served, begin, end, rows[row : row + end - begin]))
@@ -93,6 +89,7 @@ class Stream:
         return slices
 
     def _make_order(self, source: int, epoch: int) -> tuple[int, EpochOrder]:
+        """The seed of a data set, and the order of a pass over it; `order` keeps the last ones."""
         seed = self._seed if len(self._datasets) == 1 else make_key(self._seed, MIXTURE, source)
         dataset = self._datasets[source]
         if self._samplings is not None:

@@ -87,7 +87,7 @@ class BucketedReader(BatchReader):
         """Samples of one pass over one data set, and what is drawn for them."""
         encoded = self._gather(source, members)
         self._sizes[source].check(encoded)
-        seed, _ = self._bucketed.order(source, epoch)
+        seed, _ = self._bucketed.stream.order(source, epoch)
         return draw_for(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
@@ -107,13 +107,13 @@ class BucketedReader(BatchReader):
         if source not in self._fronts:
             return np.zeros(len(members), np.bool_)
         epoch, window = self._fronts[source]
-        starts = self._bucketed.order(source, epoch)[1].window_starts
+        starts = self._bucketed.stream.order(source, epoch)[1].window_starts
         return before(members, epoch, starts[window + 1]) & ~before(members, epoch, starts[window])
 
     def _advance(self, source: int, members: Members) -> None:
         """Goes on to the window of the last of a batch's samples, and copies those that are needed later."""
         epoch, place = int(members["epoch"][-1]), int(members["place"][-1])
-        order = self._bucketed.order(source, epoch)[1]
+        order = self._bucketed.stream.order(source, epoch)[1]
         front = epoch, order.window_at(place)
         if front > self._fronts.get(source, (-1, -1)):
             if self._holds:
@@ -126,7 +126,7 @@ class BucketedReader(BatchReader):
                 self._hold(source, left[before(left, epoch, int(order.window_starts[front[1]]))])
             self._fronts[source] = front
         epoch, window = self._fronts[source]
-        self._readers[source].enter(self._bucketed.order(source, epoch)[1], window)
+        self._readers[source].enter(self._bucketed.stream.order(source, epoch)[1], window)
 
     def _hold(self, source: int, members: Members) -> None:
         """Copies those of these samples that are not copied yet."""
