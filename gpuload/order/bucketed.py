@@ -8,7 +8,6 @@ queues at the end of an epoch is handed out in the next one; or, where every sam
 smaller batches at its end.
 """
 
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -27,7 +26,6 @@ from gpuload.types import I64, U8, Bools, HeightWidth
 
 # Samples that are put into the queues at a time: a pass, if that is between these.
 _LEAST_PLANNED, _PLANNED = 1 << 10, 1 << 14
-_FAR = 8 * _PLANNED  # ahead of what is planned: a position further away is sought, not walked to
 
 # A sample in a queue. position: in the stream of all samples, before they are divided. source: number of the data set.
 # epoch, place: the pass over it, and the position in that. repeat: how often it came before in this pass.
@@ -60,15 +58,14 @@ class BucketPlan:
     sizes: (height, width) of each bucket. numbers: for each data set uint8 (len,), the bucket of each sample.
     counts: int64 (buckets,), samples of each in an epoch where all of them come in it, and what is left is handed out
     at its end as smaller batches; None: what is left in the queues comes in the next epoch.
-    shard_counts: int64 (shards, buckets), samples of each bucket in each shard, where one data set is read pass after
-    pass, and each sample comes once in a pass; else None. identity: what the order depends on, beside the size of a
-    global batch.
+    totals: int64 (buckets,), samples of each in a pass, where these are carried over and a pass has each sample of one
+    data set once; else None. identity: what the order depends on, beside the size of a global batch.
     """
 
     sizes: tuple[HeightWidth, ...]
     numbers: tuple[U8, ...]
     counts: I64 | None = None
-    shard_counts: I64 | None = None
+    totals: I64 | None = None
     identity: str = ""
 
     def epochs(self, epochs: Epochs) -> Epochs:
@@ -85,14 +82,13 @@ class BucketedStream:
 
     stream: of all samples. epochs: the loader's, as `BucketPlan.epochs` gives them.
 
-    Going on costs O(samples). Going anywhere else costs the windows that hold what is in the queues there, if
-    `plan.shard_counts` are known; else it begins at the start of the epoch, or where samples stay in the queues, of the
-    stream.
+    Going on costs O(samples). Going anywhere else begins a few passes before, if `plan.totals` are known; else at the
+    start of the epoch, or where samples stay in the queues, of the stream.
     """
 
     def __init__(self, stream: Stream, plan: BucketPlan, epochs: Epochs) -> None:
         self.stream, self._size, self._own_part = stream, epochs.batch_size, epochs.part
-        self._numbers, self._counts, self._shard_counts = plan.numbers, plan.counts, plan.shard_counts
+        self._numbers, self._counts, self._totals = plan.numbers, plan.counts, plan.totals
         self._buckets = len(plan.sizes)
         self._epoch = None if plan.counts is None else int(plan.counts.sum())
         self._portion = min(_PLANNED, max(_LEAST_PLANNED, sum(map(len, plan.numbers))))
@@ -102,8 +98,13 @@ class BucketedStream:
         """The global batch that holds this position of the order by buckets. Those before it are forgotten."""
         begin = 0 if self._epoch is None else position // self._epoch * self._epoch
         planned = self._ahead[0].start if self._ahead else self._planned
-        if self._shard_counts is not None and not planned <= position < self._planned + _FAR:
-            self._seek(position, self._shard_counts)
+        if self._totals is not None:
+            # So many passes before the position, each bucket has at least a batch: none after it holds an older sample.
+            back = 1 + self._size // int(self._totals[self._totals > 0].min())
+            samples = int(self._totals.sum())
+            first = max(position // samples - back, 0)
+            if position < planned or first * samples > self._next:
+                self._seek(first, self._totals)
         elif position < planned or begin > planned:
             self._restart(begin)
         while True:
@@ -135,48 +136,13 @@ class BucketedStream:
         self._made = np.zeros(self._buckets, np.int64)  # whole batches of each bucket in this epoch
         self._ahead: deque[BucketBatch] = deque()
 
-    def _seek(self, position: int, shard_counts: I64) -> None:
-        """Begins at the last window of shards before which no batch after this position is complete."""
-        totals, wanted = shard_counts.sum(axis=0), position // self._size
-        samples = int(totals.sum())
-
-        def made(seen: I64) -> int:
-            return int((seen // self._size).sum())
-
-        passes = range(position // samples, (position + self._size * self._buckets) // samples + 1)
-        epoch = passes[bisect_right(passes, wanted, key=lambda number: made(number * totals)) - 1]
-        seen = self._seen(epoch, shard_counts)
-        window = bisect_right(range(len(seen) - 1), wanted, key=lambda number: made(seen[number])) - 1
-        self._restart(made(seen[window]) * self._size)
-        self._next = epoch * samples + int(self.stream.order(0, epoch)[1].window_starts[window])
-        self._fill(epoch, window, seen, shard_counts)
-
-    def _seen(self, epoch: int, shard_counts: I64) -> I64:
-        """int64 (windows + 1, buckets): samples of each bucket in the stream before each window of a pass."""
-        order = self.stream.order(0, epoch)[1]
-        windows = range(len(order.window_starts) - 1)
-        inside = [shard_counts[order.window_shards(window)].sum(axis=0) for window in windows]
-        seen: I64 = np.cumsum([epoch * shard_counts.sum(axis=0), *inside], axis=0)
-        return seen
-
-    def _fill(self, epoch: int, window: int, seen: I64, shard_counts: I64) -> None:
-        """Puts into the queues what is in them at the start of a window, out of the windows before it."""
-        missing = seen[window] % self._size
-        samples, found = int(shard_counts.sum()), [[queue] for queue in self._queues]
-        while missing.any():
-            if window == 0:
-                epoch -= 1
-                seen = self._seen(epoch, shard_counts)
-                window = len(seen) - 1
-            window -= 1
-            here = np.minimum(missing, seen[window + 1] - seen[window])
-            if here.any():
-                starts = epoch * samples + self.stream.order(0, epoch)[1].window_starts
-                members, buckets = self._read(int(starts[window]), int(starts[window + 1]))
-                for bucket in np.flatnonzero(here).tolist():
-                    found[bucket].insert(0, members[buckets == bucket][-int(here[bucket]) :])
-                missing = missing - here
-        self._queues = [np.concatenate(parts) for parts in found]
+    def _seek(self, epoch: int, totals: I64) -> None:
+        """Begins at the start of a pass. What waits in the queues there is unknown but for its number: zeros stand for
+        it."""
+        seen = epoch * totals
+        self._restart(int((seen // self._size).sum()) * self._size)
+        self._next = epoch * int(totals.sum())
+        self._queues = [np.zeros(count, MEMBER) for count in (seen % self._size).tolist()]
 
     def _plan(self) -> None:
         """Puts the next samples of the stream into the queues."""
@@ -267,16 +233,9 @@ def plan_buckets(
             "epoch"
         )
     numbers = tuple(number_samples(dataset, buckets) for dataset in datasets)
-    counts: I64 | None = np.bincount(numbers[0], minlength=len(buckets)) if is_whole else None
-    plain = len(datasets) == 1 and samplings is None and not is_whole
-    shard_counts = _count_by_shard(datasets[0], numbers[0], len(buckets)) if plain else None
+    totals: I64 | None = None
+    if len(datasets) == 1 and samplings is None:
+        totals = np.bincount(numbers[0], minlength=len(buckets))
     identity = f"{buckets.fingerprint}-{'whole' if is_whole else 'carried'}"
-    return BucketPlan(buckets.all_sizes, numbers, counts, shard_counts, identity)
-
-
-def _count_by_shard(dataset: Dataset, numbers: U8, buckets: int) -> I64:
-    """int64 (shards, buckets): how many samples of a shard are in each bucket."""
-    sizes = dataset.shard_sizes
-    places = np.repeat(np.arange(len(sizes)) * buckets, sizes) + numbers
-    counts: I64 = np.bincount(places, minlength=len(sizes) * buckets).reshape(len(sizes), buckets)
-    return counts
+    counts, carried = (totals, None) if is_whole else (None, totals)
+    return BucketPlan(buckets.all_sizes, numbers, counts, carried, identity)
