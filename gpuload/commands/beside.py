@@ -1,7 +1,7 @@
-"""How fast a loader is beside a training step, and what it leaves of the device and of the cores to that step.
+"""Measures a loader beside a training step, and how much of the device and the cores it leaves to it.
 
-Alone, a loader may use what a training step needs as well: a GPU that decodes computes slower meanwhile. So the last
-word of `gpuload tune` is about a loader and a step that run together: a small convolutional net trained on each batch.
+A loader competes with training: a GPU computes more slowly while it decodes. So `gpuload tune` finally measures a
+loader and a step together: a small convolutional net trained on each batch.
 """
 
 import time

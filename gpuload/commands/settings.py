@@ -2,8 +2,8 @@
 
 Candidates take turns, a few tenths of a second each; after each round the slower half drops out and the rest get twice
 as many turns (successive halving: Jamieson and Talwalkar, AISTATS 2016), so that most of the time goes to those that
-matter. Turns are interleaved and medians compared, so that whatever else the machine does falls on all of them. The
-defaults stay to the end: what is said of the best is said against them.
+matter. Turns are interleaved and medians compared, so that other load on the machine affects all of them alike. The
+defaults stay to the end, as the baseline for the best.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -115,7 +115,7 @@ class _Copy:
 
 
 class Pieces:
-    """Some files of a set at a URL, in a local folder."""
+    """Downloads single files of a set at a URL into a local folder."""
 
     def __init__(self, url: URL, folder: Path) -> None:
         self.objects, self.folder = Objects(url), folder

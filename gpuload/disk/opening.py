@@ -13,7 +13,7 @@ import numpy as np
 from gpuload.counted import counted
 from gpuload.disk import Index, Manifest
 from gpuload.disk import index as index_file
-from gpuload.disk.manifest import check_length
+from gpuload.disk.manifest import FILE_NAME, check_length
 from gpuload.errors import FormatError, ShardError
 from gpuload.store.cache import Cache
 from gpuload.store.files import open_own
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from gpuload.store.objects import Objects  # asyncio
 
 
+_USUAL = {name: place for place, name in enumerate(("train", "val", "valid", "validation", "test"))}
 WHOLE_BYTES = 16 << 20  # an index at a URL of up to this size is downloaded as a whole
 
 
 @dataclass(frozen=True)
 class Opened:
-    """folder: that was opened; a URL with the commit that it means. root: the URL below which the shards lie; None
-    where they are files of the folder. cache: into which shards are downloaded; None without a root. shard_times: when
-    each shard was changed last, in ns; 0 where it is not known.
+    """folder: the opened folder, or URL with its commit. root: the URL below which the shards lie; None if they are
+    files in the folder. cache: of downloaded shards; None without a root. shard_times: modification time of each shard,
+    in ns; 0 if unknown.
     """
 
     folder: Path | URL
@@ -40,6 +41,14 @@ class Opened:
     manifest: Manifest
     index: Index
     shard_times: I64
+
+
+def packed_folders(folder: Path) -> list[Path]:
+    """The packed folders in a folder, in the usual order of splits; the folder itself where it is one, or has none."""
+    if (folder / FILE_NAME).exists():
+        return [folder]
+    found = (path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+    return sorted(found, key=lambda path: (_USUAL.get(path.name, len(_USUAL)), path.name)) or [folder]
 
 
 def open_folder(folder: Path, cache: str | Path | None, cache_size: int | None) -> Opened:
@@ -108,7 +117,7 @@ def _unknown_times(manifest: Manifest) -> I64:
 
 
 def _check_shards(folder: Path, manifest: Manifest) -> I64:
-    """int64 (shards,): when each was changed last."""
+    """int64 (shards,): modification times, in ns."""
     times = _unknown_times(manifest)
     for number, info in enumerate(manifest.shards):
         path = folder / info.name

@@ -1,1 +1,1 @@
-"""What is wrong with a machine, an environment or a packed set, and what limits its speed."""
+"""Finds faults of a machine, an environment or a packed set, and the stage that limits its speed."""

@@ -1,4 +1,4 @@
-"""Every check, in the order in which they are told."""
+"""All checks, in the order of their output."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from gpuload.store.url import URL
 
 Found = Finding | list[Finding]
 
-# What an environment is checked for. A check that raises is a finding, too.
+# Checks of the environment. A check that raises is reported as a finding.
 ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
     "system": lambda driver: machine.check_system(),
     "driver": environment.check_driver,
@@ -27,7 +27,7 @@ ENVIRONMENT: dict[str, Callable[[Driver | None], Found]] = {
     "file handles": lambda driver: machine.check_file_handles(),
 }
 
-# What a packed set is checked for. The disk comes before the trials, which read the shards into memory.
+# Checks of a packed set. The disk comes before the trials, which read the shards into memory.
 SET: dict[str, Callable[[Dataset], Found]] = {
     "set": sets.check_set,
     "disk": sets.check_disk,
@@ -37,7 +37,7 @@ SET: dict[str, Callable[[Dataset], Found]] = {
 
 
 def examine(folder: Path | URL | None, seconds: float) -> Iterator[Finding]:
-    """Every finding, as soon as it is there. seconds: to measure each decoder for.
+    """Yields each finding as soon as it is known. seconds: to measure each decoder for.
 
     Raises:
         FormatError: `folder` is no packed set.

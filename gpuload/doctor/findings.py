@@ -1,4 +1,4 @@
-"""What a check says, and what all findings together mean."""
+"""The result of a check, and the conclusion from all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

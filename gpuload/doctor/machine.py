@@ -1,4 +1,4 @@
-"""Cores, memory and the like, as far as this process may use them."""
+"""Cores, memory and file handles that this process may use."""
 
 import os
 import platform

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuload.decode.dali.memory import MOST_SHARE, USUAL_SIDE, gpu_bytes, needed
 from gpuload.disk.dataset import Dataset
+from gpuload.disk.opening import packed_folders
 from gpuload.doctor.findings import Finding, size
 from gpuload.doctor.machine import check_file_handles
 from gpuload.errors import GpuloadError
@@ -30,11 +31,7 @@ def open_sets(folder: Path | URL) -> list[Dataset]:
     Raises:
         FormatError: neither holds a packed set. ArgumentError, RemoteError: a URL cannot be read.
     """
-    if isinstance(folder, Path) and not (folder / "manifest.json").exists():
-        splits = sorted(path.parent for path in folder.glob("*/manifest.json"))
-        if splits:
-            return [Dataset(split) for split in sorted(splits, key=lambda split: split.name != "train")]
-    return [Dataset(folder)]
+    return [Dataset(one) for one in (packed_folders(folder) if isinstance(folder, Path) else [folder])]
 
 
 def check_set(dataset: Dataset) -> list[Finding]:

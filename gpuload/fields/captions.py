@@ -66,7 +66,7 @@ class BoundCaptions(BoundField):
                 f"{describe(self.spec)}: lines=True is for texts of kind 'caption', {self.name!r} in "
                 f"{self.datasets[0].folder} has kind 'json', which may hold a list. Leave lines out"
             )
-        self._word = zlib.crc32(self.name.encode())  # so that two fields draw independently
+        self._word = zlib.crc32(self.name.encode())  # so that fields draw independently
 
     def values(self, rows: Rows) -> Any:
         texts = rows.columns[self.name].to_pylist()

@@ -1,4 +1,4 @@
-"""How an epoch is cut into global batches, and a global batch into the parts of the ranks."""
+"""Divides an epoch into global batches, and a global batch among ranks."""
 
 from bisect import bisect_right
 from collections.abc import Iterator

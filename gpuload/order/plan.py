@@ -1,4 +1,4 @@
-"""What a loader's arguments make of the order: its stream, its epochs, and what a state says of them."""
+"""The order that a loader's arguments describe: its stream, its epochs, and the identity that a state holds."""
 
 import warnings
 from collections.abc import Callable, Sequence

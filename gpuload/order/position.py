@@ -1,4 +1,4 @@
-"""How far a run is, as plain numbers to save and to resume from."""
+"""The position of a run, as plain numbers to save and resume from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a position depends on, and so what must be the same where a run is resumed."""
+    """The settings that a position depends on, which must be the same when a run is resumed."""
 
     data: Dataset | Mixture
     seed: int
@@ -105,7 +105,7 @@ class RunIdentity:
 
 
 def _about_foreign(state: Mapping[str, Any]) -> str:
-    """What is said of a dict that is no state of a loader."""
+    """The message for a dict that is not a loader's state."""
     for name, entry in state.items():
         if isinstance(entry, Mapping) and {"version", *Position._fields} <= set(entry):
             return f"is a checkpoint that holds one, not the state itself. Give its entry {shown(name)}"
@@ -114,7 +114,7 @@ def _about_foreign(state: Mapping[str, Any]) -> str:
 
 
 def _count(name: str, value: Any) -> int:
-    """A number of a state, also where a checkpoint has made a tensor or an array of it."""
+    """A number in a state, also if a checkpoint turned it into a tensor or an array."""
     try:
         found = int(value)
         if found == value and 0 <= found < 2**62:

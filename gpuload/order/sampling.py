@@ -1,4 +1,4 @@
-"""Which samples a pass draws, and how often: all of them once, or by weights or classes."""
+"""How a pass draws its samples: each once, or by weights or classes."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The endless sequence of samples that epochs are taken from.
+"""The endless sequence of samples, of which epochs are slices.
 
     one data set      pass 0            pass 1            pass 2 …      each pass an order of its own
     stream            0 ……… n-1         n ……… 2n-1        2n …

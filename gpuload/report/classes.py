@@ -1,4 +1,4 @@
-"""What the index says of the samples of a split, without reading a shard: sizes, and how often each class comes."""
+"""Image sizes and class counts of a split, from the index alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from gpuload.pictures.marks import name_of
 from gpuload.report.samples import Split, describe, training_split
 from gpuload.types import I32, I64, ClassNames
 
-# Rows whose sizes are compared: 24 bytes of memory each. Of more, those of evenly spaced shards are taken.
+# Rows whose sizes are kept, 24 bytes each. Larger splits are sampled by evenly spaced shards.
 MOST_ROWS = 5_000_000
-_EXAMPLES = 24  # samples that are remembered of each class and split
+_EXAMPLES = 24  # kept for each class and split
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Images that come several times: the same bytes, or nearly the same picture, within a split and between splits."""
+"""Exact and near duplicates, within a split and between splits."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from gpuload.report.samples import Split, describe, training_split
 from gpuload.types import I64, U64, Bools
 
 _MOST_HASHED = 50_000  # images whose bytes are compared
-# Of images with less, hashes say nothing: they are of noise.
+# Below these, hashes reflect noise.
 _LEAST_ENTROPY, _LEAST_CONTRAST = 1.5, 0.02
 _PAIRS_AT_A_TIME = 100_000  # 80 MB of colours
 _MOST_DIFFERENCE = 12.0  # mean difference of the colours in 8×8 pixels, in levels, of near duplicates

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 
 from gpuload.report.duplicates import MOST_SHOWN
 from gpuload.report.samples import Thumbnails
+from gpuload.report.statistics import in_short
 
 _FOLDER = Path(__file__).parent / "page"
 _CLASS_BYTES = 900_000  # of the names and counts of classes, without their thumbnails
@@ -29,8 +30,8 @@ def render(facts: dict[str, Any], thumbnails: Thumbnails, title: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "count": _count,
-        "short": _short,
+        "count": "{:,}".format,
+        "short": in_short,
         "filesize": decimal,
         "shares": _shares,
         "highest": _highest,
@@ -102,14 +103,6 @@ def _without_pictures(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_pictures(entry) for entry in value]
     return value
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
 def _shares(series: dict[str, Any]) -> list[float]:

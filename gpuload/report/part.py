@@ -1,4 +1,4 @@
-"""A split and all that was found in it: what the tables of a report are made of."""
+"""A split and the facts gathered from it, from which the tables of a report are made."""
 
 import os
 from collections import Counter

@@ -1,7 +1,7 @@
-"""One pass over the pixels of a split, decoded small by the loader: how bright, sharp and detailed each image is."""
+"""Measures each image of a split, decoded small by the loader: brightness, sharpness, detail."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -68,7 +68,8 @@ def look_at(
         return nothing, (), 0
     found = []
     chosen = dataset if len(numbers) == len(dataset) else dataset.subset(numbers)
-    with _quiet_loader(chosen, side) as loader:
+    augment = _whole(dataset.manifest.pixels, side)
+    with quiet_loader(chosen, augment, _BATCH, ("image", "index"), shuffle=False) as loader:
         for images, index, corrupt in loader:
             sound = ~corrupt
             if sound.any():
@@ -82,17 +83,19 @@ def look_at(
 
 
 @contextmanager
-def _quiet_loader(dataset: Dataset, side: int) -> Iterator[DaliIterator]:
-    """Without warnings of samples that do not decode, and of a training that waits."""
+def quiet_loader(
+    dataset: Dataset, augment: Augment, batch_size: int, fields: Sequence[str], shuffle: bool = True
+) -> Iterator[DaliIterator]:
+    """A loader on one CPU that marks undecodable samples, and warns neither of these nor of a loop that waits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with DaliIterator(
             dataset,
-            min(_BATCH, len(dataset)),
-            augment=_whole(dataset.manifest.pixels, side),
-            fields=("image", "index"),
+            min(batch_size, len(dataset)),
+            augment=augment,
+            fields=fields,
             device="cpu",
-            shuffle=False,
+            shuffle=shuffle,
             drop_last=False,
             rank=0,
             world_size=1,

@@ -1,4 +1,4 @@
-"""The packed sets of a report, how a page refers to their samples, and what the packer left out of them."""
+"""The packed sets of a report, references to their samples, and the images that the packer rejected."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuload.disk.dataset import Dataset
-from gpuload.disk.manifest import FILE_NAME
+from gpuload.disk.opening import packed_folders
 from gpuload.disk.sample import stored_picture
 from gpuload.errors import ArgumentError
 from gpuload.machine.untrusted import open_regular, parse_json
@@ -15,7 +15,6 @@ from gpuload.pictures.marks import name_of
 from gpuload.pictures.shown import jpeg_uri, thumbnail
 from gpuload.store.url import LOCATION, URL
 
-_USUAL = ("train", "val", "valid", "validation", "test")
 _MOST = 16  # splits on a page
 
 
@@ -35,7 +34,10 @@ def open_splits(given: Sequence[str]) -> list[Split]:
         ArgumentError: one is there twice, or there are more than 16.
         FormatError, ShardError, RemoteError: as `Dataset`.
     """
-    locations = [location for text in given for location in _expand(text)]
+    locations: list[str] = []
+    for text in given:
+        is_url = isinstance(LOCATION.read(text), URL)
+        locations += [text] if is_url else map(str, packed_folders(Path(text)))
     if len(locations) > _MOST:
         raise ArgumentError(f"report: {len(locations)} packed sets, expected at most {_MOST}. Name fewer")
     if len(set(locations)) < len(locations):
@@ -50,18 +52,6 @@ def training_split(splits: Sequence[Split]) -> Split:
     return next((s for s in splits if s.name == "train"), max(splits, key=lambda split: len(split.dataset)))
 
 
-def _expand(text: str) -> list[str]:
-    """The packed folders that a folder holds; itself where it is one, or cannot be told from here."""
-    if isinstance(LOCATION.read(text), URL) or (Path(text) / FILE_NAME).exists():
-        return [text]
-    try:
-        found = [path.parent.name for path in Path(text).glob(f"*/{FILE_NAME}")]
-    except (OSError, ValueError):
-        found = []
-    order = sorted(found, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name))
-    return [str(Path(text) / name) for name in order] or [text]
-
-
 _WIDTH, _HEIGHT = 168, 112  # of a thumbnail, in pixels
 _LARGEST = 40_000_000  # bytes of a file that is decoded for a thumbnail
 _TEXT = 300  # characters of a key or source
@@ -69,7 +59,7 @@ _TEXT = 300  # characters of a key or source
 
 def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
     """What a page and its JSON tell of a sample, given by its number in its whole set. value: why it is shown."""
-    row = row_of(split.dataset, number)
+    row = split.dataset.row(number).to_pylist()[0]
     label = row.get("label") if "label" in split.dataset.fields else None
     return {
         "split": split.name,
@@ -82,12 +72,6 @@ def describe(split: Split, number: int, value: str = "") -> dict[str, Any]:
         "label": None if label is None else name_of(label, split.dataset.classes),
         "value": value,
     }
-
-
-def row_of(dataset: Dataset, number: int) -> dict[str, Any]:
-    """A sample's row of the index, by its number in the whole set."""
-    found: dict[str, Any] = dataset.row(number).to_pylist()[0]
-    return found
 
 
 class Thumbnails:

@@ -1,4 +1,4 @@
-"""What images are like: histograms with the same bins for all splits, and the images that are least like the others."""
+"""Histograms with the same bins for all splits, and outliers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ def histogram(title: str, unit: str, values: Sequence[npt.NDArray[Any]], names: 
     different = np.unique(joined[:: max(1, len(joined) // 200_000)])
     if len(different) <= _FEW and np.isin(joined, different).all():
         edges = np.append(different, np.inf)
-        labels = [_number(value) for value in different.tolist()]
+        labels = [in_short(value) for value in different.tolist()]
     else:
         low, high = np.percentile(joined, [0.5, 99.5])
         step = _round_up((high - low) / (_BINS - 2) if high > low else max(abs(high), 1) / _BINS)
@@ -66,13 +66,14 @@ def _round_up(width: float) -> float:
 
 def _range(low: float, high: float) -> str:
     if np.isneginf(low):
-        return f"under {_number(high)}"
+        return f"under {in_short(high)}"
     if np.isposinf(high):
-        return f"{_number(low)} and more"
-    return f"{_number(low)} to {_number(high)}"
+        return f"{in_short(low)} and more"
+    return f"{in_short(low)} to {in_short(high)}"
 
 
-def _number(value: float) -> str:
+def in_short(value: float) -> str:
+    """A number with three digits, or as a whole one."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 

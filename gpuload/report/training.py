@@ -1,6 +1,5 @@
-"""What only a loader can show: batches as training sees them, and how they are mixed."""
+"""Facts that only a loader can show: batches as training sees them, and how well they are mixed."""
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +7,13 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gpuload.augment import Augment
-from gpuload.decode.arguments import OnCorrupt
 from gpuload.disk.dataset import Dataset
-from gpuload.loader.iterator import DaliIterator
 from gpuload.order.mixedness import measure_mixing, smallest_good_window
 from gpuload.output.collate import make_dict
 from gpuload.output.drawing import BatchDrawing
 from gpuload.pictures.marks import color_of
 from gpuload.pictures.shown import Cell, jpeg_uri, thumbnail
+from gpuload.report.pixels import quiet_loader
 
 _DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8
@@ -26,7 +24,7 @@ def training_batch(dataset: Dataset, augment: Augment) -> dict[str, Any]:
     """Pictures of the first samples of epoch 0, and of one sample in several epochs."""
     augment = fitted(augment, dataset)
     fields = ["image", *(field.name for field in dataset.fields.values() if field.kind in _DRAWN)]
-    with _loader(dataset, augment, min(_SHOWN, len(dataset)), fields=[*fields, "index"]) as loader:
+    with quiet_loader(dataset, augment, _SHOWN, [*fields, "index"]) as loader:
         drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
         batch: Any = make_dict(next(iter(loader)))
         cells = drawing.cells(batch, _SHOWN)
@@ -61,7 +59,7 @@ def epoch_cells(dataset: Dataset, augment: Augment, number: int, epochs: int) ->
     alone = dataset.subset([place])
     drawing = BatchDrawing([augment.form], fields, dataset.fields, dataset.classes)
     cells = []
-    with _loader(alone, augment, 1, fields=fields) as loader:
+    with quiet_loader(alone, augment, 1, fields) as loader:
         for epoch in range(epochs):
             for batch in map(make_dict, loader):
                 cells += [Cell(cell.picture, f"epoch {epoch}") for cell in drawing.cells(batch, 1)]
@@ -91,13 +89,6 @@ def _epochs(dataset: Dataset, augment: Augment, number: int, fields: list[str]) 
 def _picture(cell: Cell) -> dict[str, Any]:
     small = thumbnail(cell.picture, _SHOWN_PX, _SHOWN_PX)
     return {"picture": jpeg_uri(small, 78), "caption": cell.caption, "width": small.width, "height": small.height}
-
-
-def _loader(dataset: Dataset, augment: Augment, batch_size: int, **options: Any) -> DaliIterator:
-    usual = {"device": "cpu", "output": "numpy", "on_corrupt": OnCorrupt("mark", most=1.0), "drop_last": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return DaliIterator(dataset, batch_size, augment=augment, rank=0, world_size=1, **{**usual, **options})
 
 
 def mixing(dataset: Dataset, window: int, batch_size: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The event loop of each process in which everything is downloaded, in a thread of its own; and waiting for it.
+"""The event loop in which a process downloads everything, in its own thread; and waiting for its results.
 
 obstore's threads survive neither a fork nor interpreter shutdown, so each process starts its own loop and stops it
 before the interpreter exits.
@@ -20,10 +20,10 @@ from gpuload.errors import RemoteError
 T = TypeVar("T")
 
 _CONNECTIONS = 16  # requests at a time, of a process
-_THREADS = 24  # that write what comes, and hash it; asyncio's default is 4 more than cores
+_THREADS = 24  # write and hash downloads; asyncio's default is 4 more than cores
 
-# When a task's data is needed, as a place in a plan. Evaluated each time that a request ends, since plans change. What
-# a caller waits for (a manifest, an index, a file to be packed) comes before every plan.
+# When a task's data is needed, as a place in a plan. Evaluated whenever a request ends, since plans change. Data that a
+# caller waits for (a manifest, an index, a file to pack) precedes every plan.
 NEEDED: ContextVar[Callable[[], float]] = ContextVar("NEEDED", default=lambda: -1.0)
 
 
@@ -32,7 +32,7 @@ class Connections:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []  # in the order in which they came
+        self._waiting: list[tuple[Callable[[], float], asyncio.Future[None]]] = []  # in order of arrival
 
     async def __aenter__(self) -> None:
         if self._free:
@@ -45,7 +45,7 @@ class Connections:
         except asyncio.CancelledError:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-            else:  # it had its turn in the same moment
+            else:  # its turn came at the same moment
                 self._give_back()
             raise
 
@@ -105,7 +105,7 @@ class Background:
 
 _of_process: dict[int, Background] = {}
 _ended = threading.Event()
-_inherited: list[Background] = []  # over fork: their threads do not exist, so that nobody may close them
+_inherited: list[Background] = []  # inherited over fork without their threads: never closed
 
 
 def background() -> Background:
@@ -123,7 +123,7 @@ def background() -> Background:
             )
         if _ended.is_set():
             raise RemoteError("the interpreter is shutting down, so nothing is read from URLs any more")
-        # What is registered last is called first: before the finalizers that join threads which wait for this one.
+        # Registered last, called first: before the finalizers that join threads waiting for this one.
         weakref.finalize(_ended, lambda: None).detach()
         found = _of_process[process] = Background()
         atexit.register(_stop, process)
@@ -167,7 +167,7 @@ class Waiter:
             waiting.cancel()
 
     def wait(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """The coroutine's result, of the process's event loop; what: it downloads, for the message.
+        """The coroutine's result, of the process's event loop; what: the download, for the message.
 
         Raises:
             RemoteError: it was cancelled by `interrupt`. Whatever the coroutine raises.

@@ -38,11 +38,11 @@ class Listed(Objects):
     """Objects below a URL that can be listed."""
 
     async def list(self, give_up_s: float | None = None) -> dict[str, Stored]:
-        """All objects by their names below the URL, sorted. Empty ones that are called as folders, which consoles make,
-        are left out.
+        """All objects by their names below the URL, sorted. Leaves out empty objects named like folders, which web
+        consoles create.
 
         Raises:
-            ArgumentError: a web server, which lists nothing.
+            ArgumentError: it is a web server, which cannot list files.
             RemoteError: the bucket does not exist, or it cannot be listed.
         """
         if self.url.scheme == "hf":
@@ -65,10 +65,10 @@ class Listed(Objects):
         }
 
     def _is_inside(self, name: str) -> bool:
-        """Whether a name can be that of a file below a folder here, too.
+        """Whether a name is a valid path below a local folder.
 
         Raises:
-            RemoteError: it leads elsewhere. No name is left out in silence.
+            RemoteError: it leads outside the folder. No name is skipped silently.
         """
         if not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
             raise RemoteError(
@@ -92,7 +92,7 @@ class Listed(Objects):
 
 
 def expand_url(url: URL) -> list[URL]:
-    """The objects that a URL means: itself, or sorted by name those that fit its wildcards, which work as the shell's.
+    """Expands a URL: itself, or the objects that match its shell wildcards, sorted by name.
 
     Raises:
         ArgumentError, RemoteError: as `Listed.list`.
@@ -108,7 +108,7 @@ def expand_url(url: URL) -> list[URL]:
 
 
 def _fits(name: list[str], pattern: list[str]) -> bool:
-    """Whether each folder and the file of a name fits its part of the pattern: no wildcard fits a slash."""
+    """Whether each part of a name matches its part of the pattern: wildcards do not match slashes."""
     return len(name) == len(pattern) and all(map(fnmatchcase, name, pattern))
 
 
@@ -121,14 +121,14 @@ class Bucket(Listed):
 
     @property
     def first_s(self) -> float:
-        """For how long what comes before and after the work is tried: the URL may be mistyped."""
+        """How long requests before and after the work are retried: the URL may be mistyped."""
         return min(30, self.patience.give_up_s)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a Bucket belongs to the process that writes")
 
     async def create(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Writes a small JSON object unless there is one of this name. Returns the one that is there then.
+        """Writes a small JSON object unless the name exists. Returns the object that is there afterwards.
 
         Raises:
             RemoteError: it cannot be written.
@@ -147,7 +147,7 @@ class Bucket(Listed):
                 except (NotImplementedError, failures.BaseError) as error:
                     if isinstance(error, failures.BaseError) and "status code: 501" not in str(error):
                         raise
-                    # A service without conditional writes; of two that begin in the same instant, one wins.
+                    # The service has no conditional writes; of two simultaneous ones, one wins.
                     await client().put_async(self._store(), name, data, **more)
 
         await self._persist(name, once, self.first_s)
@@ -219,7 +219,7 @@ class Bucket(Listed):
         return there.tag == one.tag or await self._mark(name) == self.run
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects; those that do not exist are none to delete.
+        """Deletes objects; missing ones are ignored.
 
         Raises:
             RemoteError: one cannot be deleted.

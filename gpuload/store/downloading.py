@@ -21,12 +21,12 @@ from gpuload.store.url import URL
 _LOG = logging.getLogger(__name__)
 
 _AT_A_TIME = 4  # shards: each in ranges, so that this is for small ones
-# Shards of a loop that are downloaded window by window. Four at a time can delay one by the time of three. On a network
-# of 1.2 times what training takes, so much is ahead after 18 shards, whatever the window.
+# The first shards of a loop are downloaded window by window: four at a time can delay one by the time of three. On a
+# network 1.2 times as fast as training, enough is ahead after 18 shards, whatever the window.
 _IN_TURN = 24
 _POLL_S = 0.05  # while something else keeps a shard from being downloaded
-_FRESH_S = 30  # a failure is raised that is no older; after that, it is tried again
-_ROOM_S = 0.05  # in which room is made; a download that has not ended then has it
+_FRESH_S = 30  # a failure this recent is raised; older ones are retried
+_ROOM_S = 0.05  # by then, a download that is still running has its room
 _IDLE_S = 2.0  # until the next look, where nothing changes
 _NEVER = float("inf")
 
@@ -75,7 +75,7 @@ class DownloadingStore(Waiter, Store, ABC):
         self._windows: dict[int, int] = {}  # of shards, counted from the one that is read from
         self._in_turn = _IN_TURN  # downloads of this loop that go window by window
         self._starts = 0  # downloads of this loop
-        self._arriving: set[int] = set()  # of those that run, those that take the network
+        self._arriving: set[int] = set()  # running downloads that use the network
         self._ahead: dict[int, Lease] = {}
         self._failed: dict[int, _Failure] = {}
         self._begun = 0.0

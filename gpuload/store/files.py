@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from gpuload.errors import FormatError
 
 _POLL_S = 0.01
-_START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: begins to write, and does not wait for the end
+_START_WRITE = 2  # SYNC_FILE_RANGE_WRITE in linux/fs.h: starts writing and does not wait
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFDIR: "a folder",
@@ -32,11 +32,11 @@ _KINDS = {
 
 
 class NotOwnError(FormatError):
-    """A file that is to be used is not a regular file of this user."""
+    """The file is not a regular file of this user."""
 
 
 class _NoLocks:
-    """As much of `fcntl` as gpuload uses."""
+    """The part of `fcntl` that gpuload uses."""
 
     LOCK_SH, LOCK_EX, LOCK_NB, LOCK_UN = 1, 2, 4, 8
 
@@ -88,7 +88,7 @@ def open_own(path: Path, flags: int = os.O_RDONLY) -> Handle:
     """Opens a regular file that belongs to this user or to root. Never waits, and never follows a link.
 
     Raises:
-        NotOwnError: it is something else, or another user's; for writing, also where the file has a second name.
+        NotOwnError: it is something else or another user's; for writing, also a file with a second name.
         OSError: it cannot be opened.
     """
     more = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -123,10 +123,9 @@ def _refused(path: Path, what: str) -> NotOwnError:
 
 
 def why_not_own(folder: Path) -> str:
-    """Who else may replace the files of a folder; "" if nobody may.
+    """Why other users could replace files in a folder; "" if they cannot.
 
-    A group with the user's own number has no other member, and with the sticky bit each user replaces their own files
-    alone.
+    A group with the user's own number has no other member; with the sticky bit, users can only replace their own files.
 
     Raises:
         OSError: there is no such folder.
@@ -187,7 +186,7 @@ def write_atomically(path: Path, data: bytes | memoryview, sync: bool = True) ->
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file as `open_own` opens it; nothing where it cannot be read.
+    """Reads a file opened by `open_own`; empty if it cannot be read.
 
     Raises:
         FormatError: it is no file of this user.

@@ -1,6 +1,6 @@
-"""hf://datasets/OWNER/NAME[@REVISION]/PATH: data sets of the Hugging Face Hub, by the commit that a name means now.
+"""hf://datasets/OWNER/NAME[@REVISION]/PATH: data sets of the Hugging Face Hub, pinned to a commit.
 
-A commit is asked for once, where a set is opened; from then on files are read by HTTP, without the Hub's API.
+The commit is resolved once, when a set is opened; files are then read by HTTP, without the Hub's API.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def is_pinned(url: URL) -> bool:
 
 
 def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
-    """The URL with the commit that its revision means now; others as they are. One request.
+    """The URL with its revision resolved to a commit, in one request; other URLs unchanged.
 
     Raises:
         ArgumentError: it names no data set. RemoteError: the Hub cannot be asked, or has no such data set.
@@ -78,7 +78,7 @@ def pinned(url: URL, give_up_s: float = _PATIENCE.give_up_s) -> URL:
 
 
 def hub_files(url: URL) -> dict[str, int]:
-    """The files below a URL, by the rest of their names, and their sizes. A request for each thousand of them.
+    """The sizes of the files below a URL, by relative name. One request per thousand files.
 
     Raises:
         ArgumentError, RemoteError: as `pinned`.
@@ -96,13 +96,13 @@ def hub_files(url: URL) -> dict[str, int]:
 
 
 def web_address(url: URL) -> str:
-    """Where the files below a URL are read by HTTP."""
+    """The HTTP address of a URL."""
     place = place_of(url)
     return f"{_endpoint()}/datasets/{place.repo}/resolve/{place.revision or 'main'}/{quote(place.path)}".rstrip("/")
 
 
 def web_headers(url: URL) -> dict[str, str]:
-    """What HTTP requests carry: the token of this machine's user, if there is one."""
+    """The headers of HTTP requests: the user's token, if there is one."""
     from huggingface_hub import get_token
 
     token = get_token()
@@ -114,7 +114,7 @@ def _endpoint() -> str:
 
 
 def _ask(url: URL, call: Callable[[Any], T], give_up_s: float) -> T:
-    """What the Hub's API answers, at the first attempt that succeeds."""
+    """Calls the Hub's API, with retries."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=_endpoint())
@@ -140,7 +140,7 @@ def _explain(error: Exception) -> Problem:
 
 
 def _retry_after(error: Any) -> float | None:
-    """Seconds that the Hub asks to wait."""
+    """The seconds in the Hub's Retry-After header."""
     text = error.response.headers.get("Retry-After") if error.response is not None else None
     if text is None:
         return None

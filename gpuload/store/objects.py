@@ -93,7 +93,7 @@ class Objects:
         self, name: str, *, unless: str | None = None, give_up_s: float | None = None,
         check: Callable[[bytearray], None] = lambda data: None,
     ) -> Range:  # fmt: skip
-        """An object that fits into memory; arguments as for `read`. check: called with what is here so far.
+        """Reads a whole object into memory; arguments as for `read`. check: called with the bytes received so far.
 
         Raises:
             RemoteError: it cannot be read, or has more than 1 GiB. NoSuchObjectError, Unchanged. What `check` raises.
@@ -159,7 +159,7 @@ class Objects:
         tag: str | None = None,
         unless: str | None = None,
     ) -> T:
-        """What `once` gives, at the first attempt that succeeds. tag, unless: what it asks for."""
+        """The result of `once`, with retries. tag, unless: the conditions of its request."""
 
         def explain(error: Exception) -> Problem:
             failures = client().exceptions
@@ -214,7 +214,7 @@ class Objects:
         )
 
 
-# What names another server than the service's own, by scheme; obstore reads only some of them.
+# Environment variables that name another server, by scheme; obstore reads only some of them.
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
@@ -226,7 +226,7 @@ class _TooShortError(Exception):
         super().__init__(f"{found:,} of {counted(expected, 'byte')} came")
 
 
-# How to be let in, by scheme.
+# How to give credentials, by scheme.
 _CREDENTIALS = {
     "s3": "Set the credentials by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, by AWS_PROFILE, or by the "
     "files of the AWS command line; AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -238,7 +238,7 @@ _CREDENTIALS = {
 _NO_CREDENTIALS = "No credentials are sent to web servers: check that everybody may read the URL, or copy the set"
 _AGAIN = ""  # `Objects.again`
 _OTHER_SERVER = "Check the server, and what lies between it and here, such as a proxy"
-# Answers that no further attempt will change, by what obstore calls them.
+# Permanent failures, by obstore's words for them.
 _ANSWERS = {
     "MissingContentLength": ("the server does not say how long it is", "Use one that sends Content-Length with files"),
     "UnexpectedRange": ("the server sent other bytes than were asked for", _OTHER_SERVER),
@@ -250,7 +250,7 @@ _KINDS = {"Timeout": "timed out", "Interrupted": "the connection was cut", "Conn
 
 
 def _problem(error: Exception, scheme: str) -> Problem:
-    """What an error of obstore means, without anything that could be a secret."""
+    """Describes an error of obstore, without anything that could be a secret."""
     if isinstance(error, _TooShortError):
         return Problem(f"only {error}", _AGAIN, final=False)
     failures, text = client().exceptions, str(error)
@@ -296,7 +296,7 @@ def _strong(tag: Any) -> str | None:
 
 
 def client() -> Any:
-    """obstore, which local sets do without."""
+    """obstore, imported on first use: local sets do without it."""
     import obstore
     import obstore.exceptions
 

@@ -1,4 +1,4 @@
-"""What is tried again where that may help: requests to a server or to the Hub's API."""
+"""Retries of requests to a server or to the Hub's API."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from gpuload.errors import RemoteError
 
 T = TypeVar("T")
 
-# Not the generator that the program may have seeded: requests are tried again in threads of their own.
+# Not the global generator, which the program may have seeded: retries run in other threads.
 _DRAWS = random.SystemRandom()
 
 
@@ -53,9 +53,9 @@ async def persist(
     patience: Patience,
     give_up_s: float | None = None,
 ) -> T:
-    """What `once` gives, at the first attempt that succeeds.
+    """The result of `once`, from the first attempt that succeeds.
 
-    where: subject of the message. explain: says what an error means, or raises in its place. give_up_s: in place of the
+    where: subject of the message. explain: describes an error, or raises another one. give_up_s: in place of the
     patience's.
 
     Raises:

@@ -5,7 +5,7 @@
                                              were needed; a version is the hash of its manifest
     sets/<hash of the URL>/commit            of hf://, the commit that it was when it was opened last
 
-Where the server cannot be reached, the version that is here is taken.
+If the server cannot be reached, the cached version is used.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ MANIFEST = "manifest.json"
 _VERSION, _COMMIT = re.compile("[0-9a-f]{24}"), re.compile("[0-9a-f]{40}")
 _OFFLINE_S = 5  # to reach the server, where there is a copy
 _OPEN_S = 30  # else: the URL may be mistyped, and nothing is lost yet
-_KEPT_S = 3600  # versions that are no more the current one: another process may just open it
-_OTHERS_S = 900  # to wait for another process that fetches them
+_KEPT_S = 3600  # old versions are kept this long: another process may be opening one
+_OTHERS_S = 900  # to wait for another process that is fetching them
 
 
 def pin(url: URL, cache: Cache) -> URL:
-    """The URL with the commit that it means now, or where the Hub cannot be reached, the one that it meant last.
+    """The URL with its revision resolved to a commit; if the Hub cannot be reached, to the commit last opened.
 
     Raises:
         ArgumentError, RemoteError: as `hub.pinned`, or the cache cannot be written.
@@ -162,7 +162,7 @@ async def read_manifest(
 
 
 async def _about_missing(objects: Objects) -> str:
-    """Why a URL is no packed set."""
+    """Why a URL is not a packed set."""
     with suppress(RemoteError, Unchanged):
         await objects.read(f"train/{MANIFEST}", 0, 1, give_up_s=_OFFLINE_S)
         return f"{objects.url}: holds packed splits; open one of them, for instance {objects.url / 'train'}"

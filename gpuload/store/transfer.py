@@ -15,7 +15,7 @@ from gpuload.store.objects import RANGE_BYTES, NoRanges, Objects, Replaced
 T = TypeVar("T")
 
 _BLOCK_BYTES = 1 << 20  # hashed at a time
-_PIECE_BYTES = 64 << 20  # hashed between two looks whether to stop
+_PIECE_BYTES = 64 << 20  # hashed between two checks for cancellation
 _AHEAD = 16  # ranges of one object under way: all that a process has connections for
 _TRIES = 3  # of an object whose bytes are wrong, or that is replaced meanwhile
 
@@ -192,7 +192,7 @@ def _write_out(handle: int, at: int, data: memoryview) -> None:
 
 
 async def sha256_of(handle: int, size: int) -> str:
-    """That of a file of so many bytes, hashed in a thread, which stops soon where this is cancelled."""
+    """The SHA-256 of a file, computed in a thread that stops soon after cancellation."""
     digest = hashlib.sha256()
     for at in range(0, size, _PIECE_BYTES):
         await in_thread(hash_at, digest, handle, at, min(at + _PIECE_BYTES, size))
