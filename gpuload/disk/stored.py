@@ -94,6 +94,13 @@ class NotSupported:
             raise AttributeError(unknown_attribute("Dataset", name, _ATTRIBUTES), name=name, obj=self)
 
 
+def _refuse_outside(what: str, numbers: npt.NDArray[Any], count: int) -> None:
+    """Raises ArgumentError where a number is not in 0..count-1, and for a mask."""
+    outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
+    if len(outside):
+        raise ArgumentError(f"Dataset.{what}: expected numbers in 0..{count - 1}, found {outside[0]}")
+
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -215,11 +222,9 @@ class StoredSet(NotSupported):
             ArgumentError: there is no such shard. RemoteError: they cannot be read. FormatError: they are not those of
                 the manifest.
         """
-        numbers, count = np.asarray(() if shards is None else shards), len(self.shard_paths)
-        outside = numbers if numbers.dtype == bool else numbers[(numbers < 0) | (numbers >= count)]
-        if len(outside):
-            raise ArgumentError(f"Dataset.fetch_rows(shards): expected numbers in 0..{count - 1}, found {outside[0]}")
-        self._index.fetch(None if shards is None else numbers.tolist())
+        if shards is not None:
+            _refuse_outside("fetch_rows(shards)", np.asarray(shards), len(self.shard_paths))
+        self._index.fetch(None if shards is None else np.asarray(shards).tolist())
 
     @property
     def schema(self) -> pa.Schema:
@@ -304,10 +309,7 @@ class StoredSet(NotSupported):
             ArgumentError: a number is out of range.
         """
         numbers = np.asarray(samples)
-        total = int(self.first_samples[-1])
-        outside = numbers[(numbers < 0) | (numbers >= total)] if numbers.dtype != bool else numbers
-        if len(outside):
-            raise ArgumentError(f"Dataset.keys(samples): expected numbers in 0..{total - 1}, found {outside[0]}")
+        _refuse_outside("keys(samples)", numbers, int(self.first_samples[-1]))
         shards = self.shards_of(numbers)
         rows = numbers - self.first_samples[shards]
         self.fetch_rows(needed := np.unique(shards))

@@ -223,6 +223,7 @@ class RepeatedOrder(EpochOrder):
     """
 
     def __init__(self, once: EpochOrder, times: int, offset: int, share: Share = _ALL) -> None:
+        vars(self).update(vars(once))  # its windows of shards
         self._once, self._times, self._offset = once, times, offset
         self._first, self._step = (share.first - offset) % share.lanes, share.lanes
         starts = once.window_starts * times
@@ -243,23 +244,6 @@ class RepeatedOrder(EpochOrder):
     def repeats(self, start: int, stop: int) -> I64:
         """As `EpochOrder.repeats`."""
         return self._places(start, stop) % self._times
-
-    @property
-    def rounds(self) -> I64:
-        """As `EpochOrder.rounds`."""
-        return self.window_starts
-
-    def window_shards(self, window: int) -> I64:
-        """As `EpochOrder.window_shards`."""
-        return self._once.window_shards(window)
-
-    def following(self, window: int) -> I64:
-        """As `EpochOrder.following`."""
-        return self._once.following(window)
-
-    def upcoming(self, window: int) -> I64:
-        """As `EpochOrder.upcoming`."""
-        return self._once.upcoming(window)
 
     def _places(self, start: int, stop: int) -> I64:
         """The positions of the pass that are at positions start..stop-1 of the share."""
