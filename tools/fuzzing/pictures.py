@@ -29,6 +29,7 @@ def small_jpegs() -> list[bytes]:
         {},
         {"optimize": True},
         {"restart_marker_blocks": 2},
+        {"restart_marker_rows": 1},
         {"progressive": True},
         {"exif": exif},
         {"comment": b"a comment"},

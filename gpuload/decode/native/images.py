@@ -86,7 +86,7 @@ class ImageDecoder:
     def start(self) -> None:
         """Begins to load or compile what decodes JPEGs, at the first call. numba compiles one function at a time, and
         this takes longest: so what a batch cannot do without comes before it."""
-        if self._has_jpegs:
+        if self._has_jpegs and not self._compilation.is_done:
             # Where something else had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 

@@ -66,7 +66,23 @@ def test_points_that_lie_change_nothing() -> None:
     assert same(data, points_of(make(1)), WINDOWS[2])  # of another file
 
 
-def test_files_with_restart_markers_have_none() -> None:
+def test_restart_markers_between_rows_are_entered() -> None:
+    for rows in (1, 3):
+        data, rng = make(restart_marker_rows=rows), Random(rows)
+        points = points_of(data)
+        assert all(same(data, points, window) for window in WINDOWS)
+        at, before = data.index(b"\xff\xd0"), bytes([0xFF, 0xD0 + 6 // rows - 1])  # the crop begins in row 6
+        assert decode(data.replace(before, b"\xff\xd7"), SIZE, WINDOWS[1], points=points) is None
+        spoilt = data[: at - 40] + b"\xff\x00" * 20 + data[at:]
+        assert decode(spoilt, SIZE, WINDOWS[1]) is None
+        assert decode(spoilt, SIZE, WINDOWS[1], points=points) is not None
+        for _ in range(200):
+            lie = bytearray(points)
+            lie[rng.randrange(len(lie))] ^= 1 << rng.randrange(8)
+            assert same(data, bytes(lie), rng.choice(WINDOWS))
+
+
+def test_files_with_restart_markers_within_rows_have_none() -> None:
     """Behind a marker nothing is left of a coefficient that lied before it."""
     data = make(restart_marker_blocks=5)
     assert points_of(data) == b""

@@ -11,10 +11,12 @@ it. The index holds them for each image as bytes:
 
 Distances are in bits of the file, with stuffed bytes. The first point is where the scan begins.
 
-What is decoded must end at the next point, with its coefficients: so neither point can lie. Files with restart markers
-have no points, since behind such a marker the coefficients before it can no longer be compared.
+What is decoded must end at the next point, with its coefficients: so neither point can lie. Where a restart marker is,
+the point lies at the marker, with the coefficients before it. There may be none between two points, since behind it
+these coefficients could no longer be compared: files with such markers have no points.
 """
 
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from gpuload.decode.native.jpeg.scan import (
     begin_scan,
     ends_well,
     has_read_up_to,
+    is_after_marker,
     is_low,
     seek,
     skip_mcu,
@@ -37,7 +40,7 @@ from gpuload.decode.native.jpeg.scan import (
 )
 from gpuload.decode.native.jpeg.scratch import Addresses, Scratch
 from gpuload.decode.native.pointers import bytes_at, load_word, longs_at, words_at
-from gpuload.types import I64
+from gpuload.types import I64, U8
 
 _HEAD_BYTES, _SPARE_BYTES = 6, 8
 _MOST_BITS = 40
@@ -68,7 +71,7 @@ NO_POINTS = Points(0, 0, 0, 0, 0, 0, 0, 0)
 def read_points(address: int, size: int, frame: Frame) -> Points:
     """The points in these bytes; none where they are not of this frame."""
     data = bytes_at(address)
-    if size < _HEAD_BYTES or data[0] == 0 or frame.restart != 0:
+    if size < _HEAD_BYTES or data[0] == 0 or not _can_be_entered(frame):
         return NO_POINTS
     apart, most = np.int64(data[0]), 0
     number = -(-frame.columns // apart)
@@ -84,9 +87,13 @@ def read_points(address: int, size: int, frame: Frame) -> Points:
     )
     for index in range(1, _HEAD_BYTES):
         most = max(most, np.int64(data[index]))
-    if most > _MOST_BITS or size != _HEAD_BYTES + (_bits(found, frame) + 7) // 8 + _SPARE_BYTES:
-        return NO_POINTS
-    return found
+    return NO_POINTS if most > _MOST_BITS or size != _bytes(found, frame) else found
+
+
+@inlined
+def _can_be_entered(frame: Frame) -> bool:
+    """Whether there is no restart marker but between rows."""
+    return frame.restart % frame.columns == 0
 
 
 @inlined
@@ -105,8 +112,10 @@ def _coefficients_at(points: Points, frame: Frame) -> int:
 
 
 @inlined
-def _bits(points: Points, frame: Frame) -> int:
-    return _coefficients_at(points, frame) + frame.rows * points.number * _point_bits(points)
+def _bytes(points: Points, frame: Frame) -> int:
+    """Of all that the index holds."""
+    bits = _coefficients_at(points, frame) + frame.rows * points.number * _point_bits(points)
+    return _HEAD_BYTES + (bits + 7) // 8 + _SPARE_BYTES
 
 
 @inlined
@@ -191,81 +200,130 @@ def agrees(file: File, frame: Frame, scratch: Addresses, points: Points, row: in
     """Whether reading has come to the point at this column, or in the next row, as it has if both points are right."""
     if column >= frame.columns and row + 1 == frame.rows:
         return ends_well(file, scratch, True)
+    at_marker = column >= frame.columns and is_after_marker(frame, (row + 1) * frame.columns)
     row, index, bit = _next_point(points, frame, row, row_at, column)
     state, same = words_at(scratch.state), True
     for component in range(frame.components):
         before = _coefficient(points, frame, row, index, component)
         same = same and np.int64(state[BEFORE + component]) == before
-    return same and has_read_up_to(scratch, bit)
+    return same and has_read_up_to(scratch, bit, at_marker)
+
+
+class _Memory(threading.local):
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+
+
+_memory = _Memory()
 
 
 def find_points(data: bytes, height: int, width: int, most_share: float = 0.01) -> bytes | None:
-    """The points of a JPEG of this size, as dense as a share of its bytes allows; b"" where that is not enough.
+    """The points of a JPEG of this size, as dense as a share of its bytes allows; b"" where that is not enough, or
+    where there are restart markers within rows.
 
     All of its coded pixels are read. None where it is not decoded here, or has a fault.
     """
-    file, scratch = np.frombuffer(data, np.uint8), Scratch()
-    table: I64 = np.zeros((-(-height // 8) * -(-width // (8 * _FINEST)), 4), np.int64)
-    rows, number = _find(file.ctypes.data, len(file), scratch.addresses, height, width, table)
-    if number == 0:
-        return None if rows == 0 else b""
-    apart, table = _FINEST, table[: rows * number].reshape(rows, number, 4)
-    while apart <= _COARSEST:
-        numbers = _numbers(table[:, :: apart // _FINEST])
-        bits = [int(one.max(initial=0)).bit_length() for one in numbers]
-        packed_bytes = (sum(one.size * each for one, each in zip(numbers, bits, strict=True)) + 7) // 8
-        if _HEAD_BYTES + packed_bytes + _SPARE_BYTES <= most_share * len(data):
-            digits = [(one[..., None] >> np.arange(each)[::-1]) & 1 for one, each in zip(numbers, bits, strict=True)]
-            ordered = *digits[:2], np.concatenate(digits[2:], axis=-1)
-            packed = np.packbits(np.concatenate([one.ravel() for one in ordered]).astype(np.uint8))
-            return bytes([apart, *bits]) + packed.tobytes() + bytes(_SPARE_BYTES)
-        apart *= 2
-    return b""
-
-
-def _numbers(table: I64) -> list[I64]:
-    """What the index holds of points (rows, points, 4): the distances of rows and of points, and the coefficients."""
-    at, before = table[..., 0], table[..., 1:]
-    return [np.diff(at[:, 0]), np.diff(at), *np.moveaxis(before << 1 ^ before >> 63, -1, 0)]
+    file, found = np.frombuffer(data, np.uint8), np.zeros(int(most_share * len(data)), np.uint8)
+    table: I64 = np.empty((-(-height // 8) * -(-width // (8 * _FINEST)), 4), np.int64)
+    number = _find(file.ctypes.data, len(file), _memory.scratch.addresses, height, width, table, found)
+    return None if number < 0 else found[:number].tobytes()
 
 
 @cached
-def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64) -> tuple[int, int]:
-    """Fills a table with a point every `_FINEST` columns: the bit of the file, and three DC coefficients.
+def _find(address: int, size: int, scratch: Addresses, height: int, width: int, table: I64, found: U8) -> int:
+    """Writes the points into `found`, as dense as there is room for. Returns the bytes written; -1 where the file has a
+    fault or is not decoded here.
 
-    Returns the rows of MCUs, 0 where the file has a fault or is not decoded here; and the points in each.
+    table: int64 (n, 4), filled with a point every `_FINEST` columns: the bit of the file, and three DC coefficients.
     """
     file = File(address, size)
     frame = read_frame(file, scratch)
     if frame.at == 0 or frame.height != height or frame.width != width or frame.orientation != UPRIGHT:
-        return 0, 0
+        return -1
     position, state, number = longs_at(scratch.position), words_at(scratch.state), 0
     begin_scan(file, frame, scratch)
     for mcu in range(frame.rows * frame.columns):
-        if is_low(frame, scratch) and not supply(file, frame, scratch, mcu):
-            return 0, 0
         if mcu % frame.columns % _FINEST == 0:
-            table[number, 0] = position[BEHIND] * 8 + used_bits(scratch)
-            for component in range(frame.components):
+            table[number, 0] = position[BEHIND] * 8 + used_bits(scratch, is_after_marker(frame, mcu))
+            for component in range(3):
                 table[number, 1 + component] = np.int64(state[BEFORE + component])
             number += 1
+        if is_low(frame, scratch) and not supply(file, frame, scratch, mcu):
+            return -1
         if not skip_mcu(frame, scratch):
-            return 0, 0
+            return -1
     if not ends_well(file, scratch, True):
-        return 0, 0
-    if frame.restart == 0:
-        _to_file(file, frame, table[:number])
-    return frame.rows, 0 if frame.restart != 0 else number // frame.rows
+        return -1
+    if not _can_be_entered(frame):
+        return 0
+    _to_file(file, frame, table[:number])
+    written, apart = 0, _FINEST
+    while apart <= _COARSEST and written == 0:
+        written = _write(table, frame, apart, found)
+        apart *= 2
+    return written
+
+
+@inlined
+def _write(table: I64, frame: Frame, apart: int, found: U8) -> int:
+    """Writes the points that lie so many columns apart. Returns the bytes; 0 where there is no room for them."""
+    number, most, bytes_in_all = -(-frame.columns // apart), np.zeros(5, np.int64), 0
+    for is_written in (False, True):
+        bit = _HEAD_BYTES * 8
+        for part in range(3):  # in the order of the file
+            for row in range(frame.rows - 1 if part == 0 else frame.rows):
+                for index in range(1 if part == 0 else number - 1 if part == 1 else number):
+                    for kind in range(part, 5 if part == 2 else part + 1):
+                        value = _told(table, frame, row, index * apart, apart, kind)
+                        if is_written:
+                            bit = _put(found, bit, value, most[kind])
+                        while value >> most[kind] != 0:
+                            most[kind] += 1
+        if not is_written:
+            points = Points(apart, number, 0, most[0], most[1], most[2], most[3], most[4])
+            bytes_in_all = _bytes(points, frame)
+            if bytes_in_all > len(found):
+                return 0
+            found[0] = apart
+            for kind in range(5):
+                found[1 + kind] = most[kind]
+    return bytes_in_all
+
+
+@inlined
+def _told(table: I64, frame: Frame, row: int, column: int, apart: int, kind: int) -> int:
+    """A number that the index holds of a point: the distance to that of the next row, to the next one of its row, or a
+    coefficient."""
+    in_row = -(-frame.columns // _FINEST)
+    at = row * in_row + column // _FINEST
+    if kind == 0:
+        return int(table[at + in_row, 0] - table[at, 0])
+    if kind == 1:
+        return int(table[at + apart // _FINEST, 0] - table[at, 0])
+    before = table[at, kind - 1]
+    return int(before << 1 ^ before >> 63)
+
+
+@inlined
+def _put(found: U8, at: int, value: int, bits: int) -> int:
+    """Writes the lowest bits of a number from a bit on, and returns the bit after them."""
+    for number in range(bits):
+        bit = at + number
+        found[bit >> 3] |= np.uint8((value >> (bits - 1 - number) & 1) << (7 - (bit & 7)))
+    return at + bits
 
 
 @inlined
 def _to_file(file: File, frame: Frame, table: I64) -> None:
-    """Adds the stuffed bytes that the file has between the bits of the scan, which has no fault."""
+    """Adds the stuffed bytes and markers that the file has between the bits of the scan, which has no fault."""
     data, at, read = bytes_at(file.address), frame.at, 0
     for point in range(len(table)):
         while read < table[point, 0] >> 3:
             if read + 8 <= table[point, 0] >> 3 and not any_ff(load_word(file.address + at)):
                 at, read = at + 8, read + 8
+                continue
+            if data[at] == 0xFF and data[at + 1] != 0:
+                at += 2
                 continue
             at, read = at + (2 if data[at] == 0xFF else 1), read + 1
         table[point, 0] = at * 8 + (table[point, 0] & 7)

@@ -50,11 +50,12 @@ def seek(file: File, scratch: Addresses, bit: int, end: int) -> None:
 
 
 @inlined
-def has_read_up_to(scratch: Addresses, end: int) -> bool:
-    """Whether exactly the bits before this bit of the file were read, to which `seek` set the end."""
+def has_read_up_to(scratch: Addresses, end: int, at_marker: bool) -> bool:
+    """Whether exactly the bits before this bit of the file were read, to which `seek` set the end. at_marker: a restart
+    marker begins there, before which some bits of a byte may be left."""
     position = longs_at(scratch.position)
     unread = ((end + 7) >> 3) * 8 - end
-    return bool(position[FILE] >= position[LIMIT] and used_bits(scratch) == position[READ] * 8 - unread)
+    return bool(position[FILE] >= position[LIMIT] and used_bits(scratch, at_marker) == position[READ] * 8 - unread)
 
 
 @inlined
@@ -104,10 +105,11 @@ def _copy(file: File, scratch: Addresses) -> None:
 
 
 @inlined
-def used_bits(scratch: Addresses) -> int:
-    """Bits used of those in `scratch.bytes`."""
+def used_bits(scratch: Addresses, whole: bool = False) -> int:
+    """Bits used of those in `scratch.bytes`. whole: with the rest of the last byte."""
     state = words_at(scratch.state)
-    return int((np.int64(state[AT]) - scratch.bytes) * 8 - np.int64(state[LEFT]))
+    used = (np.int64(state[AT]) - scratch.bytes) * 8 - np.int64(state[LEFT])
+    return int((used + 7) & -8 if whole else used)
 
 
 @inlined
@@ -115,7 +117,7 @@ def _is_at(file: File, scratch: Addresses, marker: int) -> bool:
     """Whether this marker follows, and no unused whole byte is before it."""
     position = longs_at(scratch.position)
     at = position[FILE]
-    if position[ENDED] == 0 or (used_bits(scratch) + 7) // 8 != position[READ] or at + 1 >= file.size:
+    if position[ENDED] == 0 or used_bits(scratch, True) != position[READ] * 8 or at + 1 >= file.size:
         return False
     return bool(bytes_at(file.address)[at + 1] == marker)
 
@@ -133,10 +135,11 @@ def ends_well(file: File, scratch: Addresses, whole: bool) -> bool:
 def supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
     """Copies bits for this MCU, where needed. False if the file ended before, or a restart marker is missing."""
     position, state = longs_at(scratch.position), words_at(scratch.state)
-    if frame.restart != 0 and mcu != 0 and mcu % frame.restart == 0:
+    if is_after_marker(frame, mcu):
         turn = mcu // frame.restart - 1
         if not _is_at(file, scratch, _RESTART + (turn & 7)):
             return False
+        position[BEHIND] += position[READ]
         _begin(file, scratch, position[FILE] + 2)
     begin = np.int64(state[AT]) - scratch.bytes
     if begin + _MCU_BYTES <= position[READ]:
@@ -151,6 +154,12 @@ def supply(file: File, frame: Frame, scratch: Addresses, mcu: int) -> bool:
     _copy(file, scratch)
     state[AT] = np.uint64(scratch.bytes)
     return True
+
+
+@inlined
+def is_after_marker(frame: Frame, mcu: int) -> bool:
+    """Whether a restart marker is before this MCU."""
+    return bool(frame.restart != 0 and mcu != 0 and mcu % frame.restart == 0)
 
 
 @inlined
