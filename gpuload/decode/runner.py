@@ -45,14 +45,14 @@ class Job:
         self.state: Any = None
         self.is_abandoned = False
         self.taken: I64 = np.zeros(1, np.int64)
-        self._shares: list[Task[None]] = []
+        self._share: Task[None] | None = None
         self._started, self._ended = math.inf, -math.inf
         self._work_s: list[float] = []
         self.ready: Any = None
 
     def share(self, work: Work, pool: Threads, count: int, name: str) -> None:
         """Submits the work to `count` threads of a pool."""
-        self._shares = [pool.submit(partial(self._do_share, work, name)) for _ in range(count)]
+        self._share = pool.submit(partial(self._do_share, work, name), count)
 
     def _do_share(self, work: Work, name: str) -> None:
         begun = time.perf_counter()
@@ -69,8 +69,8 @@ class Job:
 
     def settle(self) -> None:
         """Waits for its shares, and re-raises what one of them raised."""
-        for share in self._shares:
-            share.result()
+        if self._share is not None:
+            self._share.result()
 
     def abandon(self) -> None:
         """Cancels the batch: its shares may end early."""
@@ -81,12 +81,12 @@ class Job:
 
     def wait(self) -> None:
         """Waits for its shares, and ignores their errors."""
-        for share in self._shares:
-            share.wait()
+        if self._share is not None:
+            self._share.wait()
 
     @property
     def is_done(self) -> bool:
-        return all(share.is_done for share in self._shares)
+        return self._share is None or self._share.is_done
 
     def take(self, read_wait_s: float, ready: int) -> tuple[Batch, Decoded]:
         """The batch and its pixels, which only the caller holds from now on."""

@@ -21,13 +21,14 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work in progress in another thread.
+    """Work in progress in another thread, or in `times` of them, each of which calls it.
 
     value: the result; None until then, and if the work raised or was cancelled before it began.
     """
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], times: int = 1) -> None:
         self._work: Callable[[], T] | None = work
+        self._calls = list(range(times))  # left; taking one is atomic
         self._done = threading.Lock()
         self._done.acquire()
         self.value: T | None = None
@@ -35,14 +36,17 @@ class Task(Generic[T]):
         self.cancelled = False  # set to True to cancel a task that has not begun
 
     def run(self) -> None:
-        work, self._work = self._work, None
+        work = self._work
         assert work is not None
         try:
             if not self.cancelled:
                 self.value = work()
         except BaseException as error:
-            self._error = error
-        self._done.release()
+            self._error = self._error or error
+        del work
+        if self._calls.pop() == 0:
+            self._work = None
+            self._done.release()
 
     @property
     def is_done(self) -> bool:
@@ -80,10 +84,12 @@ class Threads:
         self._closed = threading.Event()
         self._stop = weakref.finalize(self, _stop, self._tasks, threads, self._closed, os.getpid())
 
-    def submit(self, work: Callable[[], T]) -> Task[T]:
-        """Queues a task for the next free thread. After `close`, or while the interpreter exits, it is cancelled."""
-        task = Task(work)
-        self._tasks.put(task)
+    def submit(self, work: Callable[[], T], times: int = 1) -> Task[T]:
+        """Queues a task for the next free thread, or for so many. After `close`, or while the interpreter exits, it is
+        cancelled."""
+        task = Task(work, times)
+        for _ in range(times):
+            self._tasks.put(task)
         if self._closed.is_set():  # by another thread meanwhile
             _cancel(self._tasks)
         return task

@@ -44,7 +44,7 @@ def failing_once(function: Callable[..., Any], error: BaseException, call: int) 
 @pytest.mark.parametrize(
     ("owner", "name", "error", "decoders"),
     [
-        (ImageDecoder, "step", MemoryError("no room for pixels"), ["native", "both"]),
+        (ImageDecoder, "own", MemoryError("no room for pixels"), ["native", "both"]),
         (Augment, "draw", MemoryError("no room for crops"), ["native", "dali", "both"]),
         (Window, "read", KeyError("a bug of ours"), ["native", "dali", "both"]),
         (Window, "__init__", OSError(5, "Input/output error"), ["native", "dali", "both"]),

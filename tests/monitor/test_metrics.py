@@ -131,13 +131,13 @@ def test_reading_binds(packed: Path, decoder: str, slow_s: float, monkeypatch: p
 
 @pytest.mark.parametrize("decoder", ["native"])
 def test_decoding_binds(packed: Path, decoder: str, slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = ImageDecoder.step
+    own = ImageDecoder.own
 
     def slow(images: Any, plan: Any, most: int) -> Any:
         time.sleep(slow_s)
-        return step(images, plan, most)
+        return own(images, plan, most)
 
-    monkeypatch.setattr(ImageDecoder, "step", slow)
+    monkeypatch.setattr(ImageDecoder, "own", slow)
     found = run(load(packed, decoder=decoder, num_threads=2))
     assert found.binds == "decode" and found.queue_depth < 1
     assert found.decode_s > 12 * slow_s and found.wait_decode_s > 6 * slow_s

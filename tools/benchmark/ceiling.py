@@ -37,7 +37,7 @@ class Ceiling:
     def measure(self) -> None:
         """Measures one turn."""
         share = self._gather if self._work.raw else self._decode
-        self._rates.append(_in_threads(self._work.threads, share))
+        self._rates.append(in_threads(self._work.threads, share))
 
     @property
     def images_per_s(self) -> float:
@@ -85,10 +85,10 @@ def disk_rate(folder: Path, threads: int) -> tuple[float, float]:
                     done += count
         return done
 
-    return _in_threads(threads, read), cached
+    return in_threads(threads, read), cached
 
 
-def _in_threads(threads: int, share: Callable[[Iterable[int]], int]) -> float:
+def in_threads(threads: int, share: Callable[[Iterable[int]], int]) -> float:
     """Units per second of `share`, run in each thread; the threads take numbers from one counter."""
     places: Any = itertools.count()
     start = threading.Barrier(threads + 1)

@@ -72,7 +72,8 @@ class JpegTarget(Target):
         upright = rng.random() < 0.5
         found_points = self._seek_points(rng, data, height, width)
         points = np.array([[self._points.put(found_points, at_end), len(found_points)]], np.int64)
-        jpeg.decode(spans, points, windows, factors, upright, rooms, memory, self._scratch, pictures)(0, 1)
+        own = jpeg.own_arguments(memory, self._scratch)
+        jpeg.decode(spans, points, windows, factors, upright, rooms, pictures)(0, 1, own)
         begin, rows, columns, stride, top, left, _ = pictures[0].tolist()
         if begin == 0:
             raise JpegRefusedError

@@ -16,7 +16,7 @@ from gpuload.decode.buffers import Allocate, Buffers
 from gpuload.decode.interface import NUMPY_DTYPES, Decoded, Fault, Stored
 from gpuload.decode.native.cuts import Cuts, load_compiled
 from gpuload.decode.native.images import DecodePlan, ImageDecoder, picture_kind
-from gpuload.decode.native.steps import Step, remaining_blocks
+from gpuload.decode.native.steps import Blocks, Step
 from gpuload.decode.native.transforms.run import transform
 from gpuload.decode.native.values import Target, as_levels
 from gpuload.decode.pillow import crop_and_resize_mask, decode_mask, reason_of
@@ -86,13 +86,12 @@ class NativeDecoder(Stage):
             for one, postprocess, out in zip(views, self._postprocess, images, strict=True)
         ]
         in_python = bool(self._fills) or None in fills
-        if plan.encoded:
-            self._images.start()  # after what the views need
+        decode = self._images.step(plan)  # after what the views need
+        blocks = Blocks(block, plan.pictures, decode, [fill for fill in fills if fill is not None], in_python)
 
         def work() -> None:
             """One thread's share: blocks that no other thread has taken, until none is left."""
-            decode, compiled = self._images.step(plan, block), [fill for fill in fills if fill is not None]
-            for begin in remaining_blocks(job.taken, block, plan.pictures, decode, compiled, in_python):
+            for begin in blocks.remaining(job.taken, self._images.own(plan, block)):
                 rows = slice(begin, min(begin + block, len(batch)))
                 _owners, found = self._images.decode_others(plan, range(rows.start, rows.stop))
                 broken.update(found)

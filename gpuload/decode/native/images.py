@@ -45,12 +45,8 @@ class DecodePlan:
     rooms: int64 (N,), bytes for each image while it is needed, and `spare_bytes` more.
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
 
-    step: what decodes them, in some thread; None before the first asks for it.
-
     pixels: of the images.
     """
-
-    step: Step | None = None
 
     def __init__(self, batch: EncodedBatch, windows: I64, factors: I64, pixels: Pixels = RGB) -> None:
         self.images, self.spans, self.windows, self.factors = batch.images, batch.spans, windows, factors
@@ -90,19 +86,19 @@ class ImageDecoder:
             # Where something else had to be compiled, this has to be, too, and would be waited for in vain.
             self._compilation.start(wait=count_compiled() == 0)
 
-    def step(self, plan: DecodePlan, most: int) -> Step | None:
-        """What completes pictures in this thread, up to `most` of a plan at a time; None where nothing is compiled."""
+    def step(self, plan: DecodePlan) -> Step | None:
+        """What completes pictures, in a thread with `own` arguments; None where nothing is compiled."""
         if not plan.encoded:
             return None
         self.start()
         if not self._compilation.is_done:
             return None
-        thread, rooms = self._thread, plan.rooms
-        memory = thread.reserve(most * plan.largest_bytes + plan.spare_bytes)
-        if plan.step is None:  # the first of some threads; if of two, it does not matter whose the others take
-            files = plan.spans, plan.points, plan.windows, plan.factors
-            plan.step = jpeg.decode(*files, self._plain, rooms, memory, thread.scratch, plan.pictures)
-        return jpeg.in_thread(plan.step, memory, thread.scratch)
+        files = plan.spans, plan.points, plan.windows, plan.factors
+        return jpeg.decode(*files, self._plain, plan.rooms, plan.pictures)
+
+    def own(self, plan: DecodePlan, most: int) -> I64:
+        """The arguments of `step` for this thread, with memory for `most` images of a plan at a time."""
+        return self._thread.own(most * plan.largest_bytes + plan.spare_bytes if plan.encoded else 0)
 
     def decode_others(self, plan: DecodePlan, rows: range) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures at these rows that `step` did not.
@@ -124,8 +120,8 @@ class ImageDecoder:
 
     def decode(self, plan: DecodePlan, row: int) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the picture of one image, and returns what `decode_others` does."""
-        if (step := self.step(plan, 1)) is not None:
-            step(row, row + 1)
+        if (step := self.step(plan)) is not None:
+            step(row, row + 1, self.own(plan, 1))
         return self.decode_others(plan, range(row, row + 1))
 
     def _decode_one(self, plan: DecodePlan, row: int) -> tuple[Picture, Any]:
@@ -152,14 +148,16 @@ class _Thread(threading.local):
     """What a thread keeps from one call to the next: fresh pages cost more than copying."""
 
     def __init__(self) -> None:
-        self.scratch = jpeg.Scratch()
+        self._scratch = jpeg.Scratch()
         self._memory: U8 = np.empty(0, np.uint8)
+        self._own = jpeg.own_arguments(0, self._scratch)
 
-    def reserve(self, size: int) -> int:
-        """The address of at least so many bytes."""
+    def own(self, size: int) -> I64:
+        """What decodes JPEGs needs of this thread, with at least so many bytes."""
         if len(self._memory) < size:
             self._memory = np.empty(size, np.uint8)
-        return int(self._memory.ctypes.data)
+            self._own = jpeg.own_arguments(self._memory.ctypes.data, self._scratch)
+        return self._own
 
 
 def _picture_of(pixels: Any, factor: int = 1) -> Picture:

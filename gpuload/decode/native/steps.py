@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuload.decode.native.compiled import address_of, cached, inlined
-from gpuload.decode.native.pointers import add, call
+from gpuload.decode.native.pointers import add, call, longs_at
 from gpuload.types import I64
 
 _DONE, _FAILED = -1, -2
@@ -30,17 +30,13 @@ class Step:
         self.numbers: I64 = np.array(numbers, np.int64)
         self.call: tuple[int, int] = address_of(function), self.numbers.ctypes.data
 
-    def replaced(self, first: int, numbers: Sequence[int], held: Any) -> "Step":
-        """The same with other last arguments, from number `first` on. It costs a tenth of a new one, and each thread
-        needs its own for each batch. held: as the class's."""
-        made = object.__new__(Step)
-        made._function, made._held, made.numbers = self._function, (self._held, held), self.numbers.copy()
-        made.numbers[first:] = numbers
-        made.call = self.call[0], made.numbers.ctypes.data
-        return made
-
-    def __call__(self, begin: int, end: int) -> None:
-        if not self._function(self.call[1], begin, end):
+    def __call__(self, begin: int, end: int, own: I64 | None = None) -> None:
+        """own: as for `Blocks.remaining`, of a function that needs it."""
+        at = self.call[1]
+        if own is not None:
+            own[: len(self.numbers)] = self.numbers
+            at = own.ctypes.data
+        if not self._function(at, begin, end):
             raise MemoryError
 
 
@@ -60,38 +56,50 @@ def kept(*arrays: Any) -> int:
     return 1 if len(arrays) > 0 else 0
 
 
-def remaining_blocks(
-    taken: I64, block: int, pictures: I64, decode: Step | None, fills: Sequence[Step], alone: bool
-) -> Iterator[int]:
-    """One thread's share of a batch: the next `block` rows that no other thread has taken, until none are left.
+class Blocks:
+    """What threads do to a batch, some rows of it at a time.
 
-    taken: int64 (1,), how many rows threads have taken. pictures: int64 (N, 7), see `resample`. decode: what completes
-    those with an address of 0. fills: what is made of pictures then.
-
-    Yields where a block begins that is left to the caller after `decode`, since a picture is missing or `alone` is set.
+    block: so many rows. pictures: int64 (N, 7), see `resample`. decode: what completes those with an address of 0.
+    fills: what is made of pictures then. alone: each block is left to Python after `decode`.
     """
-    steps = np.array([(0, 0) if one is None else one.call for one in (decode, *fills)], np.int64)
-    while (begin := _run(taken.ctypes.data, block, pictures, steps, alone)) >= 0:
-        yield begin
-    if begin == _FAILED:
-        raise MemoryError
+
+    def __init__(self, block: int, pictures: I64, decode: Step | None, fills: Sequence[Step], alone: bool) -> None:
+        self._block, self._pictures, self._alone, self._held = block, pictures, alone, (decode, fills)
+        calls = [(0, 0, 0) if one is None else (*one.call, len(one.numbers)) for one in (decode, *fills)]
+        self._calls: I64 = np.array(calls, np.int64)
+
+    def remaining(self, taken: I64, own: I64) -> Iterator[int]:
+        """One thread's share of the batch: the next block that no other thread has taken, until none are left.
+
+        taken: int64 (1,), how many rows threads have taken. own: int64, the arguments of `decode` in this thread, of
+            which the first ones, those of the batch, are set here.
+
+        Yields where a block begins that is left to the caller, since a picture is missing or `alone` is set.
+        """
+        while (begin := _run(taken, self._block, self._pictures, self._calls, own, self._alone)) >= 0:
+            yield begin
+        if begin == _FAILED:
+            raise MemoryError
 
 
 def load_compiled() -> None:
     """Loads, or compiles, what goes through blocks; otherwise the first batch would."""
-    for _ in remaining_blocks(np.zeros(1, np.int64), 1, np.zeros((0, 7), np.int64), None, (), False):
+    nothing = np.zeros(1, np.int64)
+    for _ in Blocks(1, np.zeros((0, 7), np.int64), None, (), False).remaining(nothing, nothing):
         pass
 
 
 @cached
-def _run(taken: int, block: int, pictures: I64, steps: I64, alone: bool) -> int:
-    number = len(pictures)
+def _run(taken: I64, block: int, pictures: I64, steps: I64, own: I64, alone: bool) -> int:
+    number, of_batch = len(pictures), longs_at(steps[0, 1])
+    for index in range(steps[0, 2]):
+        own[index] = of_batch[index]
     while True:
-        begin: int = add(taken, block)
+        begin: int = add(taken.ctypes.data, block)
         if begin >= number:
             return _DONE
         end = min(begin + block, number)
-        if steps[0, 0] != 0 and call(steps[0, 0], steps[0, 1], begin, end) == 0:
+        if steps[0, 0] != 0 and call(steps[0, 0], own.ctypes.data, begin, end) == 0:
             return _FAILED
         left = alone
         for row in range(begin, end):

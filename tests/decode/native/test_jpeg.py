@@ -39,9 +39,9 @@ def decode(
     spans = np.array([[file.ctypes.data, len(file)]], np.int64)
     known = np.frombuffer(points or b"\0", np.uint8)
     seek = np.array([[known.ctypes.data, len(points)]], np.int64)
-    jpeg.decode(spans, seek, windows, factors, upright, rooms, memory.ctypes.data, jpeg.Scratch(), pictures)(
-        0, len(spans)
-    )
+    scratch = jpeg.Scratch()
+    own = jpeg.own_arguments(memory.ctypes.data, scratch)
+    jpeg.decode(spans, seek, windows, factors, upright, rooms, pictures)(0, len(spans), own)
     assert (memory[room:] == 171).all()
     address, rows, columns, stride, top, left, shown_factor = pictures[0].tolist()
     if address == 0:
@@ -150,9 +150,9 @@ def test_many_images_one_after_the_other_with_the_same_tables_and_others() -> No
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 50, 70, 210, 0, 0, 1], np.int64), (len(files), 1))
-    jpeg.decode(
-        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures
-    )(0, len(spans))
+    scratch = jpeg.Scratch()
+    own = jpeg.own_arguments(memory.ctypes.data, scratch)
+    jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures)(0, len(spans), own)
     for data, (address, rows, columns, *_) in zip(files, pictures.tolist(), strict=True):
         is_progressive = b"\xff\xc2" in data
         assert (address == 0) == is_progressive
@@ -180,9 +180,9 @@ def test_tables_of_one_file_are_not_those_of_the_next(marker: int) -> None:
     rooms, spare_bytes = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare_bytes, np.uint8)
     pictures = np.tile(np.array([0, 30, 40, 120, 0, 0, 1], np.int64), (2, 1))
-    jpeg.decode(
-        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures
-    )(0, len(spans))
+    scratch = jpeg.Scratch()
+    own = jpeg.own_arguments(memory.ctypes.data, scratch)
+    jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures)(0, len(spans), own)
     assert (pictures[:, 0] != 0).tolist() == [True, False]
 
 

@@ -11,10 +11,11 @@ from numba import njit
 
 from gpuload.decode.native import jpeg
 from gpuload.decode.native.resample import crop_or_pad
-from gpuload.decode.native.steps import Step, kept, remaining_blocks
+from gpuload.decode.native.steps import Blocks, Step, kept
 from gpuload.decode.native.values import Target
 
 ROWS, SIDE = 40, 3
+NO_OWN = np.zeros(0, np.int64)
 
 
 class Pictures:
@@ -45,14 +46,14 @@ class Pictures:
 @pytest.mark.parametrize("block", [1, 7, ROWS, 100])
 def test_all_is_done_in_one_call_where_nothing_is_missing(block: int) -> None:
     pictures = Pictures()
-    assert list(remaining_blocks(pictures.taken, block, pictures.rows, None, [pictures.fill()], False)) == []
+    assert list(Blocks(block, pictures.rows, None, [pictures.fill()], False).remaining(pictures.taken, NO_OWN)) == []
     assert pictures.colors() == list(range(1, ROWS + 1))
 
 
 def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_done() -> None:
     pictures = Pictures(missing=(4, 38))
     fill, left = pictures.fill(), []
-    for begin in remaining_blocks(pictures.taken, 5, pictures.rows, None, [fill], False):
+    for begin in Blocks(5, pictures.rows, None, [fill], False).remaining(pictures.taken, NO_OWN):
         left.append(begin)
         assert pictures.colors()[begin : begin + 5] == [0] * 5
         for row in range(begin, begin + 5):
@@ -64,13 +65,13 @@ def test_blocks_with_something_missing_are_left_to_the_caller_and_the_others_don
 
 def test_alone_each_block_is_left_to_the_caller() -> None:
     pictures = Pictures()
-    assert list(remaining_blocks(pictures.taken, 15, pictures.rows, None, [], True)) == [0, 15, 30]
+    assert list(Blocks(15, pictures.rows, None, [], True).remaining(pictures.taken, NO_OWN)) == [0, 15, 30]
 
 
 def test_rows_that_were_taken_are_not_done_again() -> None:
     pictures = Pictures()
     pictures.taken[0] = 1 << 62  # as an abandoned batch has it
-    assert list(remaining_blocks(pictures.taken, 5, pictures.rows, None, [pictures.fill()], True)) == []
+    assert list(Blocks(5, pictures.rows, None, [pictures.fill()], True).remaining(pictures.taken, NO_OWN)) == []
     assert pictures.colors() == [0] * ROWS
 
 
@@ -78,7 +79,7 @@ def test_threads_do_each_block_once() -> None:
     pictures, left = Pictures(), []
 
     def share() -> None:
-        left.extend(remaining_blocks(pictures.taken, 3, pictures.rows, None, [], True))
+        left.extend(Blocks(3, pictures.rows, None, [], True).remaining(pictures.taken, NO_OWN))
 
     threads = [threading.Thread(target=share) for _ in range(8)]
     for thread in threads:
@@ -95,10 +96,10 @@ def test_what_is_no_jpeg_is_left_to_the_caller() -> None:
     windows, factors = np.tile([0, 0, SIDE, SIDE], (ROWS, 1)), np.ones(ROWS, np.int64)
     rooms, spare = jpeg.room_for(windows, factors)
     memory = np.empty(int(rooms.sum()) + spare, np.uint8)
-    decode = jpeg.decode(
-        spans, np.zeros_like(spans), windows, factors, True, rooms, memory.ctypes.data, jpeg.Scratch(), pictures.rows
-    )
-    assert list(remaining_blocks(pictures.taken, 20, pictures.rows, decode, [pictures.fill()], False)) == [0, 20]
+    decode = jpeg.decode(spans, np.zeros_like(spans), windows, factors, True, rooms, pictures.rows)
+    scratch = jpeg.Scratch()
+    own = jpeg.own_arguments(memory.ctypes.data, scratch)
+    assert list(Blocks(20, pictures.rows, decode, [pictures.fill()], False).remaining(pictures.taken, own)) == [0, 20]
     assert pictures.colors() == [0] * ROWS
 
 

@@ -43,35 +43,27 @@ def load_compiled() -> None:
     address_of(_decode)
 
 
-def decode(
-    spans: I64,
-    points: I64,
-    windows: I64,
-    factors: I64,
-    upright: bool,
-    rooms: I64,
-    memory: int,
-    scratch: Scratch,
-    pictures: I64,
-) -> Step:
-    """What decodes JPEGs to RGB, those of a call one behind the other.
+def decode(spans: I64, points: I64, windows: I64, factors: I64, upright: bool, rooms: I64, pictures: I64) -> Step:
+    """What decodes JPEGs to RGB, those of a call one behind the other. A thread calls it with `own_arguments`.
 
     spans: int64 (N, 2), address and size in bytes of each file. points: the same of what points.py tells of each.
     windows: int64 (N, 4), top, left, bottom, right of the part needed, in pixels of the stored image.
     factors: int64 (N,), 1, 2, 4 or 8: decoded at 1/factor of its size.
     upright: all are known to be upright, whatever their Exif data say.
-    rooms: as `room_for` says. memory: address of as many bytes as these are for the images of a call, and for planes.
+    rooms: as `room_for` says.
     pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them, with the height and width that the
         index gives. Rows with an address of 0 are decoded and completed. A row stays as it is where the image is not
         decoded here, is of another size, or has any fault.
     """
-    files = spans, points, windows, factors, rooms, pictures
-    return Step(_decode, *files, upright, memory, *scratch.addresses, held=scratch)
+    return Step(_decode, spans, points, windows, factors, rooms, pictures, upright)
 
 
-def in_thread(step: Step, memory: int, scratch: Scratch) -> Step:
-    """What `decode` gave, for another thread: with other memory and scratch memory."""
-    return step.replaced(7, (memory, *scratch.addresses), scratch)
+def own_arguments(memory: int, scratch: Scratch) -> I64:
+    """int64 (16,): the arguments of `_decode`, of which the first 7 are those of a `decode`.
+
+    memory: address of as many bytes as `room_for` says for the images of a call, and for planes.
+    """
+    return np.array([*[0] * 7, memory, *scratch.addresses], np.int64)
 
 
 @step

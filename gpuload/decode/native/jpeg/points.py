@@ -44,7 +44,7 @@ from gpuload.types import I64, U8
 
 _HEAD_BYTES, _SPARE_BYTES = 6, 8
 _MOST_BITS = 40
-_FINEST, _COARSEST = 8, 128  # columns from point to point
+_FINEST, _COARSEST = 4, 128  # columns from point to point
 
 
 class Points(NamedTuple):
@@ -257,16 +257,20 @@ def _find(address: int, size: int, scratch: Addresses, height: int, width: int, 
     if not _can_be_entered(frame):
         return 0
     _to_file(file, frame, table[:number])
-    written, apart = 0, _FINEST
-    while apart <= _COARSEST and written == 0:
+    apart = _FINEST
+    while apart <= _COARSEST:
         written = _write(table, frame, apart, found)
-        apart *= 2
-    return written
+        if written <= len(found):
+            return written
+        # About as many times fewer points as there are too many bytes.
+        apart = max(apart * written // max(len(found), 1) // _FINEST, apart // _FINEST + 1) * _FINEST
+    return 0
 
 
 @inlined
 def _write(table: I64, frame: Frame, apart: int, found: U8) -> int:
-    """Writes the points that lie so many columns apart. Returns the bytes; 0 where there is no room for them."""
+    """Writes the points that lie so many columns apart. Returns how many bytes they take; nothing is written where
+    there is no room for them."""
     number, most, bytes_in_all = -(-frame.columns // apart), np.zeros(5, np.int64), 0
     for is_written in (False, True):
         bit = _HEAD_BYTES * 8
@@ -283,7 +287,7 @@ def _write(table: I64, frame: Frame, apart: int, found: U8) -> int:
             points = Points(apart, number, 0, most[0], most[1], most[2], most[3], most[4])
             bytes_in_all = _bytes(points, frame)
             if bytes_in_all > len(found):
-                return 0
+                return bytes_in_all
             found[0] = apart
             for kind in range(5):
                 found[1 + kind] = most[kind]
