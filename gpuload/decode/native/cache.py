@@ -27,7 +27,6 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
-from numba.core.runtime import rtsys
 
 from gpuload.store.files import fcntl
 
@@ -132,14 +131,9 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
             self._release()
 
     def load(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function, or None; without a lock.
-
-        numba's own `load_overload` first prepares to compile: it imports SciPy and registers what can be called, 0.3 of
-        the 0.4 s that loading takes. Code that is compiled needs its runtime alone.
-        """
+        """The compiled function, or None; without a lock."""
         try:
-            rtsys.initialize(target_context)
-            return self._load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)
         except Exception as error:  # whatever unpickling a damaged file raises
             _LOG.info("%s is damaged and will be replaced: %s", self._cache_file.index_path, error)
             with suppress(OSError):
