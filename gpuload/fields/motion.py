@@ -75,6 +75,8 @@ Entry = dict[str, Array]  # of a sample, by name
 class MovingField(BoundField):
     """A bound field whose values are places in an image."""
 
+    ahead = True
+
     @property
     def points(self) -> int:
         """Of each instance; 0 for boxes."""

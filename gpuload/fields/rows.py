@@ -67,6 +67,7 @@ class Rows:
         in the final one; or (N, 3, 3) where a perspective is among them, whose last row gives what the first two are
         divided by; or None if no transform moves pixels. Both are measured from the upper left corner of the image, so
         pixel 0 lies between 0 and 1.
+        Fields that do not move get None.
     bucket: the number of the batch's bucket; None without buckets. keys: uint64 (N,), of the samples' random numbers.
     """
 

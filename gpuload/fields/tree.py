@@ -57,7 +57,7 @@ def _take(values: Any, rows: Any) -> Any:
     if isinstance(values, pa.Array):
         return values.take(pa.array(rows))
     if isinstance(values, list):
-        return [values[row] for row in rows.tolist()]
+        return type(values)(values[row] for row in rows.tolist())
     return values.take(rows) if _has_rows(values) else values
 
 

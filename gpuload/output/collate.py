@@ -158,10 +158,9 @@ class Collate:
         broken: rows of samples that do not decode; if they are marked, their pixels become zeros.
         """
         rows = _rows(batch)
-        values: dict[str, Any] = {field.name: field.values(rows) for field in self._bound if not field.ahead}
-        values |= batch.prepared
+        values = {**batch.prepared, **{field.name: field.values(rows) for field in self._bound if not field.ahead}}
         if any(decoded.changed):
-            each = [_rows(batch, number, changed) for number, changed in enumerate(decoded.changed)]
+            each = [_rows(batch, number, changed, moves=True) for number, changed in enumerate(decoded.changed)]
             for field in self._bound:
                 if any(set(field.columns) & set(moved.columns) for moved in self.moving):
                     values[field.name] = self._views([field.values(view) for view in each])
@@ -194,15 +193,12 @@ class Collate:
     def prepare(self) -> Callable[[Batch], Batch] | None:
         """A function that computes the fields made while reading a batch; None if there are none."""
         ahead = [field for field in self._bound if field.ahead]
-        if not ahead:
-            return None
 
         def prepare(batch: Batch) -> Batch:
-            columns = {**batch.encoded.columns, "index": batch.encoded.samples, "dataset": batch.sources}
-            rows = Rows(columns, batch.encoded.members, (), (), (), batch.bucket, batch.keys)
+            rows = _rows(batch, moves=bool(self.moving))
             return replace(batch, prepared={field.name: field.values(rows) for field in ahead})
 
-        return prepare
+        return prepare if ahead else None
 
     def _pixels(self, batch: Batch, arrays: list[Any]) -> Any:
         """The images or masks of all views; in a list, each without its padding."""
@@ -236,8 +232,9 @@ def _check_padding(bound: Sequence[BoundField], schedule: Schedule) -> None:
             )
 
 
-def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None) -> Rows:
-    """The rows of a batch for its fields: with all views, or with one of them and the results of a function."""
+def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None, *, moves: bool = False) -> Rows:
+    """The rows of a batch for its fields: with all views, or with one of them and the results of a function. moves:
+    with the maps of points by transforms, which take a millisecond for 256 samples."""
     views = batch.views if view is None else batch.views[view : view + 1]
     return Rows(
         {
@@ -249,8 +246,9 @@ def _rows(batch: Batch, view: int | None = None, changed: Changed | None = None)
         batch.encoded.members,
         [view.crops for view in views] if changed is None else [changed.crops],
         [view.size for view in views],
-        [None if view.steps is None else affine_of(view.steps, *view.size) for view in views],
+        [affine_of(view.steps, *view.size) if moves and view.steps is not None else None for view in views],
         batch.bucket,
+        batch.keys,
     )
 
 

@@ -160,6 +160,7 @@ BASES = {
     "unscaled": Variant(
         "crops that are not scaled", _augment(crop="pad_or_crop", flip=0.5), _torchs("unscaled"), raw=True
     ),
+    "crops": Variant("random crops", dataloader=_torchs("warped"), raw=True, package="torchvision"),
     "stretched": Variant("whole images, stretched", _augment(crop="none"), _torchs("stretched")),
     "texts": Variant(
         "with all captions", lambda work: {"fields": ("image", "captions")}, _torchs("texts"), data="texts"
@@ -254,6 +255,8 @@ FEATURES = {
             what,
             partial(_recipe, name=name),
             _torchs("recipe", name),
+            "crops",
+            raw=True,
             package="torchvision",
             peers=[
                 *([("dali", "dali", partial(_with_dali, name=name))] if name in recipes.IN_DALI else ()),
@@ -306,7 +309,12 @@ def opened() -> Iterator[tuple[str, str, Any, Variant]]:
         if variant.dataloader is not None:
             yield f"torch+{name}", f"DataLoader, {variant.what}", partial(open_dataloader, name=name), variant
         for peer, _, opens in variant.peers:
-            yield f"{peer}+{name}", f"{peer}, {variant.what}", opens, replace(variant, package=_PACKAGES[peer])
+            yield (
+                f"{peer}+{name}",
+                f"{peer}, {variant.what}",
+                opens,
+                replace(variant, package=_PACKAGES[peer], raw=False),
+            )
 
 
 def names_of(feature: str) -> list[tuple[str, str]]:

@@ -96,23 +96,75 @@ IN_ALBUMENTATIONS = ("jitter", "simclr", "aug3", "dino")
 
 
 def dalis(name: str) -> Callable[[Any], Any]:
-    """DALI's operators, on images."""
-    from nvidia.dali import fn
+    """DALI's operators, on images, in a pipeline with conditionals."""
+    from nvidia.dali import fn, types
     from nvidia.dali.auto_aug import rand_augment, trivial_augment
 
-    def twisted(images: Any) -> Any:
-        near = [0.6, 1.4]
-        factors = {key: fn.random.uniform(range=near) for key in ("brightness", "contrast", "saturation")}
-        return fn.color_twist(images, hue=fn.random.uniform(range=[-36.0, 36.0]), **factors)
+    def chosen(p: float) -> Any:
+        return fn.random.coin_flip(probability=p, dtype=types.BOOL)
+
+    def drawn(low: float, high: float) -> Any:
+        return fn.random.uniform(range=[low, high]) if low < high else low
+
+    def twisted(images: Any, brightness: float, contrast: float, saturation: float, hue: float) -> Any:
+        return fn.color_twist(
+            images,
+            brightness=drawn(1 - brightness, 1 + brightness),
+            contrast=drawn(1 - contrast, 1 + contrast),
+            saturation=drawn(1 - saturation, 1 + saturation),
+            hue=drawn(-360 * hue, 360 * hue),
+        )
+
+    def gray(images: Any) -> Any:
+        return fn.saturation(images, saturation=0.0)
+
+    def blurred(images: Any) -> Any:
+        return fn.gaussian_blur(images, window_size=23, sigma=drawn(0.1, 2.0))
+
+    def solarized(images: Any) -> Any:
+        levels = types.Constant(255, dtype=types.UINT8)
+        return images ^ (fn.cast(images >= 128, dtype=types.UINT8) * levels)
+
+    def simclr(images: Any) -> Any:
+        if chosen(0.8):
+            images = twisted(images, *_SIMCLR)
+        if chosen(0.2):
+            images = gray(images)
+        if chosen(0.5):
+            images = blurred(images)
+        return images
+
+    def aug3(images: Any) -> Any:
+        if chosen(1 / 3):
+            images = gray(images)
+        elif chosen(0.5):
+            images = solarized(images)
+        else:
+            images = blurred(images)
+        return twisted(images, 0.3, 0.3, 0.3, 0.0)
+
+    def dino(images: Any) -> Any:
+        if chosen(0.8):
+            images = twisted(images, *_DINO)
+        if chosen(0.2):
+            images = gray(images)
+        if chosen(0.1):
+            images = blurred(images)
+        if chosen(0.2):
+            images = solarized(images)
+        return images
 
     return {
-        "jitter": twisted,
+        "jitter": lambda images: twisted(images, *_JITTER),
         "rand": lambda images: rand_augment.rand_augment(images, n=2, m=9),
         "trivial": trivial_augment.trivial_augment_wide,
+        "simclr": simclr,
+        "aug3": aug3,
+        "dino": dino,
     }[name]
 
 
-IN_DALI = ("jitter", "rand", "trivial")
+IN_DALI = ("jitter", "rand", "trivial", "simclr", "aug3", "dino")
 
 
 @contextmanager

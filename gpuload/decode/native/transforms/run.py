@@ -1,5 +1,6 @@
 """What transforms on the CPU: each image in the cache, in the thread that decodes, without Python's lock."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpuload.decode.native.transforms.passes import transform_rows
 from gpuload.decode.native.transforms.points import points
 from gpuload.decode.native.transforms.stencils import blur, sharpness
 from gpuload.decode.native.values import Target, output_of
+from gpuload.machine.installed import paused_collector
 from gpuload.transforms.ops import FIRST_OWN, Op
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, U8
@@ -33,8 +35,9 @@ _addresses = np.zeros(FIRST_OWN, np.int64)  # of the operations that are loaded,
 
 def load_operations(ops: npt.NDArray[np.int8]) -> None:
     """Loads, or compiles, what steps with these codes need."""
-    for code in set(ops.ravel().tolist()):
-        if 0 < code < FIRST_OWN and not _addresses[code]:
+    missing = [code for code in set(ops.ravel().tolist()) if 0 < code < FIRST_OWN and not _addresses[code]]
+    with paused_collector() if missing else nullcontext():
+        for code in missing:
             _addresses[code] = address_of(_OPERATIONS[Op(code)])
 
 
