@@ -12,7 +12,7 @@ from opened import pretend_gpu
 from PIL import Image
 
 import gpuload
-from gpuload import Augment, Normalize, PadOrCrop
+from gpuload import Augment, Normalize, PadOrCrop, transforms
 from gpuload.batchwise import CutMix, MixUp, RandomChoice
 from gpuload.disk.tar import read_members
 from gpuload.packing.verify import verify
@@ -235,3 +235,17 @@ def test_pixels_on_their_way_to_a_gpu_are_the_same(sets: dict[str, Path], monkey
         with monkeypatch.context() as patch:
             pretend_gpu(patch)
             np.testing.assert_allclose(images_of(sets[name], augment, "native"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "float32x7"])
+def test_colours_of_other_than_8_bits_are_refused_by_name(mode: str) -> None:
+    """All that `gpuload.transforms` has but for those that are defined for them."""
+    defined = {"Function", "PixelTransform", "RandomAffine", "RandomErasing", "RandomPerspective", "RandomRotation"}
+    colours = set(transforms.__all__) - defined - {"RandomApply", "RandomChoice", "RandomOrder"}
+    needed = {"GaussianBlur": 5, "RandomAdjustSharpness": 2, "RandomPosterize": 4, "TimmAutoAugment": "rand-m9"}
+    for name in colours:
+        one = getattr(transforms, name)(*([needed[name]] if name in needed else []))
+        for listed in (one, RandomApply([one])):
+            with pytest.raises(gpuload.ArgumentError, match=f"{name}: is defined for channels of 8 bits"):
+                Augment(32, mode=mode, normalize=None, transforms=[listed])
+    assert len(colours) == 14

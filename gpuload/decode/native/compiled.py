@@ -56,14 +56,13 @@ def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
     It is compiled for each dtype and layout of its arrays, and with it all that it inlines: what differs from call to
     call is better passed as an address and flags.
 
-    by_address: compiled code calls it by its address, too. is_exact: compiled code alone calls it, and each operation
-    on floats is rounded by itself.
+    by_address: compiled code calls it by its address, too. is_exact: each operation on floats is rounded by itself.
 
-    What they call must be in a file of `sources_of` theirs, or a change of it
+    For the functions that Python calls. What they call must be in a file of `sources_of` theirs, or a change of it
     would go unnoticed.
     """
     options = {**_OPTIONS, "fastmath": False} if is_exact else _OPTIONS
-    made: F = njit(no_cfunc_wrapper=not by_address, no_cpython_wrapper=is_exact, **options)(function)
+    made: F = njit(no_cfunc_wrapper=not by_address, **options)(function)
     made._cache = open_cache(function, _stamp(Path(function.__code__.co_filename)))  # type: ignore[attr-defined]
     _cached.append(made)
     return made
