@@ -36,7 +36,7 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_collection_finish() -> None:
-    """Python's collector then passes over all modules and tests, which takes it a second each time."""
+    """Python's collector then passes over all modules and tests, which takes it 0.35 s each time."""
     gc.collect()
     gc.freeze()
 

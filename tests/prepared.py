@@ -84,6 +84,7 @@ def serve(place: str, *more: str) -> dict[str, Any]:
     """Forks for each command. It returns in the forks, with what each is to run."""
     for name in (*IMPORTS, *more):
         importlib.import_module(name)
+    importlib.import_module("numba").njit(lambda x: x)(1)  # the first compilation makes tables, which forks then have
     gc.freeze()  # the collector, which looks at all objects at the end, does not copy their pages
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(place)
@@ -140,12 +141,16 @@ def become(arguments: list[str], environment: dict[str, str], folder: str) -> Ca
         warnings.simplefilter(arguments[1])
         arguments = arguments[2:]
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:1] = paths
+    if any((Path(path) / "sitecustomize.py").exists() for path in paths):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
     first = arguments[0]
     if first == "-m":
-        sys.argv, sys.path[:1] = arguments[1:], ["", *paths]
+        sys.argv, sys.path[:0] = arguments[1:], [""]
         return lambda: runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     text, sys.argv = (arguments[1], ["-c", *arguments[2:]]) if first == "-c" else (Path(first).read_text(), arguments)
-    sys.path[:1] = ["" if first == "-c" else str(Path(first).resolve().parent), *paths]
+    sys.path[:0] = ["" if first == "-c" else str(Path(first).resolve().parent)]
     program = sys.modules["__main__"] = types.ModuleType("__main__")
     if first != "-c":
         program.__file__ = first

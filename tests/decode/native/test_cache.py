@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
     given = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), **environment}
     given = {name: value for name, value in given.items() if value}
-    python = [sys.executable] if "PYTHONPATH" in environment else prepared.python()  # for what it imports first
-    command = [*python, str(folder / "program" / "outer.py")]
+    command = [*prepared.python(), str(folder / "program" / "outer.py")]
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
