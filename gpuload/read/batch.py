@@ -1,4 +1,4 @@
-"""A batch before decoding: samples as stored, and what the decoder is to do with them."""
+"""A batch before decoding: stored samples, and instructions for the decoder."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,13 @@ class EncodedBatch(Batched):
     """N samples as they are stored.
 
     samples: int64 (N,), sample indices in stored order.
-    images: uint8, the bytes of each image: the encoded file, or for raw images the pixels (height, width, 3).
+    images: uint8, the bytes of each image: the encoded file, or the pixels (height, width, 3) of a raw image.
     spans: int64 (N, 2), memory address and size of these bytes.
     raw: bool (N,), whether the image is stored as pixels.
     widths, heights: int32 (N,), of the decoded images in pixels.
-    columns: further columns of the index, by name, N rows each: a NumPy array for numbers; of bytes, int64 (N, 2), the
-        memory address and size of each; else a pyarrow array.
-    members: of further fields that stay in the shard, by name, the bytes of each sample's member: N views, uint8.
+    columns: further columns of the index, by name, with N rows each: a NumPy array for numbers; for bytes, int64 (N,
+        2), the memory address and size of each; otherwise a pyarrow array.
+    members: by name, for further fields that stay in the shard, the bytes of each sample's member: N views, uint8.
     """
 
     samples: I64
@@ -39,14 +39,14 @@ class EncodedBatch(Batched):
 
 @dataclass(frozen=True)
 class Batch(Batched):
-    """N samples and what to do with them: the input of a decoder.
+    """The input of a decoder: N samples and what to make of them.
 
-    masks: for each mask field, N encoded masks. views: one for each image that is made of a sample.
+    masks: for each mask field, N encoded masks. views: one for each image made from a sample.
     sources: int64 (N,), the data set of each sample. keys: uint64 (N,), of their random numbers.
-    stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: of all
-        images together, as they are stored. download_s: of read_s, how long it waited for shards to be downloaded.
-        placeholders: the rows whose images are black ones in place of what does not decode. bucket: its number; None
-        without buckets. prepared: fields whose values were made while reading, by name: arrays or lists of N, or a dict
+    stop: position in the stream where this global batch ends. read_s: seconds that reading took. image_bytes: total
+        of all stored images. download_s: the part of read_s spent waiting for downloads.
+        placeholders: the rows with black images in place of undecodable ones. bucket: its number; None
+        without buckets. prepared: fields computed during reading, by name: arrays or lists of N, or a dict
         of these.
     """
 
@@ -67,7 +67,7 @@ class Batch(Batched):
         return len(self.encoded)
 
     def take(self, rows: I64) -> "Batch":
-        """The samples at these rows with all that was drawn for them, in this order; a row may come several times."""
+        """The samples at these rows with all their draws, in this order; a row may come several times."""
         taken = take(replace(self, placeholders=frozenset()), rows)
         return replace(taken, image_bytes=int(taken.encoded.spans[:, 1].sum()))
 
@@ -77,7 +77,7 @@ class Batch(Batched):
 
 
 class MemberViews(Sequence[U8]):
-    """The stored bytes of N members: uint8 arrays, each created on access.
+    """The stored bytes of N members: uint8 arrays, created on access.
 
     DALI accesses all images, the CPU decoder hardly any, and creating a view takes a tenth of the time of decoding a
     small image.
@@ -105,7 +105,7 @@ class MemberViews(Sequence[U8]):
         return shard[self._starts[index] : self._stops[index]]
 
     def take(self, rows: I64) -> "MemberViews":
-        """Those at these rows."""
+        """The members at these rows."""
         return MemberViews(self._shards, self._shard_of[rows], self._starts[rows], self._stops[rows])
 
     def __iter__(self) -> Iterator[U8]:

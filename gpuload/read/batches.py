@@ -20,9 +20,9 @@ from gpuload.read.batch import Batch, EncodedBatch
 from gpuload.read.reader import Reader
 from gpuload.types import I64, U64
 
-# Samples that are read at a time, in one batch or in several consecutive ones. While a decoder fills the caches,
-# starting a batch of 256 takes 0.94 ms of Python, four times as long as alone, and 0.47 ms where four are read at once:
-# 154,000 raw images of 64×64 a second instead of 104,000 (2 cores, 2026-11).
+# Samples read at a time, in one batch or in several consecutive ones. While a decoder fills the caches, starting a
+# batch of 256 takes 0.94 ms of Python, four times as long as alone, but 0.47 ms if four are read at once: 154,000 raw
+# images of 64×64 a second instead of 104,000 (2 cores, 2026-11).
 _READ_AT_ONCE = 1024
 
 Prepare = Callable[[Batch], Batch]
@@ -32,9 +32,8 @@ class BatchReader:
     """Reads any part of a stream.
 
     columns: names of index columns to deliver, such as "label". members: names of fields that stay in the shard.
-    masks: names of mask fields; they stay in the shard, too. decodes: whether images are decoded, so that the data
-    sets' `max_pixels` hold. prepare: gives a batch with the fields that are made where it is read; None: there
-    are none.
+    masks: names of mask fields, which stay in the shard, too. decodes: whether images are decoded, so that the data
+    sets' `max_pixels` apply. prepare: adds the fields computed during reading to a batch; None if there are none.
     """
 
     def __init__(
@@ -61,19 +60,19 @@ class BatchReader:
         self._is_remote = any(dataset.cache is not None for dataset in datasets)
 
     def batches(self, parts: Iterator[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
-        """As `read`, some parts at a time, for a loop that begins."""
+        """Starts a loop and reads some parts at a time, as `read`."""
         self.begin()
         some: list[Part] = []
         samples, enough = 0, 1 if self._is_remote else _READ_AT_ONCE
         for part in parts:
             if some and self._is_remote and not self._is_downloaded(part):
-                yield from self.read(some, augments)  # and does not wait for the shards of later ones
+                yield from self.read(some, augments)  # without waiting for the shards of later ones
                 some, samples = [], 0
             some.append(part)
             samples += part.samples
             if samples >= enough:
                 yield from self.read(some, augments)
-                # Of a set at a URL, the first batch does not wait for the shards of later ones.
+                # The first batch of a set at a URL does not wait for the shards of later ones.
                 some, samples, enough = [], 0, min(2 * samples, _READ_AT_ONCE)
         if some:
             yield from self.read(some, augments)
@@ -86,7 +85,7 @@ class BatchReader:
     def read(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         """A batch for each part.
 
-        Adjoining parts are read at once and divided afterwards. augments: each makes a view of every batch.
+        Adjacent parts are read together and divided afterwards. augments: each makes a view of every batch.
         """
         begun, waited_s = time.perf_counter(), self.download_s()
         batches = self._read_parts(parts, augments)
@@ -123,7 +122,7 @@ class BatchReader:
                 images = np.stack([encoded.heights, encoded.widths], axis=1).astype(np.int64)
                 within = tiles.within(one.order[one.start : one.stop], images)
             found.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
-        # Mostly there is one slice, and nothing is copied.
+        # Usually there is one slice, and nothing is copied.
         merged = found[0] if len(found) == 1 else merge(found, [one.rows for one in slices])
         image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
         begin = end = 0
@@ -137,7 +136,7 @@ class BatchReader:
             yield Batch(encoded, masks, views, sources, keys, part.stop, 0.0, stored)
 
     def disk_s(self) -> float:
-        """Seconds that the read-ahead threads have been busy so far, in total."""
+        """Total busy time of the read-ahead threads so far, in seconds."""
         return sum((reader.ahead.busy_s for reader in self._readers), 0.0)
 
     def download_s(self) -> float:
@@ -155,7 +154,7 @@ class BatchReader:
             reader.interrupt()
 
     def close(self) -> None:
-        """Stops the reading threads and releases the shards; batches handed out stay valid."""
+        """Stops the reading threads and releases the shards; batches already returned stay valid."""
         for reader in self._readers:
             reader.close()
 
@@ -167,10 +166,10 @@ def draw_for(
     repeats: I64 | None,
     within: tuple[I64, I64, I64] | None = None,
 ) -> tuple[EncodedBatch, tuple[View, ...], I64, U64]:
-    """Samples of one pass, and what is drawn for them: their views, data sets and keys, as in a `Batch`.
+    """Samples of one pass with their draws: views, data sets and keys, as in a `Batch`.
 
-    of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within: where
-    the samples are tiles, what `Tiles.within` says of them.
+    of: the number of the data set; the seed and the epoch of the pass. repeats: as `EpochOrder.repeats`. within: the
+    result of `Tiles.within` if the samples are tiles.
     """
     source, seed, epoch = of
     heights, widths = encoded.heights, encoded.widths
@@ -189,26 +188,26 @@ def draw_for(
 
 
 def check_space(datasets: Sequence[Dataset], window: int, batch_size: int, lanes: int = 1) -> None:
-    """Raises ArgumentError where the shards that are in use at a time do not fit into the cache of a remote set.
+    """Raises ArgumentError if the shards in use at a time do not fit into the cache of a remote set.
 
-    lanes: of the order, that this node reads.
+    lanes: the number of lanes that this node reads.
     """
     for dataset in datasets:
         if dataset.cache is not None:
             sizes = sorted((shard.bytes for shard in dataset.manifest.shards), reverse=True)
-            # Two windows, and those that are read at once, of which the first may begin with its last sample.
+            # Two windows, and the shards read at once, the first of which may begin with its last sample.
             spanned = _spanned(dataset, batch_size + _READ_AT_ONCE)
             windows = f"two windows of {counted(window, 'shard')}" + (f" in each of {lanes} lanes" if lanes > 1 else "")
             dataset.cache.require(sum(sizes[: 2 * window * lanes + spanned]), windows, window > 1)
 
 
 def _spanned(dataset: Dataset, samples: int) -> int:
-    """How many shards so many samples take."""
+    """The number of shards that this many samples span."""
     return -(-samples * len(dataset.shard_paths) // max(1, int(dataset.first_samples[-1])))
 
 
 class _SizeLimit:
-    """Refuses images with more than `most` pixels by the index. Where the manifest says there are none: no cost."""
+    """Rejects images with more than `most` pixels by the index, at no cost if the manifest rules them out."""
 
     def __init__(self, dataset: Dataset, most: int | None) -> None:
         self._dataset, self._most = dataset, most or 0
@@ -216,7 +215,7 @@ class _SizeLimit:
         self._needed = most is not None and not 0 < largest <= most
 
     def check(self, batch: EncodedBatch) -> None:
-        """Raises ShardError for the first that is larger."""
+        """Raises ShardError for the first larger image."""
         if not self._needed:
             return
         pixels = batch.widths.astype(np.int64) * batch.heights
@@ -233,14 +232,14 @@ class _SizeLimit:
 def open_reader(
     datasets: tuple[Dataset, ...], make_stream: Callable[[], Stream], *fields: Sequence[str], **options: Any
 ) -> BatchReader:
-    """A `BatchReader` of a stream of its own."""
+    """A `BatchReader` with its own stream."""
     return BatchReader(datasets, make_stream(), *fields, **options)
 
 
 def read_alone(open_reader: Callable[[], BatchReader], augments: Sequence[Augment], position: int) -> Batch:
-    """The one sample at a position of the stream, in place of others that do not decode.
+    """The sample at a position of the stream, which replaces undecodable ones.
 
-    It is rare, and asked for in any thread: so by a reader of its own.
+    This is rare and may happen in any thread, so it uses a separate reader.
     """
     reader = open_reader()
     try:

@@ -1,8 +1,8 @@
-"""Reads batches of one bucket each, whose samples may lie far apart.
+"""Reads batches of one bucket each, whose samples may be far apart.
 
-A batch is complete where its last sample lies in the window that is read from; its other samples lie there, too, or in
-earlier windows. Those are copied before a window is left: no more than a batch of each bucket, so that neither memory
-nor the shards in use grow with the data set, however rare a bucket is. Where a run is resumed, they are fetched first.
+A batch is complete when the current window contains its last sample; its other samples are in that window or in earlier
+ones. They are copied before reading leaves a window: at most a batch of each bucket, so neither memory nor the shards
+in use grow with the data set, however rare a bucket is. A resumed run fetches them first.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Front = tuple[int, int]  # a pass over a data set, and a window of it
 
 
 class BucketedReader(BatchReader):
-    """Reads any part of a stream that is divided by buckets. Parts are read in ascending sequence.
+    """Reads any part of a stream divided by buckets. Parts must be read in ascending order.
 
     sizes: of each bucket. The other arguments are those of `BatchReader`.
     """
@@ -55,7 +55,7 @@ class BucketedReader(BatchReader):
         self._holds = self._is_first = True
 
     def _is_downloaded(self, part: Part) -> bool:
-        return False  # not known before it is drawn which windows it takes
+        return False  # its windows are unknown before it is drawn
 
     def _read_parts(self, parts: Sequence[Part], augments: Sequence[Augment]) -> list[Batch]:
         return [self._read_part(part, augments) for part in parts]
@@ -68,7 +68,7 @@ class BucketedReader(BatchReader):
             self._fronts = {}
         self._position = first
         sized = self._augments_of(augments, batch.bucket)
-        guides = members if len(members) else batch.members[-1:]  # a window is needed for none, too
+        guides = members if len(members) else batch.members[-1:]  # even an empty part needs a window
         found, rows = [], []
         for source in _different(guides["source"]):
             self._advance(source, guides[guides["source"] == source])
@@ -84,14 +84,14 @@ class BucketedReader(BatchReader):
         )
 
     def _read_pass(self, source: int, epoch: int, members: Members, augments: Sequence[Augment]) -> Any:
-        """Samples of one pass over one data set, and what is drawn for them."""
+        """Samples of one pass over one data set, with their draws."""
         encoded = self._gather(source, members)
         self._sizes[source].check(encoded)
         seed, _ = self._bucketed.stream.order(source, epoch)
         return draw_for(encoded, augments, (source, seed, epoch), members["repeat"].astype(np.int64))
 
     def _gather(self, source: int, members: Members) -> EncodedBatch:
-        """From the window where that is, else from the copies."""
+        """Samples from the window, or else from the copies."""
         is_here = self._is_here(source, members)
         here, copied = np.flatnonzero(is_here), np.flatnonzero(~is_here)
         encoded = self._readers[source].gather(members["sample"][here])
@@ -103,7 +103,7 @@ class BucketedReader(BatchReader):
         return whole
 
     def _is_here(self, source: int, members: Members) -> Bools:
-        """bool (n,): whether samples lie in the window that is read from."""
+        """bool (n,): whether samples are in the current window."""
         if source not in self._fronts:
             return np.zeros(len(members), np.bool_)
         epoch, window = self._fronts[source]
@@ -111,14 +111,14 @@ class BucketedReader(BatchReader):
         return before(members, epoch, starts[window + 1]) & ~before(members, epoch, starts[window])
 
     def _advance(self, source: int, members: Members) -> None:
-        """Goes on to the window of the last of a batch's samples, and copies those that are needed later."""
+        """Moves to the window of a batch's last sample, and copies samples that are needed later."""
         epoch, place = int(members["epoch"][-1]), int(members["place"][-1])
         order = self._bucketed.stream.order(source, epoch)[1]
         front = epoch, order.window_at(place)
         if front > self._fronts.get(source, (-1, -1)):
             if self._holds:
                 waiting = self._bucketed.waiting()
-                if self._is_first:  # what an earlier loop did not come to
+                if self._is_first:  # not reached by an earlier loop
                     wanted = set(waiting["position"].tolist())
                     self._held = {position: one for position, one in self._held.items() if position in wanted}
                     self._is_first = False
@@ -129,7 +129,7 @@ class BucketedReader(BatchReader):
         self._readers[source].enter(self._bucketed.stream.order(source, epoch)[1], window)
 
     def _hold(self, source: int, members: Members) -> None:
-        """Copies those of these samples that are not copied yet."""
+        """Copies the samples that are not copied yet."""
         positions = members["position"].tolist()
         new = [row for row, position in enumerate(positions) if position not in self._held]
         if new:
@@ -147,7 +147,7 @@ class BucketedReader(BatchReader):
 
 
 def _different(numbers: npt.NDArray[np.integer]) -> list[int]:
-    """The numbers in ascending order, each once; mostly there is one."""
+    """The distinct numbers in ascending order; usually there is one."""
     alike = not len(numbers) or (numbers == numbers[0]).all()
     found: list[int] = (numbers[:1] if alike else np.unique(numbers)).tolist()
     return found
@@ -161,5 +161,5 @@ def open_bucketed(
     *fields: Sequence[str],
     **options: Any,
 ) -> BucketedReader:
-    """A `BucketedReader` of a stream of its own."""
+    """A `BucketedReader` with its own stream."""
     return BucketedReader(datasets, BucketedStream(make_stream(), plan, epochs), *fields, sizes=plan.sizes, **options)

@@ -1,13 +1,13 @@
-"""What happens where a mapped file cannot be read any more: an error of the loader's in place of the process's end.
+"""Turns a failed read of a mapped file into a loader error instead of the end of the process.
 
-The kernel sends SIGBUS to a thread that touches a page of a memory-mapped file which the file no longer has (it was
-truncated), or which the disk did not deliver (EIO, a network file system that is gone). By default that ends the
-process, and no check beforehand prevents it: the file may change between the check and the access. So there is a signal
-handler. It puts zeros in place of the rest of the mapping, notes that it did, and lets the thread continue; the loader
-looks for such notes before it hands a batch over. A handler in Python would not do, since the thread may not hold
-Python's lock, so it is compiled, by LLVM, which comes with numba: 20 ms for each process, nothing for each batch.
+The kernel sends SIGBUS to a thread that accesses a page beyond the end of a memory-mapped file (it was truncated), or
+one that the disk did not deliver (EIO, a lost network file system). By default this ends the process, and no check
+beforehand prevents it: the file may change between the check and the access. So a signal handler replaces the rest of
+the mapping by zeros, records the fault, and lets the thread continue; the loader checks these records before it returns
+a batch. A Python handler is impossible, since the thread may not hold the GIL, so LLVM, which comes with numba,
+compiles it: 20 ms per process, nothing per batch.
 
-An address that is not of a protected file is left to whoever handled SIGBUS before: Python's faulthandler, or nobody.
+Faults at other addresses go to the previous handler of SIGBUS, if any, such as Python's faulthandler.
 """
 
 import ctypes
@@ -29,10 +29,10 @@ _SI_CODE, _SI_ADDR = 8, 16  # where siginfo_t holds them, on 64-bit Linux
 
 
 class _Table:
-    """The protected ranges of memory: what the handler reads and writes.
+    """The protected ranges of memory, which the handler reads and writes.
 
-    Slot 0 is no range: its first number counts faults, its second those that were passed on. Its memory is never freed,
-    since a handler cannot be removed safely.
+    Slot 0 is not a range: its first number counts faults, its second those passed to the previous handler. The memory
+    is never freed, since a handler cannot be removed safely.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,10 @@ _engines: list[Any] = []  # keep compiled code alive
 
 
 def install() -> bool:
-    """Installs the handler; False where it cannot be compiled or is not known, so that SIGBUS ends the process.
+    """Installs the handler. Returns False if it cannot be compiled or the platform is unknown; SIGBUS then ends the
+    process.
 
-    Called again, it takes the place of a handler that was installed meanwhile, as `ray.init` does: 5 µs.
+    A further call replaces a handler installed since then, as by `ray.init`: 5 µs.
     """
     if sys.platform != "linux":  # the layouts below are Linux's
         return False
@@ -74,9 +75,9 @@ def install() -> bool:
 
 
 def protect(path: Path, address: int, size: int, owner: object) -> int:
-    """Protects a range of memory that a file is mapped to, until `release`; gives its slot, 0 where none is left.
+    """Protects the memory that a file is mapped to, until `release`. Returns its slot, or 0 if none is free.
 
-    owner: who asks for its faults.
+    owner: the object that queries its faults.
     """
     if not _table.free:
         return 0
@@ -89,7 +90,7 @@ def protect(path: Path, address: int, size: int, owner: object) -> int:
 
 
 def release(slot: int) -> None:
-    """Ends the protection, before the memory may hold something else."""
+    """Ends the protection, before the memory is reused."""
     if slot:
         _table.numbers[slot] = 0
         _table.files.pop(slot, None)
@@ -97,12 +98,12 @@ def release(slot: int) -> None:
 
 
 def count() -> int:
-    """Faults of all protected files so far."""
+    """Number of faults of all protected files so far."""
     return int(_table.numbers[0, 0])
 
 
 def take_fault(owner: object) -> tuple[Path, int] | None:
-    """A file of this owner's that could not be read, and at which byte; each is told once."""
+    """An unreadable file of this owner and the byte of the fault; each is returned once."""
     for slot, (path, its_owner) in list(_table.files.items()):
         if its_owner is owner and _table.numbers[slot, 2]:
             _table.files.pop(slot, None)
@@ -122,8 +123,8 @@ class _SignalAction(ctypes.Structure):
 
 
 def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
-    """The handler, in machine code. It calls nothing but mmap, and on its way to the previous handler sigaction and
-    raise; all three may be called from a signal handler.
+    """Compiles the handler. It calls only mmap and, for the previous handler, sigaction and raise; all three may be
+    called from a signal handler.
 
         void handle(int number, siginfo_t *info, void *context) {
             found = 0;
@@ -144,7 +145,7 @@ def _compile(llvm: Any, libc: Any, previous: int, default: int) -> Any:
                 raise(SIGBUS);
         }                               // else the access is repeated, with the previous handler
 
-    A handler that took the place of this one may pass a fault on to it, so that each would call the other for ever.
+    A handler that replaced this one may pass a fault to it, and each would call the other forever.
     """
     from llvmlite import ir
 

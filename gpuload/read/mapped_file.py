@@ -32,13 +32,13 @@ _libc = _open_libc()
 
 
 class MappedFile:
-    """A file that is mapped as long as an array of its bytes exists.
+    """A file that stays mapped as long as an array of its bytes exists.
 
-    Python's own `mmap` keeps a file handle for each mapping, of which a process has 1,024 by default: a window of a
-    thousand shards would not fit. It is used where the system has no other.
+    Python's own `mmap` keeps a file handle for each mapping, and a process has 1,024 by default: a window of a thousand
+    shards would not fit. It is used only on systems without mmap in the C library.
 
-    owner: who asks `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: what `os.stat` said
-        of the file. keep: an object that is held as long as the file is mapped.
+    owner: the object that queries `gpuload.read.bus_errors` for its faults. data: uint8 (size,), read-only. stamp: the
+    file's `os.stat`. keep: an object that is kept alive as long as the file is mapped.
 
     Raises:
         OSError: it cannot be opened or mapped.
@@ -64,7 +64,7 @@ class MappedFile:
 
 
 class _Memory:
-    """What the arrays hold a reference to."""
+    """The object that arrays reference."""
 
     def __init__(self, address: int, size: int, keep: object) -> None:
         self.keep = keep

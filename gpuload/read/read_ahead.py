@@ -1,4 +1,4 @@
-"""Shards and their rows, read before they are used; a thread also compares checksums where that is asked for."""
+"""Reads shards and their rows ahead of use; a thread also verifies checksums on request."""
 
 import os
 import threading
@@ -20,20 +20,19 @@ _TOUCH_BYTES = 4 << 20  # touched between two checks whether to stop
 
 
 class ReadAhead:
-    """Touches the pages of memory-mapped shards, in the order in which the shards were asked for.
+    """Touches the pages of memory-mapped shards in the order in which the shards were requested.
 
-    It holds no lock while it touches (NumPy releases Python's). Touching takes 10 ms a GiB where the pages are in
-    memory; cold, shard after shard, it is twice as fast as reading the same pages in shuffled order (local NVMe,
-    2026-11).
+    It holds no lock meanwhile (NumPy releases the GIL). Touching takes 10 ms a GiB if the pages are in memory; cold,
+    shard after shard, it is twice as fast as reading the same pages in shuffled order (local NVMe, 2026-11).
 
-    verify: compare each shard's SHA-256 with the manifest's meanwhile, once for each content; `check` waits for it.
+    verify: also compare each shard's SHA-256 with the manifest, once for each content; `check` waits for it.
     """
 
     def __init__(self, verify: bool = False) -> None:
         self._verify = verify
-        self._verified: set[tuple[int, int]] = set()  # number and time of change of what needs no further comparison
-        # No lock is shared with the thread: Ctrl-C between taking a lock and the `with` that gives it back would leave
-        # it taken, and a forked child would inherit it.
+        self._verified: set[tuple[int, int]] = set()  # number and modification time of verified shards
+        # No lock is shared with the thread: Ctrl-C between acquiring a lock and entering its `with` would leave it
+        # locked, and a forked child would inherit it.
         self._jobs: dict[int, _Job] = {}
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -42,15 +41,15 @@ class ReadAhead:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the thread has spent reading so far."""
+        """The thread's reading time so far, in seconds."""
         return self._busy.seconds
 
     def forget_errors(self) -> None:
-        """Retries failed shards when they are wanted again."""
+        """Makes the next request of a failed shard retry it."""
         self._jobs = {number: job for number, job in self._jobs.items() if job.error is None}
 
     def want(self, shards: Mapping[int, MappedShard], order: Iterable[int]) -> None:
-        """Reads the shards of these numbers in this order, after those asked for before; forgets all others."""
+        """Reads the shards with these numbers in this order, after those requested before; cancels all others."""
         jobs = {}
         for number in order:
             known = self._jobs.get(number)
@@ -63,10 +62,10 @@ class ReadAhead:
         self._jobs = jobs
 
     def check(self, shards: Mapping[int, MappedShard], numbers: Iterable[int]) -> None:
-        """Raises what went wrong in the thread with these shards; to verify, waits until it is done with them.
+        """Raises the thread's errors for these shards; with `verify`, waits until it has checked them.
 
         Raises:
-            ShardError: the SHA-256 of a shard is not the manifest's.
+            ShardError: the SHA-256 of a shard differs from the manifest's.
         """
         for number in numbers:
             job = self._jobs.get(number)
@@ -80,7 +79,7 @@ class ReadAhead:
                 raise job.error
 
     def check_once(self, shard: MappedShard) -> None:
-        """The same for a shard of which only some samples are read: nothing is read ahead of it.
+        """The same for a shard of which only some samples are read, without reading ahead.
 
         Raises:
             ShardError: as `check`.
@@ -91,9 +90,9 @@ class ReadAhead:
             self._verified.add(known)
 
     def stop(self) -> None:
-        """Ends the thread; `want` starts another one."""
+        """Ends the thread; `want` starts a new one."""
         thread, self._thread = self._thread, None
-        if thread is not None and os.getpid() == self._process:  # a forked child does not have it
+        if thread is not None and os.getpid() == self._process:  # a forked child has no such thread
             for job in self._jobs.values():
                 job.wanted = False
             self._queue.put(None)
@@ -114,7 +113,7 @@ class ReadAhead:
 
 
 class _Job:
-    """A shard to be read. running: a lock that is held until it was. wanted: set it to False to stop."""
+    """A shard to read. running: a lock, held until the shard has been read. wanted: set it to False to cancel."""
 
     def __init__(self, shard: MappedShard, verify: bool) -> None:
         self.shard, self.verify, self.wanted = shard, verify, True
@@ -133,14 +132,14 @@ class _Job:
                 if not self.wanted:
                     break
                 data[start : start + _TOUCH_BYTES : _PAGE_BYTES].max()
-        except BaseException as error:  # raised in the thread that reads
+        except BaseException as error:  # raised in the reading thread
             self.error = error
         finally:
             self.running.release()
 
 
 class _Stopwatch:
-    """Seconds, added up by one thread and read by others."""
+    """Seconds, summed by one thread and read by others."""
 
     seconds = 0.0
 
@@ -153,15 +152,15 @@ def _run(queue: "SimpleQueue[_Job | None]", verified: set[tuple[int, int]], busy
         del job  # a waiting thread must not keep a shard mapped
 
 
-_LEAST_AHEAD = 8  # shards: of windows of one or two, the next alone would come late
+_LEAST_AHEAD = 8  # shards: with windows of one or two, fetching only the next window would be late
 
 
 class RowsAhead(Waiter):
     """Fetches the rows of a data set's shards for one reader, if they are not all local. Not thread-safe, except for
     `interrupt`.
 
-    Rows are small beside their shards, but each request takes as long as the server takes to answer. So those of a
-    window come together, and those of the next one while it is read from.
+    Rows are small compared with their shards, but each request takes the server's latency. So the rows of a window are
+    fetched together, and those of the next one during the current one.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -169,16 +168,16 @@ class RowsAhead(Waiter):
         self._parts: Parts | None = dataset.index.parts
 
     def ready(self, number: int) -> bool:
-        """Whether the rows of a shard are here."""
+        """Whether the rows of a shard are local."""
         return self._parts is None or self._parts.has(number)
 
     def need(self, numbers: Sequence[int], upcoming: Iterable[int] = ()) -> None:
-        """Waits for the rows of these shards, and begins to fetch those that come after them.
+        """Waits for the rows of these shards, and starts to fetch the following ones.
 
-        upcoming: shards in the order in which they will be needed, these and others.
+        upcoming: shards in the order of need, including these.
 
         Raises:
-            RemoteError: they cannot be read. FormatError: they are not those of the manifest.
+            RemoteError: they cannot be read. FormatError: they do not match the manifest.
         """
         if self._parts is None:
             return

@@ -1,8 +1,8 @@
 """Turns a slice of the order into encoded bytes, and reads ahead.
 
 Shards are memory-mapped and never copied: an image is a view of the page cache, which all ranks on a machine share.
-While one window is used, a thread touches the pages of the next one shard by shard, so that the disk sees sequential
-reads and the decoder finds its bytes in memory.
+During one window, a thread touches the pages of the next one shard by shard, so the disk gets sequential reads and the
+decoder finds its bytes in memory.
 """
 
 import logging
@@ -25,18 +25,18 @@ from gpuload.types import I64
 
 _LOG = logging.getLogger(__name__)
 
-# How often the shards in use are asked whether they have changed: 2 µs for each, 30 µs for the 16 of two windows.
+# Seconds between checks whether the shards in use have changed: 2 µs each, 30 µs for the 16 of two windows.
 _LOOK_S = 1.0
 
 
 class Reader:
-    """Reads samples of a data set by number. Shards of the next window are mapped where the store has them already.
+    """Reads samples of a data set by number. Shards of the next window are mapped if the store already has them.
 
-    columns: names of index columns to deliver with each batch, such as "label" or "key". members: names of fields
-        beside the image, of kinds that stay in the shard, whose bytes to deliver. verify: "sha256": no sample is
-        delivered before the SHA-256 of its shard was compared with the manifest's; None: so of shards at URLs alone;
-        "downloads": so of those alone that this process downloads. beside: shards that a store in memory may hold
-        beside those of two windows.
+    columns: names of index columns to return with each batch, such as "label" or "key". members: names of fields
+        besides the image, of kinds that stay in the shard, whose bytes to return. verify: with "sha256", no sample is
+        returned before the SHA-256 of its shard has been compared with the manifest's; with None, this applies only to
+        shards at URLs; with "downloads", only to those that this process downloads. beside: shards that a store in
+        memory may hold besides those of two windows.
 
     ahead: the thread that reads ahead.
     """
@@ -51,8 +51,8 @@ class Reader:
     ) -> None:
         self._dataset = dataset
         self._columns, self._members = tuple(columns), tuple(members)
-        # Owners of faults: of the index's, and of those of the shards that are mapped. The latter is another one in the
-        # loop after one that failed, so that every shard is mapped again.
+        # Owners of the faults of the index and of the mapped shards. The latter changes in the loop after a failed one,
+        # so that every shard is mapped again.
         self._index_owner, self._owner = object(), object()
         self._has_failed = False
         self._faults = bus_errors.count()
@@ -71,19 +71,19 @@ class Reader:
         self._store, self._rows, self._beside = dataset.open_store(verify == "downloads"), RowsAhead(dataset), beside
         self._window = Window(dataset, (), {}, self._owner, self._store)
         self._entered: tuple[EpochOrder, int, int, object] | None = None
-        self._needed: list[int] = []  # shards of the windows that are read from, without those of the next one
+        self._needed: list[int] = []  # shards of the current windows, without those of the next one
         self._looked = 0.0
-        self.ahead = ReadAhead(verify == "sha256" and dataset.cache is None)  # else the store compares
-        weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that nobody closed
+        self.ahead = ReadAhead(verify == "sha256" and dataset.cache is None)  # otherwise the store verifies
+        weakref.finalize(self, self.ahead.stop)  # the thread must not outlive a reader that was not closed
 
     @property
     def download_s(self) -> float:
-        """Seconds that reading has waited for shards, and their rows of the index, that were still downloaded."""
+        """Seconds that reading has waited for downloads of shards and of their rows of the index."""
         return self._store.waited_s + self._rows.waited_s
 
     def begin(self) -> None:
-        """Starts a loop; results of an earlier one are obsolete."""
-        bus_errors.install()  # where another handler took its place since the last loop
+        """Starts a loop; results of an earlier one become obsolete."""
+        bus_errors.install()  # in case another handler replaced it since the last loop
         self._store.begin()
         self._rows.begin()
         self.ahead.forget_errors()
@@ -96,10 +96,10 @@ class Reader:
         self._rows.interrupt()
 
     def read(self, order: EpochOrder, start: int, stop: int) -> EncodedBatch:
-        """The samples at positions start..stop-1 of an order. Positions of one order are read in ascending sequence.
+        """The samples at positions start..stop-1 of an order. Positions of an order must be read in ascending order.
 
         Raises:
-            ShardError: a shard is missing, is truncated, was changed, or does not match the index.
+            ShardError: a shard is missing, truncated, changed, or does not match the index.
         """
         if self._lost is not None:
             raise ShardError(self._lost)
@@ -115,11 +115,11 @@ class Reader:
         return all(number in self._window.shards or self._is_ready(number) for number in shards)
 
     def gather(self, samples: I64) -> EncodedBatch:
-        """Samples of the windows that were read from last."""
+        """Samples of the current windows."""
         return self._window.read(self._dataset.stored_samples(samples), self._columns, self._members)
 
     def _go_to(self, order: EpochOrder, first: int, last: int) -> None:
-        """Maps these windows of an order, and the next one where it is here, unless they are."""
+        """Maps these windows of an order, and the next one if it is local, unless they are mapped."""
         place = (order, first, last, self._owner)
         try:
             if self._entered != place:
@@ -141,7 +141,7 @@ class Reader:
         return self._store.ready(number) and self._rows.ready(number)
 
     def enter(self, order: EpochOrder, window: int) -> None:
-        """Goes to a window of an order, for `gather`.
+        """Moves to a window of an order, for `gather`.
 
         Raises:
             ShardError: as `read`.
@@ -149,9 +149,9 @@ class Reader:
         self._go_to(order, window, window)
 
     def copy(self, samples: I64) -> list[EncodedBatch]:
-        """Samples of any shards, one by one, with their bytes in memory of their own.
+        """Copies of samples of any shards, one by one.
 
-        Shards that are not mapped are mapped one after the other, and released again.
+        Shards that are not mapped are mapped one after the other and released again.
 
         Raises:
             ShardError: as `read`.
@@ -163,7 +163,7 @@ class Reader:
         if missing:
             self._store.plan(missing)
             self._rows.need(missing)
-            self._entered = None  # which plans again
+            self._entered = None  # so that it plans again
         try:
             self._copy(self._window, stored, np.flatnonzero(~np.isin(shards, missing)), copies)
             for number in missing:
@@ -176,25 +176,25 @@ class Reader:
         return [copies[row] for row in range(len(samples))]
 
     def _copy(self, window: Window, stored: I64, rows: I64, copies: dict[int, EncodedBatch]) -> None:
-        """Copies the samples at these rows out of a window, as `copies` by row."""
+        """Copies the samples at these rows from a window into `copies`, by row."""
         if len(rows):
             copies.update(zip(rows.tolist(), window.copy(stored[rows], self._columns, self._members), strict=True))
-            self.check()  # before the shards may be released, whose faults are forgotten then
+            self.check()  # before the shards and their faults may be released
             self._look(window)
 
     @property
     def owner(self) -> object:
-        """Changes after a loop that failed: what was read before must not be used."""
+        """Changes after a failed loop, whose data must not be used."""
         return self._owner
 
     def check(self, look: bool = False) -> None:
-        """To be called before samples that were read are handed out: 0.3 µs.
+        """Call this before returning samples: 0.3 µs.
 
-        look: check also whether the shards in use were changed since they were mapped.
+        look: also check whether the shards in use changed since they were mapped.
 
         Raises:
-            ShardError: a shard, or the index, could not be read where it is mapped, so that zeros may be in its place;
-                or one was truncated or overwritten.
+            ShardError: a mapped shard or the index could not be read, so zeros may have replaced its bytes; or one was
+                truncated or overwritten.
         """
         if (count := bus_errors.count()) != self._faults:
             self._faults = count
@@ -221,7 +221,7 @@ class Reader:
         self.check()
 
     def close(self) -> None:
-        """Stops the reading thread and releases the shards; views handed out stay valid."""
+        """Stops the reading thread and releases the shards; views already returned stay valid."""
         self.ahead.stop()
         self._store.close()
         self._entered = None
@@ -229,10 +229,10 @@ class Reader:
 
     def _enter(self, numbers: Sequence[int], owner: object) -> None:
         """Maps these shards, reads them ahead in this order, and releases all others."""
-        self._look(self._window)  # for the last time at those that are released
+        self._look(self._window)  # the last check of released shards
         shards = self._window.shards
         known = {number: shards[number] for number in numbers if number in shards and shards[number].owner is owner}
-        # The others are released before new ones are opened, so that memory need not hold both.
+        # The others are released before new ones are opened, so memory need not hold both.
         del shards
         self._entered, self._window = None, Window(self._dataset, known, known, owner, self._store)
         self.ahead.want(known, known)
@@ -241,7 +241,7 @@ class Reader:
         self._window = window
 
     def _look(self, window: Window) -> None:
-        """Checks whether shards, or the rows of a set at a URL, were changed since they were mapped."""
+        """Checks whether shards, or the rows of a set at a URL, changed since they were mapped."""
         self._looked = time.monotonic()
         self._dataset.index.check_unchanged()
         for shard in window.shards.values():
@@ -250,12 +250,12 @@ class Reader:
 
 
 def _shards_of(order: EpochOrder, first: int, stop: int) -> list[int]:
-    """The shards of these windows, each once."""
+    """The distinct shards of these windows."""
     return list(dict.fromkeys(int(shard) for window in range(first, stop) for shard in order.window_shards(window)))
 
 
 def _describe(path: Path, at: int) -> str:
-    """Why a file could not be read at some byte: one line."""
+    """A one-line message on why a file could not be read at some byte."""
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

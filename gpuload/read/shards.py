@@ -1,7 +1,7 @@
-"""Memory-mapped shards: one, and a window of them with their rows of the index side by side.
+"""Memory-mapped shards, and windows of shards with their rows of the index side by side.
 
-What the index says of a shard is checked each time that the shard is mapped, so that nothing outside of it is read:
-compiled code reads members by address. 10,000 samples take 0.16 ms, with 95,000 boxes 0.6 ms (AMD EPYC, 2026-11).
+Whenever a shard is mapped, its rows of the index are checked, so nothing outside of it is read: compiled code reads
+members by address. 10,000 samples take 0.16 ms, with 95,000 boxes 0.6 ms (AMD EPYC, 2026-11).
 """
 
 import errno
@@ -28,14 +28,14 @@ from gpuload.read.mapped_file import MappedFile
 from gpuload.store import Store
 from gpuload.types import I64
 
-_HASHED_BYTES = 4 << 20  # between two checks whether to stop
+_HASHED_BYTES = 4 << 20  # between two checks for cancellation
 
 
 class MappedShard:
     """One shard: its bytes, memory-mapped, and its rows of the index, checked against each other.
 
-    owner: who asks `gpuload.read.bus_errors` for its faults. changed_ns: when the file was changed last. store:
-        gives the file.
+    owner: the object that queries `gpuload.read.bus_errors` for its faults. changed_ns: the file's modification time.
+        store: opens the file.
 
     Raises:
         ShardError: it cannot be read, or does not match the index.
@@ -52,7 +52,7 @@ class MappedShard:
         self.data, self._stamp = file.data, file.stamp
         self._info, self._times = dataset.manifest.shards[number], dataset.shard_times
         self._check_size(len(self.data))
-        if dataset.cache is not None:  # one is checked when it is downloaded, perhaps again
+        if dataset.cache is not None:  # a shard is checked after each download
             self._times[number] = self.changed_ns
         if self.changed_ns != self._times[number]:
             self._accept_or_refuse(self._stamp, "was replaced since the data set was opened")
@@ -63,9 +63,9 @@ class MappedShard:
         return self._stamp.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Whether the mapped bytes may have changed: 2 µs. One that was deleted, or replaced by another file, has not.
+        """Checks whether the mapped bytes have changed: 2 µs. Those of a deleted or replaced file have not.
 
-        Where the file's size or time of change is another one, its SHA-256 decides: 0.7 s for 1 GB.
+        If the file's size or modification time differs, its SHA-256 decides: 0.7 s for 1 GB.
 
         Raises:
             ShardError: it was truncated or overwritten.
@@ -82,10 +82,10 @@ class MappedShard:
             self._accept_or_refuse(found, "was changed while it was being read")
 
     def check_digest(self, job: Any = None, what: str = "is damaged") -> bool:
-        """Compares its SHA-256 with the manifest's; False where `job.wanted` became False meanwhile.
+        """Compares its SHA-256 with the manifest's. Returns False if `job.wanted` becomes False.
 
         Raises:
-            ShardError: it is another one.
+            ShardError: they differ.
         """
         digest = hashlib.sha256()
         for start in range(0, len(self.data), _HASHED_BYTES):
@@ -111,12 +111,12 @@ class MappedShard:
             )
 
     def _check_headers(self, image: Field) -> None:
-        """Checks that the headers of three images are where the index says."""
+        """Checks the headers of three images at the positions in the index."""
         offsets = self.rows.column(image.offset_column).to_numpy()
         sizes = self.rows.column(image.bytes_column).to_numpy()
         for row in {0, len(offsets) // 2, len(offsets) - 1} if len(offsets) else ():
-            # Bytes 124..135 of the header before the data hold the size in octal (POSIX ustar). Between that and pixels
-            # is a .npy header, which ends in a newline (NumPy's format description).
+            # Bytes 124..135 of the tar header before the data hold the size in octal (POSIX ustar). Pixels follow a
+            # .npy header, which ends in a newline (NumPy's format description).
             header = self.data[max(0, int(offsets[row]) - BLOCK_BYTES) : int(offsets[row])].tobytes()
             is_there = (
                 header.endswith(b"\n")
@@ -138,12 +138,12 @@ def _advice(error: OSError) -> str:
 
 
 class Window:
-    """Some shards of a data set in memory, with their rows of the index side by side: a batch is one gather a column.
+    """Some shards of a data set in memory, with their rows of the index side by side: a batch is one gather per column.
 
-    A gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
+    One gather for each shard of a batch took three times as long (64 samples from 8 shards, 2026-11).
 
-    numbers: of the shards. mapped: shards that are mapped already, by number; they are used again. owner, store:
-        as for `MappedShard`.
+    numbers: of the shards. mapped: shards already mapped, by number, which are reused. owner, store: as for
+        `MappedShard`.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Window:
         )
 
     def copy(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> Iterator[EncodedBatch]:
-        """Samples of these shards, one by one, with their bytes in memory of their own."""
+        """Copies of samples of these shards, one by one."""
         found = self.read(samples, columns, members)
         for row in range(len(found)):
             one = take(found, np.array([row]))
@@ -204,7 +204,7 @@ class Window:
                 self._values[name] = np.concatenate([_places_of(chunk) for chunk in column.chunks])
             elif pa.types.is_primitive(column.type):
                 self._values[name] = column.to_numpy()
-            else:  # in one piece: taking rows out of several would cost O(window) for every batch
+            else:  # in one piece: taking rows from several would cost O(window) for every batch
                 whole = column.combine_chunks()
                 self._values[name] = whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
         values = self._values[name]
@@ -218,20 +218,20 @@ def _places_of(column: pa.LargeBinaryArray) -> I64:
     return np.stack([ends[:-1] + (0 if values is None else values.address), np.diff(ends)], axis=1)
 
 
-_MOST_PIXELS = 1 << 20  # of a side, where the manifest has no largest size
+_MOST_PIXELS = 1 << 20  # of a side, if the manifest has no largest size
 
 
 def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
     """`Dataset.rows`, checked.
 
     Raises:
-        FormatError: the index holds another number of samples than the manifest says, or lacks a value.
-        ShardError: the index is damaged: an image has no size or one larger than any of the set, or
-            a member does not lie in the shard or is not as large as its values.
+        FormatError: the index and the manifest disagree on the number of samples, or the index lacks a value.
+        ShardError: the index is damaged: an image has no size or one above the set's largest, or
+            a member is outside the shard or does not match the size of its values.
     """
     try:
         rows = dataset.rows(shard)
-        rows.validate(full=True)  # lists and texts end where they say, and texts are UTF-8
+        rows.validate(full=True)  # lists and texts have valid offsets, and texts are UTF-8
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ShardError(f"{dataset.shard_paths[shard]}: its index is damaged ({reason}). {_ADVICE}") from None
@@ -247,7 +247,7 @@ def checked_rows(dataset: Dataset, shard: int) -> pa.RecordBatch:
 
 
 def check_first_rows(dataset: Dataset) -> None:
-    """Checks the shard of the first sample, whose values fields inspect when a loader is constructed."""
+    """Checks the shard of the first sample, which fields inspect when a loader is constructed."""
     first = dataset.stored_samples(np.zeros(1, np.int64))
     checked_rows(dataset, int(dataset.shards_of(first)[0]))
 
@@ -256,7 +256,7 @@ _ADVICE = "Copy the folder again, or index its shards again with `python -m gpul
 
 
 class _Check:
-    """Checks of one shard's rows, each of which raises ShardError."""
+    """Checks of one shard's rows; each raises ShardError."""
 
     def __init__(self, dataset: Dataset, shard: int, rows: pa.RecordBatch) -> None:
         self._path, self._rows, self._manifest = dataset.shard_paths[shard], rows, dataset.manifest
@@ -273,7 +273,7 @@ class _Check:
 
     def lies_in_shard(self, field: Field) -> None:
         offset, size = self._numbers(field.offset_column), self._numbers(field.bytes_column)
-        # offset + size could overflow, so the offset is compared with what remains of the shard after the size.
+        # offset + size could overflow, so the offset is compared with the shard's size minus the member's.
         outside = (size < 0) | (size > self._shard_bytes) | (offset < 0)
         outside |= offset > self._shard_bytes - np.clip(size, 0, self._shard_bytes)
         has = f"and the shard has {self._shard_bytes:,}"
@@ -285,12 +285,12 @@ class _Check:
         )
 
     def _numbers(self, name: str) -> I64:
-        """int64, also of int32 columns, so that products do not overflow."""
+        """int64, even for int32 columns, so that products do not overflow."""
         numbers: I64 = self._rows.column(name).to_numpy().astype(np.int64, copy=False)
         return numbers
 
     def refuse(self, bad: BadRows) -> None:
-        """Raises where there are such rows; names the first."""
+        """Raises an error that names the first of these rows, if there are any."""
         if len(bad.rows):
             row = int(bad.rows[0])
             key = self._rows.column("key")[row].as_py()
