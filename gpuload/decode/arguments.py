@@ -1,4 +1,4 @@
-"""Which decoder decodes, what it may use, and what becomes of samples that do not decode, as a user says it."""
+"""Arguments of decoding: the decoder, its resources, and the handling of samples that do not decode."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,12 +13,13 @@ _SHARE = optional(number(0, 1, "a share of the images, in 0..1"))
 
 @settings
 class Dali:
-    """DALI as the decoder: nvJPEG on a GPU, else its CPU operators: `DaliIterator(decoder=Dali(hardware=0.6))`.
+    """DALI as the decoder: nvJPEG on a GPU, otherwise its CPU operators: `DaliIterator(decoder=Dali(hardware=0.6))`.
 
-    hardware: on a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default
-        what `python -m gpuload tune` found on this device, if it ran, else what DALI decides.
-    deterministic: on a GPU, CUDA cores decode all images. Otherwise the unit that decodes an image may depend on its
-        batch, and its pixels by rounding. Tuned shares are not used. On a CPU pixels never depend on the batch.
+    hardware: on a GPU, the share of the images that its JPEG engines decode; CUDA cores decode the rest. By default the
+        result of `python -m gpuload tune` on this device, or else DALI's choice.
+    deterministic: on a GPU, CUDA cores decode all images, and tuned shares are not used. Otherwise the unit that
+        decodes an image, and thus the rounding of its pixels, may depend on its batch. On a CPU pixels never depend on
+        the batch.
 
     Raises:
         ArgumentError: a value out of its range; deterministic=True with a share for the JPEG engines.
@@ -33,11 +34,11 @@ class Dali:
 
 @settings
 class Both:
-    """A share of each batch by the native decoder on the CPU, the rest by DALI on the GPU:
+    """The native decoder on the CPU for a share of each batch, and DALI on the GPU for the rest:
     `DaliIterator(decoder=Both(cpu=0.3))`.
 
-    cpu: the share that the CPU decodes; by default what `python -m gpuload tune` found, else 0.25. Which images depends
-        on (seed, epoch, sample) alone.
+    cpu: the share that the CPU decodes; by default the result of `python -m gpuload tune`, or else 0.25. The choice of
+        images depends only on (seed, epoch, sample).
     hardware, deterministic: of the images that DALI decodes, as for `Dali`.
 
     Raises:
@@ -53,7 +54,7 @@ class Both:
 
 
 def _check_units(decoder: Dali | Both) -> None:
-    if decoder.deterministic and decoder.hardware:  # also with 1: what the engines refuse goes to CUDA cores
+    if decoder.deterministic and decoder.hardware:  # even with 1: CUDA cores decode what the engines reject
         raise ArgumentError(
             f"{type(decoder).__name__}(hardware={decoder.hardware:g}, deterministic=True): which unit decodes an image "
             "depends on its batch. Leave either out"
@@ -62,13 +63,13 @@ def _check_units(decoder: Dali | Both) -> None:
 
 @settings
 class OnCorrupt:
-    """What becomes of samples that do not decode, and how many there may be:
+    """The handling of samples that do not decode, and their maximum number:
     `DaliIterator(on_corrupt=OnCorrupt("skip", most=0.001))`.
 
     action: "skip" or "mark", as `DaliIterator` describes them.
-    most: how many may come in an epoch on this rank, as a whole number or as a share, in 0..1, of the samples that this
-        rank gets in an epoch; more raise DecodeError.
-    log: a file to which each of them is appended, as a line of JSON, whenever it comes.
+    most: the number allowed per epoch on this rank, as an int, or as a share in 0..1 of this rank's samples per epoch;
+        more raise DecodeError.
+    log: a file to which each occurrence is appended as a line of JSON.
 
     Raises:
         ArgumentError: a value out of its range.

@@ -1,4 +1,4 @@
-"""A GPU as the stages of a decoder use it: pixels are copied there and become values there, on a stream of its own.
+"""The GPU of a decoder's stages: pixels are copied there and turned into values there, on a separate stream.
 
     pinned memory ─► copy ─► transforms, normalisation, layout ─► event; the stream of the training waits for it
 
@@ -59,7 +59,7 @@ class Device:
         """A pinned array on the host, from which copies to the GPU are asynchronous."""
         if self._number is None:
             return np.empty(shape, dtype)
-        with torch.cuda.device(self._number):  # else the context would be made on GPU 0
+        with torch.cuda.device(self._number):  # otherwise the context would be created on GPU 0
             tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), pin_memory=True)
         pinned: npt.NDArray[Any] = tensor.numpy()
         return pinned

@@ -15,7 +15,7 @@ from gpuload.decode.steps import warp_masks
 from gpuload.transforms.noise import on_device
 from gpuload.types import I64
 
-# NumPy and DALI have no bfloat16: float32 until the batch is handed over.
+# NumPy and DALI have no bfloat16: float32 until the batch is returned.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.float32, "uint8": torch.uint8}
 
 

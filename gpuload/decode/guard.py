@@ -91,7 +91,7 @@ class Guard:
             try:
                 decoding = self.decoder.decode(feed.batches())
                 while made := self._next(feed, decoding, read_spare):
-                    yield made.pop()  # in no variable: a suspended generator must not keep a batch alive
+                    yield made.pop()  # not from a variable: a suspended generator must not keep a batch alive
                 if made is None:
                     if feed.refused is not None:
                         raise feed.refused

@@ -41,17 +41,17 @@ def choose_backend(
     decodes: bool = True,
     prefer: Callable[[int], Backend] = lambda device_id: "dali",
 ) -> tuple[Backend, int | None]:
-    """The decoder and the number of the GPU that batches are on, or None for the CPU.
+    """The decoder, and the number of the GPU for the batches, or None for the CPU.
 
-    "auto" on a CPU is "native" where that can be used: its images/s over DALI's, for random crops on 2 cores (2026-11),
-    are 1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. Where it cannot, DALI
-    decodes, and that is logged. On a GPU "auto" is what `prefer` says of it, or whichever can be used.
+    "auto" on a CPU is "native" if it is usable: its images/s over DALI's, for random crops on 2 cores (2026-11), are
+    1.7 with ImageNet's JPEGs, 1.5 at 64×64, and with raw images 1.7 at 64×64 and 128×128. Otherwise DALI decodes, with
+    a log message. On a GPU, "auto" is the result of `prefer`, or the only usable decoder.
 
-    decodes: whether anything is to be decoded; if not, no packages are needed.
+    decodes: whether anything needs decoding; if not, no packages are needed.
 
     Raises:
         DeviceError: there is no such GPU.
-        MissingPackageError: the packages of the decoder cannot be used; with "auto", those of neither.
+        MissingPackageError: the packages of the decoder, or with "auto" of both, are unusable.
     """
     uploads = decoder == "both" or (device != "cpu" and has_driver())
     native = native_fault(uploads) if decodes and decoder != "dali" else None
@@ -83,7 +83,7 @@ def choose_backend(
 
 
 def _count(decoder: str, device: str, by_torch: bool) -> int:
-    """GPUs for a decoder: those of torch for the native one, whose batches torch uploads, else those of DALI."""
+    """Number of GPUs for a decoder: torch's for the native one, whose batches torch uploads, otherwise DALI's."""
     if device == "cpu":
         return 0
     if decoder == "native":
@@ -93,10 +93,10 @@ def _count(decoder: str, device: str, by_torch: bool) -> int:
 
 @dataclass(frozen=True)
 class Functions:
-    """What is known of a loader's functions, and of the samples that they get.
+    """A loader's functions, and properties of their samples.
 
-    all: those of all epochs and views. processes: in which they are called; 0: in threads. masks, moving: names of the
-    mask fields, and the fields that move. entries: the same, by name. name_of_sample: for messages.
+    all: of all epochs and views. processes: their number; 0 calls functions in threads. masks, moving: names of the
+    mask fields, and the moving fields. entries: the same, by name. name_of_sample: for messages.
     """
 
     all: Sequence[Any]
@@ -113,10 +113,10 @@ def find_functions(
     moving: Sequence[MovingField],
     datasets: Sequence[Dataset],
 ) -> Functions | None:
-    """Those of all views and epochs; None where there are none.
+    """The functions of all views and epochs; None if there are none.
 
     Raises:
-        ArgumentError: a function of whole images, where the samples are tiles.
+        ArgumentError: a function of whole images with tiles as samples.
     """
     if not schedule.functions:
         return None
@@ -137,11 +137,11 @@ def _name_of_sample(datasets: Sequence[Dataset], batch: Batch, row: int) -> str:
 
 
 class Resources(NamedTuple):
-    """What a decoder may use.
+    """The resources of a decoder.
 
-    batch_size: samples in a batch, at most. num_threads: that decode. prefetch: batches ahead of the one handed out.
-    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: what "both" gives to
-    the CPU decoder.
+    batch_size: maximum samples in a batch. num_threads: that decode. prefetch: batches ahead of the current one.
+    hw_decoder_load: share of the images for a GPU's JPEG engines; None: DALI decides. cpu_share: share of the CPU
+    decoder in "both".
     """
 
     batch_size: int
@@ -152,7 +152,8 @@ class Resources(NamedTuple):
 
 
 def find_stored(datasets: Sequence[Dataset], pixels: Pixels, mask_fills: tuple[int, ...]) -> Stored:
-    """What the manifests tell. pixels: of the batch. mask_fills: of each mask field, the class outside of the image."""
+    """The properties in the manifests. pixels: of the batch. mask_fills: for each mask field, the class outside the
+    image."""
     manifests, raw = [dataset.manifest for dataset in datasets], [_is_raw(dataset) for dataset in datasets]
     return Stored(
         max(manifest.width for manifest in manifests),
@@ -176,10 +177,9 @@ def open_decoder(
     functions: Functions | None = None,
     on_corrupt: OnCorrupt = "raise",
 ) -> Guard:
-    """The decoder, guarded.
+    """Opens the decoder, guarded.
 
-    stored: None where neither images nor masks are asked for, so that nothing is decoded. functions: of the user's;
-    None: there are none.
+    stored: None if neither images nor masks are requested, so nothing is decoded. functions: user functions, or None.
 
     Raises:
         ArgumentError: both encoded and raw images for DALI.
@@ -196,8 +196,8 @@ def open_decoder(
 class _Opening:
     """Makes the stages of a decoder.
 
-    device: what torch computes on; None for the CPU, or where torch cannot use the GPU. find_faults: finds the samples
-    that the decoder must not be given; None where it takes anything.
+    device: where torch computes; None for the CPU, or if torch cannot use the GPU. find_faults: finds samples that the
+    decoder must not get; None if it takes anything.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class _Opening:
         self.find_faults: FindFaults | None = None
 
     def stages(self, forms: Sequence[Form]) -> list[Stage]:
-        """Those of batches of these forms."""
+        """The stages for batches of these forms."""
         stored = self._stored
         if self._name == "native":
             _check_gray("decoder='native'", stored)
@@ -233,7 +233,7 @@ class _Opening:
         return [Divide(stored, self._resources.cpu_share), feed, begin, *dali, *native, Join()]
 
     def stages_around(self, functions: Functions, forms: Sequence[Form]) -> list[Stage]:
-        """The same with functions of the user's: they are on the CPU, and what they have made is copied to a GPU."""
+        """The stages with user functions, which run on the CPU; their results are copied to the GPU."""
         stored, device = self._stored, self.device
         befores = [form for form in forms if form.function == "before_crop"]
         if befores:
@@ -289,7 +289,7 @@ class _Opening:
         return [*stages, Finish(forms, stored, device, levels=True)]
 
     def _inner(self, form: Form) -> Form:
-        """What the decoder makes of a view: where a function comes after it, levels, and for a GPU all levels."""
+        """The decoder's output for a view: levels if a function follows, and always levels for a GPU."""
         if form.function:
             return form.levels(self._stored.pixels)._replace(layout="channels_last", flips_vertically=False)
         return form if self.device is None else form.levels(self._stored.pixels)
@@ -333,7 +333,7 @@ class _Opening:
 
 
 def open_device(device_id: int | None) -> "Device | None":
-    """The GPU as torch computes on it; None for the CPU, and where torch cannot use it."""
+    """The GPU for torch; None for the CPU, or if torch cannot use the GPU."""
     if device_id is None or fault_of("torch") is not None or not import_module("torch").cuda.is_available():
         return None
     from gpuload.decode.device import Device
@@ -353,7 +353,7 @@ def _is_raw(dataset: Dataset) -> bool:
 
 
 def _count_gpus(device: str) -> int:
-    if not has_driver():  # DALI would find none, too, and may not be installed
+    if not has_driver():  # DALI would find none either, and may not be installed
         return 0
     if (fault := _dali_fault()) is not None:
         if device != "auto":
@@ -366,10 +366,10 @@ def _count_gpus(device: str) -> int:
 
 
 def _count_torchs_gpus(device: str) -> int:
-    """GPUs that torch can use, which the CPU decoder's batches are copied to."""
+    """Number of GPUs that torch can use, to which the CPU decoder's batches are copied."""
     if device == "auto" and not has_driver():
         return 0
-    if fault_of("torch") is not None:  # where nothing is decoded: NumPy's arrays
+    if fault_of("torch") is not None:  # if nothing is decoded: NumPy arrays
         return 0
     return int(import_module("torch").cuda.device_count())
 
@@ -396,5 +396,5 @@ def _without_dali(subject: str, fault: Fault) -> MissingPackageError:
 
 
 def _log(fault: Fault, what: str) -> None:
-    """One line; a warning where something that is installed does not work."""
+    """Logs one line, as a warning if an installed package does not work."""
     _LOG.log(logging.INFO if fault.is_missing else logging.WARNING, "%s: %s", what, fault.reason)

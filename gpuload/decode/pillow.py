@@ -35,7 +35,7 @@ class OtherSizeError(ValueError):
     """A mask does not have its image's size; the message is `OTHER_SIZE`."""
 
 
-_ANY_SIZE_PIXELS = 1 << 20  # decoded whatever the image's size, so that damage is reported before a wrong size
+_ANY_SIZE_PIXELS = 1 << 20  # decoded regardless of the image's size, so that damage is reported before a wrong size
 
 
 def decode_mask(data: U8, size: HeightWidth) -> U8:
@@ -59,7 +59,7 @@ def crop_and_resize_mask(mask: U8, view: View, row: int, fill: int, form: Form) 
     """uint8 (height, width) of the batch: cropped, resized to the nearest pixel and flipped as image `row` is.
 
     An output pixel takes the class at its centre, ⌊(pixel + 0.5) · region / size⌋, as DALI's and torch's nearest-exact
-    do. fill: the class outside of the image. form: of the view.
+    do. fill: the class outside the image. form: of the view.
     """
     crops, own = view.crops, view.own_size(row)
     source = []
@@ -130,7 +130,7 @@ def decode_upright(data: U8, size: HeightWidth) -> Image.Image:
             return ImageOps.exif_transpose(image)
     except UndecodableError:
         raise
-    except Exception as error:  # Pillow's decoders raise many kinds
+    except Exception as error:  # Pillow's decoders raise many types
         raise UndecodableError(reason_of(error)) from None
 
 

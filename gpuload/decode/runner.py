@@ -22,7 +22,7 @@ from gpuload.monitor.ranges import annotate
 from gpuload.read.batch import Batch
 from gpuload.types import I64
 
-if TYPE_CHECKING:  # not needed where nothing is computed by torch
+if TYPE_CHECKING:  # not needed if torch computes nothing
     from gpuload.decode.device import Device
 
 Work = Callable[[], None]
@@ -196,12 +196,12 @@ class Runner:
             while (done := self._next(batches)) is not None:
                 job, read_wait_s, ready = done
                 del done
-                yield job.take(read_wait_s, ready)  # in no variable: whoever waits must not keep a batch alive
+                yield job.take(read_wait_s, ready)  # not from a variable: a waiting caller must not keep a batch alive
         except BatchDecodeError as error:
             raise self._of_whole(error) from error
 
     def close(self) -> None:
-        """Cancels the batches in flight and ends the threads; batches handed out stay valid."""
+        """Cancels the batches in flight and ends the threads; batches already returned stay valid."""
         self._abandon()
         for threads in (*self._threads, *filter(None, self._pools)):
             threads.close()
@@ -211,7 +211,7 @@ class Runner:
             self._device.close()
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Job, float, int] | None:
-        """The next batch, done; how long it was waited for until it had been begun, and how many were done before."""
+        """The next finished batch, the wait until it had been begun, and the number of batches that were ready."""
         asked, ready = time.perf_counter(), self._count_ready()
         while len(self._ahead) <= self.prefetch:
             self._start(batches)
@@ -219,17 +219,17 @@ class Runner:
         tasks[0].wait()
         read_wait_s = time.perf_counter() - asked
         job = tasks[-1].result()
-        if job is None or job.is_abandoned:  # it was closed meanwhile
+        if job is None or job.is_abandoned:  # closed meanwhile
             return None
         self._settle(len(self.stages) - 1, job)
         if self._device is not None:
             self._device.hand_over(job.decoded, job.ready)
-        self._ahead.popleft()  # not before: where waiting is interrupted, `_abandon` ends it
+        self._ahead.popleft()  # not before: if waiting is interrupted, `_abandon` ends it
         return job, read_wait_s, ready
 
     def _start(self, batches: Iterator[Batch]) -> None:
         tasks: list[Task[Job | None]] = []
-        self._ahead.append(tasks)  # first: where starting is interrupted, `_abandon` ends what was started
+        self._ahead.append(tasks)  # first: if starting is interrupted, `_abandon` ends the tasks
         for number, thread in enumerate(self._threads):
             work = partial(self._go_on, number, tasks[-1]) if tasks else partial(self._read, batches)
             tasks.append(thread.submit(work))

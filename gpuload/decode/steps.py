@@ -1,4 +1,4 @@
-"""Executes the steps of images and masks: compiled on a CPU, else in torch."""
+"""Executes the steps of images and masks: compiled on a CPU, otherwise in torch."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -19,12 +19,12 @@ from gpuload.types import F32
 
 @cache
 def has_compiled() -> bool:
-    """Whether numba is there."""
+    """Whether numba is installed."""
     return fault_of("gpuload.decode.native.transforms.run") is None
 
 
 def has_own(steps: Steps) -> bool:
-    """Whether one of them is of a transform of the user's."""
+    """Whether one of the steps belongs to a user's transform."""
     return bool((steps.ops >= FIRST_OWN).any())
 
 
@@ -82,7 +82,7 @@ def _run(images: Any, steps: Steps, out: Any, mean: F32, factor: F32) -> None:
 
 
 def _parts(steps: Steps) -> Iterator[Steps]:
-    """The steps in their order, in parts that are gpuload's, or the user's; at least one."""
+    """The steps in order, divided into gpuload's and the user's; at least one part."""
     is_own = [bool((column >= FIRST_OWN).any()) for column in steps.ops.T]
     begin = 0
     for _, group in groupby(is_own or [False]):

@@ -26,7 +26,7 @@ from gpuload.fields.pixels import GRAY, RGB, Pixels
 
 __all__ = ["backend", "build_graph", "fn", "input_names", "open_pipeline", "tensors"]
 
-# DALI has no bfloat16: float32 leaves the graph, and is cast when the batch is handed over.
+# DALI has no bfloat16: float32 leaves the graph and is cast when the batch is returned.
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16, "bfloat16": types.FLOAT, "uint8": types.UINT8}
 # Of raw pixels.
 _VALUES = {"uint8": types.UINT8, "uint16": types.UINT16, "float32": types.FLOAT}
@@ -203,7 +203,7 @@ _pipelines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _keep_pipelines() -> None:
-    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait for ever, in the
+    """Keeps DALI from stopping its threads in forked children, which have none of them and would wait forever in the
     garbage collector or at exit.
 
     A pipeline forgets its C++ object, whose reference count is raised for good.

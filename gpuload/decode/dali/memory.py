@@ -12,18 +12,18 @@ from gpuload.errors import DeviceError
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.read.shards import checked_rows
 
-# What the decoder may allocate in advance. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
+# The limit for the decoder's preallocation. With ImageNet's largest sides, 5980 and 6430 pixels, and batches of 256 it
 # would be 18 GiB for each loader, because one image is that wide and another that high.
 MOST_BYTES = 1 << 30
 
-# DALI's own default, of 2.2 and later. Said here, too, so that an earlier tuning does not pass for it.
+# DALI's own default since 2.2, repeated here so that an earlier tuning is not taken for it.
 DALIS_LOAD = 0.65
 
 _CHANNELS = 3
 
 
 def preallocated_bytes(width: int, height: int, batch_size: int, hw_decoder_load: float | None) -> int:
-    """What DALI allocates for its JPEG engines, given the largest width and height in pixels."""
+    """Bytes that DALI allocates for its JPEG engines, given the largest width and height in pixels."""
     images = max(1, round((DALIS_LOAD if hw_decoder_load is None else hw_decoder_load) * batch_size))
     return images * width * height * _CHANNELS
 
@@ -65,7 +65,7 @@ def whole_images_bytes(datasets: Sequence[Dataset], batch_size: int, prefetch: i
 
 
 class Needed(NamedTuple):
-    """GPU memory that a loader takes, in bytes, by decoder."""
+    """A loader's GPU memory in bytes, by decoder."""
 
     dali: int
     native: int
@@ -78,11 +78,11 @@ USUAL_SIDE, USUAL_PREFETCH, _FLOAT16 = 224, 2, 2
 
 
 def needed(datasets: Sequence[Dataset], batch_size: int) -> Needed:
-    """Of the usual loader: crops of 224 pixels a side in float16, `prefetch=2`.
+    """The memory of a typical loader: crops of 224 pixels a side in float16, `prefetch=2`.
 
-    It counts the uint8 pixels that are cut from (DALI: whole images; native: crops) of the batches in flight, and the
-    values of one batch more, of which DALI has its own copy. What a process takes once for CUDA and its kernels, some
-    0.5 GB, and what pools keep beyond their peak are not in it.
+    It counts the uint8 pixels (DALI: whole images; native: crops) of the batches in flight, and the values of one more
+    batch, of which DALI has its own copy. It excludes some 0.5 GB per process for CUDA and its kernels, and memory that
+    pools keep beyond their peak.
     """
     crops = _CHANNELS * USUAL_SIDE**2 * batch_size
     values = _FLOAT16 * crops * (USUAL_PREFETCH + 1)

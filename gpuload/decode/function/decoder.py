@@ -1,11 +1,11 @@
-"""Calls functions of the user's for the batches of a decoder.
+"""Calls user functions for the batches of a decoder.
 
     after the crop    decoder ─► levels, cropped, not flipped ─► function ─► flips ─► transforms, normalisation
     before the crop   stored bytes ─► whole image ─► function ─► crop, resize, flips ─► transforms, normalisation
 
-Both go on in threads of their own, some batches ahead of the training; a sample is done by one of them from beginning
-to end, so that its pixels stay in the cache. What a function makes of boxes and keypoints goes on with the batch
-(`Decoded.changed`). Samples that do not decode are not given to it.
+Both run in separate threads, some batches ahead of training; one thread processes a sample from beginning to end, so
+its pixels stay in the cache. The function's boxes and keypoints travel with the batch (`Decoded.changed`). The function
+is not called for samples that do not decode.
 """
 
 import os
@@ -35,8 +35,8 @@ from gpuload.types import Array
 
 
 class Inner(Stage):
-    """Gives the decoder what it makes for the functions, as the one part of each batch: the views whose function does
-    not come before the crop, of those with a function only the crop.
+    """Selects the decoder's work for each batch as its single part: the views without a function before the crop; for
+    views with a function after the crop, only the crop.
 
     numbers: of these views. settings: of the views with a function, by their numbers.
     """
@@ -53,13 +53,13 @@ class Inner(Stage):
 
 
 class CallFunctions(Stage):
-    """Calls functions for each batch, whose decoded views are those of its one part: NumPy arrays; for views without a
-    function, what the decoder made.
+    """Calls the functions for each batch, whose single part has the decoded views. Results are NumPy arrays; views
+    without a function keep the decoder's arrays.
 
-    inner, settings: as of `Inner`; of the decoded views those with a function are levels (N, height, width, channels).
-    whole: decodes whole images, `WholeImages`; None where no function needs them.
-    functions: those that may be asked for. name_of_sample: its shard and key, for messages. caller: calls them, by
-        their numbers. make_buffers: gives the memory for batches of a dtype.
+    inner, settings: as for `Inner`; decoded views with a function are levels (N, height, width, channels).
+    whole: decodes whole images, `WholeImages`; None if no function needs them.
+    functions: all functions. name_of_sample: its shard and key, for messages. caller: calls them by number.
+        make_buffers: makes the memory for batches of a dtype.
     """
 
     name = "function"
@@ -77,9 +77,9 @@ class CallFunctions(Stage):
         self.threads = caller.threads
         self._inner, self._settings, self._whole, self._caller = inner, settings, whole, caller
         self._numbers = {id(function): number for number, function in enumerate(functions)}
-        self._functions, self._name_of_sample = functions, name_of_sample  # functions: which their ids are of
+        self._functions, self._name_of_sample = functions, name_of_sample  # functions: keeps their ids valid
         self._buffers = {number: make_buffers(_dtype_of(one)) for number, one in settings.items()}
-        self._stop = Stop(self, caller.close)  # made last, so that it comes first where the interpreter ends
+        self._stop = Stop(self, caller.close)  # made last, so it runs first at the interpreter's exit
 
     def begin(self, job: Job) -> Work:
         """As `Stage.begin`."""
@@ -99,7 +99,7 @@ class CallFunctions(Stage):
         rows = count()  # its `next` is atomic
 
         def work() -> None:
-            """One thread's share: the next row that no other thread has taken, until none is left."""
+            """One thread's share: takes the next free row until none is left."""
             for row in rows:
                 is_over = row >= len(batch) or row > min(calls.failed, default=row)
                 if is_over or job.is_abandoned or self._stop.is_set:
@@ -113,7 +113,7 @@ class CallFunctions(Stage):
         """As `Stage.end`.
 
         Raises:
-            FunctionError: one of the functions raised, or returned what cannot be used.
+            FunctionError: a function raised an exception or returned an invalid result.
         """
         calls, job.state, inner = job.state, None, job.parts[0].decoded
         if calls.failed:
@@ -133,7 +133,7 @@ class CallFunctions(Stage):
         )
 
     def close(self) -> None:
-        """Stops the processes, and the threads take no more."""
+        """Stops the processes and the threads."""
         self._stop.is_set = True
         self._caller.close()
 
@@ -165,7 +165,7 @@ class CallFunctions(Stage):
             calls.failed[row] = failed
 
     def _explain(self, calls: "_Calls", batch: Batch) -> FunctionError:
-        """The user's error for what a function raised, or returned, for the first sample of the batch."""
+        """The error for the user, for the first failed sample of the batch."""
         row = min(calls.failed)
         error, function = calls.failed[row].error, calls.failed[row].function
         is_ours = isinstance(error, WrongResultError | CallFailedError)
@@ -177,7 +177,7 @@ class CallFunctions(Stage):
 
 
 def _dtype_of(setting: Setting) -> str:
-    """Of a view's batches: of levels, or of the values that the user gets."""
+    """The dtype of a view's batches: of levels, or of the user's values."""
     return level_dtype(setting.pixels) if setting.values is None else NUMPY_DTYPES[setting.form.dtype]
 
 
@@ -189,8 +189,8 @@ def _in_host_memory(array: Any) -> Any:
 class _Calls:
     """The calls for one batch.
 
-    plain: images and masks of the views without a function. views: those with one. broken: by row, what does not
-    decode. failed: by row, why a function did. seconds: how long each call took.
+    plain: images and masks of the views without a function. views: those with one. broken: by row, undecodable samples.
+    failed: by row, errors of functions. seconds: of each call.
     """
 
     def __init__(self, numbers: Mapping[int, int], caller: Caller, broken: dict[int, Fault]) -> None:
@@ -215,7 +215,7 @@ class _Calls:
             self.seconds.append(time.perf_counter() - begun)
 
     def of_view(self, number: int) -> tuple[Any, tuple[Any, ...], Changed | None]:
-        """Images and masks of a view, and what a function made of its samples."""
+        """Images and masks of a view, and its function's results."""
         if number in self.plain:
             return *self.plain[number], None
         view = self.views[number]
@@ -223,7 +223,7 @@ class _Calls:
 
 
 class _FailedError(Exception):
-    """A call failed; what fails in our own code reaches the loop as it is."""
+    """A call failed; errors of gpuload's own code reach the loop unchanged."""
 
     def __init__(self, error: Exception, function: Any) -> None:
         super().__init__(str(error))
@@ -231,9 +231,9 @@ class _FailedError(Exception):
 
 
 class Stop:
-    """Set once its owner is garbage collected, or the interpreter ends: then threads take no further samples.
+    """Is set when its owner is garbage collected or the interpreter exits: threads then take no further samples.
 
-    end: called at that moment, such as to end processes; not in a forked child, which has none of them.
+    end: called at that moment, for example to end processes; not in a forked child, which has none of them.
     """
 
     def __init__(self, owner: object, end: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a view's images around a function of the user's: before it, and after it until the batch's values."""
+"""The processing of a view's images before and after a user function, up to the batch's values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,18 +21,18 @@ from gpuload.functions.interface import Sample
 from gpuload.read.batch import Batch
 from gpuload.types import U8, Array, Bools
 
-# Makes the levels of one image, or its values where there is nothing else to do, for this `Target`.
+# Writes the levels of one image, or its values if nothing else remains to be done, to this `Target`.
 MakeLevels = Callable[[Any], None]
 # (function, sample, rows of the generator's key) to the image and all entries, checked.
 Call = Callable[[PlannedFunction, int, Sample], Mapping[str, Array]]
 
 
 class Setting(NamedTuple):
-    """What is the same for all batches of a view.
+    """The constants of a view for all batches.
 
-    number: of the view. form: of what the user gets. masks: names of the mask fields; fills: the class outside of each.
-    moving: fields that move with the image. values: makes the batch's values; None where somebody else does, so that
-    levels are delivered, (N, C, height, width). pixels: of the images.
+    number: of the view. form: of the user's images. masks: names of the mask fields; fills: the class outside each.
+    moving: fields that move with the image. values: computes the batch's values; None if a later stage does, in which
+    case levels (N, C, height, width) are returned. pixels: of the images.
     """
 
     number: int
@@ -45,14 +45,14 @@ class Setting(NamedTuple):
 
 
 class Whole(Protocol):
-    """A decoded image, whole and upright, (height, width, channels) of the set's type, and its masks."""
+    """A whole, upright decoded image, (height, width, channels) of the set's type, and its masks."""
 
     image: Array
     masks: Sequence[U8]
 
 
 class FunctionView(ABC):
-    """A view of a batch, filled row by row, in several threads.
+    """A view of a batch, filled row by row in several threads.
 
     images: of the batch's values, or levels. masks: for each mask field uint8 (N, height, width).
     """
@@ -64,7 +64,7 @@ class FunctionView(ABC):
         self._entries: list[dict[str, Any]] = []
 
     def changed(self) -> Changed:
-        """What became of the fields that move, and of the crops."""
+        """The moved fields and crops."""
         columns: dict[str, Any] = {}
         for field in self.setting.moving if len(self.batch) else ():
             columns |= field.join(self._entries)
@@ -72,10 +72,10 @@ class FunctionView(ABC):
 
     @abstractmethod
     def _crops(self) -> Crops:
-        """Of the images that the function gave."""
+        """The crops of the images that the function returned."""
 
     def _split(self, view: View | None) -> list[dict[str, Any]]:
-        """The entries of each sample that move, before the function."""
+        """The moving entries of each sample, before the function."""
         found: list[dict[str, Any]] = [{} for _ in range(len(self.batch))]
         crops = None if view is None else view.crops
         for field in self.setting.moving:
@@ -86,7 +86,7 @@ class FunctionView(ABC):
         return found
 
     def _call(self, call: Call, row: int, image: Array, masks: Sequence[U8]) -> tuple[Array, list[U8]]:
-        """The image and masks after the function, if there is one; takes note of the fields that move."""
+        """The image and masks after the function, if there is one; records the moving fields."""
         planned = self.view.function
         if planned is None:
             return image, list(masks)
@@ -98,8 +98,8 @@ class FunctionView(ABC):
         return found["image"], [found[name] for name in self.setting.masks]
 
     def _store(self, row: int, levels: Array | MakeLevels, masks: Sequence[U8]) -> None:
-        """levels: (channels, height, width), of any type that holds them, or what makes them in compiled code. masks:
-        both as the view flips them."""
+        """Stores a row. levels: (channels, height, width) of any sufficient type, or a function that writes them in
+        compiled code. masks: flipped like the levels."""
         rows, values = slice(row, row + 1), self.setting.values
         planar = values is None or self.setting.form.layout == "NCHW"
         out = self.images[rows] if planar else self.images[rows].transpose(0, 3, 1, 2)
@@ -117,7 +117,7 @@ class FunctionView(ABC):
                 moved[:] = warp_masks(moved, take(self.view.steps, rows), self.setting.fills[number])
 
     def _make(self, make: MakeLevels, out: npt.NDArray[Any], view: View) -> None:
-        """The levels or values of an image to `out`, (1, channels, height, width), at once where it can be."""
+        """Writes the levels or values of an image to `out`, (1, channels, height, width), in one pass if possible."""
         from gpuload.decode.native.values import Target, as_levels
 
         values = self.setting.values
@@ -136,8 +136,8 @@ class FunctionView(ABC):
 class AfterCrop(FunctionView):
     """The function gets the cropped and resized image.
 
-    levels: (N, height, width, channels), uint8 or as float32, before flips; may be overwritten. cropped: for each mask
-    field uint8 (N, height, width), so, too.
+    levels: (N, height, width, channels), uint8 or float32, before flips; may be overwritten. cropped: for each mask
+    field, uint8 (N, height, width), before flips.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class BeforeCrop(FunctionView):
 
 
 def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
-    """Of an RGB image, (height, width, 3) in C order, which must live until then. flips: bool (1, 2), top to bottom and
-    left to right."""
+    """Copies an RGB image, (height, width, 3) in C order, which must stay alive until then. flips: bool (1, 2),
+    vertical and horizontal."""
     from gpuload.decode.native.resample import crop_or_pad
 
     height, width, _ = image.shape
@@ -207,6 +207,6 @@ def _as_it_is(image: U8, flips: Bools) -> MakeLevels:
 
 
 def unflipped(view: View) -> View:
-    """The view without flips and whatever follows the crop."""
+    """The view without flips and without steps after the crop."""
     none = np.zeros_like(view.crops.mirror)
     return View(view.frame, view.crops._replace(mirror=none, mirror_y=none), None, None, cubic=view.cubic)

@@ -1,4 +1,4 @@
-"""Whole images on the CPU, for functions that come before the crop, and the crop that follows these."""
+"""Decodes whole images on the CPU for functions before the crop, and crops their results."""
 
 import ctypes
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class WholeImages:
         self._images, self._source, self._pixels = ImageDecoder(stored), stored.source, stored.pixels
         self._decoded, self._own = picture_kind(stored), None
         if self._decoded is not None:
-            from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
+            from gpuload.decode.native.bands import bands_of  # compiled only if needed
 
             self._own = bands_of(stored.pixels)
             load_compiled(forms[0]._replace(pads=True), stored.pixels)
@@ -43,7 +43,7 @@ class WholeImages:
         self._constants = np.zeros(stored.pixels.channels, np.float32), np.ones(stored.pixels.channels, np.float32)
 
     def plan(self, batch: Batch) -> DecodePlan:
-        """How the images of a batch are decoded."""
+        """The decode plan for the images of a batch."""
         heights, widths = batch.encoded.heights, batch.encoded.widths
         windows = np.zeros((len(batch), 4), np.int64)
         windows[:, 2], windows[:, 3] = heights, widths
@@ -59,7 +59,7 @@ class WholeImages:
             assert stride == 3 * width
             memory = (ctypes.c_uint8 * (height * stride)).from_address(address)
             pixels: Array = np.frombuffer(memory, np.uint8).reshape(height, width, 3)
-            if owners:  # memory that goes with its owner
+            if owners:  # its owner frees the memory
                 pixels = pixels.copy()
         else:
             pixels = self._in_mode(plan.pictures[row : row + 1], height, width)
@@ -67,19 +67,19 @@ class WholeImages:
         for number, field in enumerate(batch.masks):
             try:
                 masks.append(decode_mask(field[row], (height, width)))
-            except Exception as error:  # Pillow's decoders raise many kinds
+            except Exception as error:  # Pillow's decoders raise many types
                 return None, Fault(reason_of(error), number)
         return WholeImage(pixels, masks), None
 
     def cut(self, form: Form, view: View, image: Array) -> MakeLevels:
-        """The view, of one image (height, width, channels), C order, which must live until it is made."""
+        """Crops one image (height, width, channels) in C order, which must stay alive until the view is made."""
         height, width, _ = image.shape
         pictures = np.array([(image.ctypes.data, height, width, image.strides[0], 0, 0, 1)], np.int64)
         cuts = Cuts(form.levels(self._pixels), view, np.array([height]), np.array([width]))
         return lambda target: cuts.make(pictures, slice(0, 1), target, self._own)
 
     def _in_mode(self, pictures: I64, height: int, width: int) -> Array:
-        """What was decoded, in the pixels of the batch: gray out of three channels, for instance."""
+        """The decoded pixels in the mode of the batch, such as gray from three channels."""
         from gpuload.decode.native.bands import crop_or_pad_bands
 
         out = np.empty((1, height, width, self._pixels.channels), self._dtype)

@@ -1,8 +1,8 @@
 """The resize of the CPU decoder for pixels that are not 8-bit RGB: any number of channels, 8 or 16 bits, or floats.
 
-The filters, and the order of the two passes, are those of `gpuload.decode.native.resample`; sums are float32. Whole
-numbers are rounded after each pass, as in Pillow; floats never, as in torch. It is a module of its own so that who
-loads RGB does not wait until it is compiled.
+The filters, and the order of the two passes, are those of `gpuload.decode.native.resample`; sums are float32. Integers
+are rounded after each pass, as in Pillow; floats never, as in torch. It is a separate module so that RGB loaders do not
+compile it.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,10 +22,10 @@ _BYTES, _HALVES, _FLOATS = 1, 2, 4  # kinds of values, by their size
 
 
 class Bands(NamedTuple):
-    """What decoded pixels are.
+    """The kind of decoded pixels.
 
-    kind: bytes of a value. channels: that are wanted. step: values from one pixel to the next. peak: the largest value,
-    to which whole numbers are clamped. luma: whether the one channel is to be made of RGB.
+    kind: bytes of a value. channels: that are needed. step: values from one pixel to the next. peak: the largest value,
+    to which integers are clamped. luma: whether the single channel is computed from RGB.
     """
 
     kind: int
@@ -36,14 +36,14 @@ class Bands(NamedTuple):
 
 
 def bands_of(pixels: "Pixels", step: int | None = None, luma: bool = False) -> Bands:
-    """step: values from one pixel to the next, where these are not the channels alone. luma: gray is made of RGB."""
+    """step: values from one pixel to the next, if more than the channels. luma: gray is computed from RGB."""
     kind = np.dtype(pixels.dtype).itemsize
     return Bands(kind, pixels.channels, step or pixels.channels, int(pixels.peak), luma)
 
 
 @inlined
 def _bands_at(arguments: int) -> Bands:
-    """Those whose fields are the int64 at this address."""
+    """The bands whose fields are the int64 at this address."""
     of = longs_at(arguments)
     return Bands(of[0], of[1], of[2], of[3], of[4] != 0)
 
@@ -63,7 +63,7 @@ class Taps(NamedTuple):
 
 @inlined
 def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, taps: Taps) -> int:
-    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps."""
+    """The filter's weights for each output, using only inputs low..high-1. Returns the largest number of taps."""
     most, values, first, weights = 1, taps.values, taps.first, taps.weights
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
@@ -108,7 +108,7 @@ def _round(values: F32, peak: np.float32) -> None:
 
 @inlined
 def _store(values: F32, channels: int, to: Output, at: int, channel: int) -> None:
-    """A row of one channel. at: number of the row over all images."""
+    """Stores a row of one channel. at: number of the row across all images."""
     mean, factor = floats_at(to.mean)[channel], floats_at(to.factor)[channel]
     row = at % to.height
     if to.planar:
@@ -128,9 +128,9 @@ def _store(values: F32, channels: int, to: Output, at: int, channel: int) -> Non
 def resample_bands(
     pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, bands: Bands, target: Target
 ) -> Step:
-    """As `gpuload.decode.native.resample.resample`, of other pixels.
+    """As `gpuload.decode.native.resample.resample`, for other pixels.
 
-    pictures: of `bands`; the pixels need not be close together. target: uint8 for uint8 pixels alone.
+    pictures: of `bands`; pixels need not be adjacent. target: uint8 only for uint8 pixels.
     """
     settings = (*bands, *output_of(target))
     return Step(resample_rows, pictures, windows, regions, flips, cubic, *settings, held=target)
@@ -208,8 +208,8 @@ def resample_rows(arguments: int, begin: int, end: int) -> int:
 def crop_or_pad_bands(pictures: I64, rows: I64, columns: I64, fill: float, bands: Bands, target: Target) -> Step:
     """As `resample_bands`, without scaling.
 
-    rows: int64 (N, height), which row of its picture each row of the output shows. columns: int64 (N, width), the same
-    of the columns. Both are -1 where `fill` is shown.
+    rows: int64 (N, height), the row of its picture for each row of the output. columns: int64 (N, width), the same for
+    the columns. Both are -1 for `fill`.
     """
     settings = (*bands, *output_of(target))
     return Step(crop_or_pad_rows, pictures, rows, columns, np.array([fill]), *settings, held=target)

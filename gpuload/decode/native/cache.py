@@ -1,7 +1,7 @@
-"""Machine code on the disk, shared by all processes of a machine: one compiles, the others wait and load it.
+"""Caches machine code on the disk for all processes of a machine: one compiles, the others wait and load it.
 
-numba's cache alone lets each of several processes compile the same functions, and raises whatever a damaged file or a
-full disk makes it raise. Here such a cache is only slower, and a damaged file is replaced.
+With numba's own cache, several processes compile the same functions, and a damaged file or a full disk raises errors.
+Here such a cache is only slower, and a damaged file is replaced.
 """
 
 import functools
@@ -33,21 +33,21 @@ from gpuload.store.files import fcntl
 _LOG = logging.getLogger(__name__)
 _NOTICE = "gpuload compiles its CPU decoder, once on this machine, or waits for a process that does"
 
-# How long a process waits for another one that compiles, before it compiles by itself: several times what it takes on a
-# slow machine, so that only a process that was stopped is not waited for.
+# How long a process waits for another that compiles before it compiles itself: several times the compile time on a slow
+# machine, so the wait ends only for a suspended process.
 _MOST_WAIT_S = 180.0
 _LOOK_S = 0.05
-_SILENT_S = 5.0  # before somebody who waits is told why
+_SILENT_S = 5.0  # before a waiting user is told the reason
 
 
 def open_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | NullCache:
-    """The cache of a compiled function. It has the `cache_path` None where no folder can be written.
+    """The cache of a compiled function. Its `cache_path` is None if no folder is writable.
 
     stamp: changes with any source text that the function is made of.
 
-    It is where numba puts it: in NUMBA_CACHE_DIR, beside the function's file or in the user's cache folder. Where none
-    of these can be written, as in many containers, it is in a private folder below the system's temporary folder. What
-    an earlier process has put into the first two is used even where they cannot be written any more.
+    It is in numba's usual place: NUMBA_CACHE_DIR, next to the function's file, or the user's cache folder. If none of
+    these is writable, as in many containers, it is in a private folder in the system's temporary folder. Entries of
+    earlier processes in the first two are used even if they are no longer writable.
     """
     own = _own_cache(function, stamp)
     try:
@@ -74,10 +74,10 @@ def _own_cache(function: Callable[..., Any], stamp: str) -> FunctionCache | Null
 
 
 def _temporary_folder() -> Path:
-    """A folder that nobody else can write to: what lies in it is unpickled and run.
+    """A folder that only this user can write to, since its contents are unpickled and run.
 
     Raises:
-        OSError: it cannot be made, or belongs to somebody else.
+        OSError: it cannot be created, or belongs to another user.
     """
     if not hasattr(os, "getuid"):  # Windows, where a user's temporary folder is private
         raise OSError("this system has no user numbers")
@@ -96,7 +96,7 @@ def _say_once() -> None:
 
 
 class _SharedCache(FunctionCache):  # type: ignore[misc]
-    """One function's cache: numba's, with a lock among processes, checksums, and no errors of its own."""
+    """numba's cache of one function, with a lock between processes, checksums, and no errors."""
 
     def __init__(
         self, function: Callable[..., Any], stamp: str, where: type[CompileResultCacheImpl] = CompileResultCacheImpl
@@ -125,7 +125,7 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except Exception as error:  # a full disk, a folder that has become read-only
+        except Exception as error:  # a full disk or a read-only folder
             _LOG.info("compiled code is not kept: %s", error)
         finally:
             self._release()
@@ -134,16 +134,16 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
         """The compiled function, or None; without a lock."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception as error:  # whatever unpickling a damaged file raises
+        except Exception as error:  # unpickling a damaged file may raise anything
             _LOG.info("%s is damaged and will be replaced: %s", self._cache_file.index_path, error)
             with suppress(OSError):
                 self._cache_file.index_path.unlink()
             return None
 
     def _wait_for_lock(self) -> bool:
-        """Whether this process may compile for all others; False where locks cannot be had or one is held too long.
+        """Whether this process may compile for all others; False if locks are unavailable or held too long.
 
-        The lock is the kernel's and of this process (POSIX, not inherited by fork), so a killed process leaves none.
+        The lock is a POSIX lock of this process, not inherited by fork, so a killed process leaves none.
         """
         if self._lock is not None:
             return True
@@ -174,12 +174,12 @@ class _SharedCache(FunctionCache):  # type: ignore[misc]
             self._notice.cancel()
             self._notice = None
         if self._lock is not None:
-            os.close(self._lock)  # which gives up the lock
+            os.close(self._lock)  # releases the lock
             self._lock = None
 
 
 class _Existing:
-    """For numba's locators, which otherwise pass over a folder that cannot be written."""
+    """Keeps numba's locators from skipping a read-only folder."""
 
     get_cache_path: Callable[[], str]
 
@@ -201,7 +201,7 @@ class _OnlyRead(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _LayeredCache(NullCache):  # type: ignore[misc]
-    """A cache that is only read, as in a container's image, before one that is also written."""
+    """A read-only cache, as in a container's image, in front of a writable one."""
 
     def __init__(self, kept: _SharedCache, own: FunctionCache | NullCache) -> None:
         self._kept, self._own = kept, own
@@ -220,7 +220,7 @@ class _LayeredCache(NullCache):  # type: ignore[misc]
 
 
 class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of a cache: data begin with their SHA-256, since a spoilt byte of machine code would run."""
+    """The files of a cache: data begin with their SHA-256, since a corrupt byte of machine code would run."""
 
     _DIGEST_BYTES = hashlib.sha256().digest_size
 

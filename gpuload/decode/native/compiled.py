@@ -1,4 +1,4 @@
-"""Functions compiled by numba, which run without Python's lock."""
+"""Functions compiled by numba, which run without the GIL."""
 
 import hashlib
 import os
@@ -31,34 +31,34 @@ def inlined(function: F) -> F:
 
 
 def exact(function: F) -> F:
-    """As `inlined`, with each operation on floats rounded by itself."""
+    """As `inlined`, with each float operation rounded separately."""
     made: F = _without_literals(njit(forceinline=True, **_FOR_COMPILED, **{**_OPTIONS, "fastmath": False})(function))
     return made
 
 
 def compiled(function: F) -> F:
-    """Compiled, and called: for what is too large to be inlined. Python must not call it, either."""
+    """Compiled and called, for functions too large to inline. Python must not call it, either."""
     made: F = _without_literals(njit(**_FOR_COMPILED, **_OPTIONS)(function))
     return made
 
 
 def _without_literals(made: Any) -> Any:
-    """numba would compile it again for each constant that it is called with, and for the constants that variables of
-    the caller begin with. LLVM finds constants itself, once it is inlined."""
+    """Keeps numba from recompiling a function for each constant argument or initial value in a caller. LLVM finds
+    constants itself after inlining."""
     find = made.get_call_template
     made.get_call_template = lambda args, kws: find([types.unliteral(kind) for kind in args], kws)
     return made
 
 
 def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
-    """Compiled once for all processes, where a cache can be written: compiling takes 2 to 5 s, loading 0.2 s.
+    """Compiled once for all processes if a cache is writable: compiling takes 2 to 5 s, loading 0.2 s.
 
-    It is compiled for each dtype and layout of its arrays, and with it all that it inlines: what differs from call to
-    call is better passed as an address and flags.
+    It is compiled, with all inlined functions, for each dtype and layout of its arrays; pass values that differ from
+    call to call as an address and flags.
 
-    by_address: compiled code calls it by its address, too. is_exact: each operation on floats is rounded by itself.
+    by_address: compiled code also calls it by its address. is_exact: each float operation is rounded separately.
 
-    For the functions that Python calls. What they call must be in a file of `sources_of` theirs, or a change of it
+    For functions that Python calls. Functions that they call must be in one of the files of `sources_of`, or a change
     would go unnoticed.
     """
     options = {**_OPTIONS, "fastmath": False} if is_exact else _OPTIONS
@@ -69,8 +69,7 @@ def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
 
 
 def address_of(function: Any) -> int:
-    """Where compiled code calls a function cached `by_address`, of three int64, which is loaded or compiled where that
-    has not happened."""
+    """The address of a function cached `by_address`, with three int64 arguments; loads or compiles it if necessary."""
     if not function.overloads:
         function.compile((types.int64,) * 3)
     (made,) = function.overloads.values()
@@ -78,19 +77,19 @@ def address_of(function: Any) -> int:
 
 
 def cache_folders() -> list[Path]:
-    """Where the code of the cached functions of all modules imported so far is kept; none where it cannot be."""
+    """The folders with the cached code of all modules imported so far; none if nothing can be kept."""
     paths = {function._cache.cache_path for function in _cached}
     return sorted(Path(path) for path in paths if path is not None)
 
 
 def count_compiled() -> int:
-    """How many versions of these functions this process has compiled, rather than loaded."""
+    """Number of versions of these functions that this process has compiled rather than loaded."""
     return sum(sum(function.stats.cache_misses.values()) for function in _cached)
 
 
 def sources_of(path: Path) -> list[Path]:
-    """The files of which a cached function in this file may be made: its own file, in a subfolder all files of that
-    folder, and those that are shared, with what is compiled of headers."""
+    """The source files of a cached function in this file: its own file (in a subfolder, all files of that folder), the
+    shared ones, and compiled parts of headers."""
     own = [path] if path.parent == _HERE else sorted(path.parent.glob("*.py"))
     shared = [_HERE / f"{name}.py" for name in ("compiled", "pointers", "steps", "vectors", "values")]
     headers = [_HERE.parents[1] / "headers" / f"{name}.py" for name in ("jpeg", "sound_jpeg")]
@@ -102,15 +101,15 @@ def _stamp(path: Path) -> str:
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources_of(path))).hexdigest()
 
 
-# Loading from the cache takes 0.2 s; waiting a little longer for it costs less than decoding without it.
+# Loading from the cache takes 0.2 s; waiting slightly longer costs less than decoding without it.
 _WAIT_S = 0.5
 
 
 class BackgroundCompilation:
-    """Calls a function that loads or compiles others, in a thread of its own.
+    """Calls a function that loads or compiles others, in a separate thread.
 
-    The interpreter waits for the thread at its end, and a fork waits for it too: a child that inherited numba's lock,
-    without the thread that holds it, could never compile anything.
+    The interpreter waits for the thread at exit, and so does a fork: a child that inherited numba's lock without the
+    thread that holds it could never compile anything.
     """
 
     def __init__(self, load: Callable[[], None]) -> None:
@@ -120,7 +119,8 @@ class BackgroundCompilation:
         self._first = threading.Lock()
 
     def start(self, wait: bool = True) -> None:
-        """Only the first call does something. wait: return when it is done, or after half a second; else at once."""
+        """Starts at the first call only. wait: return when it is done, or after half a second; otherwise
+        immediately."""
         if not self._first.acquire(blocking=False):
             return
         _running.add(self)
@@ -145,7 +145,7 @@ _running: "weakref.WeakSet[BackgroundCompilation]" = weakref.WeakSet()
 
 
 def wait_for_all() -> None:
-    """Waits until everything that was begun is compiled."""
+    """Waits for all compilations in progress."""
     for compilation in list(_running):
         if not compilation.is_done and compilation._thread.is_alive():
             compilation.wait()

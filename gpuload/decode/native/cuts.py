@@ -1,4 +1,4 @@
-"""What a view takes of decoded pixels: which part, scaled to which size, flipped or not."""
+"""A view's cuts from decoded pixels: their windows, scale and flips."""
 
 from typing import Any
 
@@ -15,26 +15,25 @@ from gpuload.fields.motion import covered
 from gpuload.fields.pixels import RGB, Pixels
 from gpuload.types import I64
 
-# Where a crop is so large that the image can be decoded at 1/2, 1/4 or 1/8 of its size, it is, as long as the crop
-# keeps this many pixels along each side for one of the output's. Pillow calls this the reducing gap, and finds no
-# visible difference from 3 on. On 12-megapixel photos to 224 pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an
-# image instead of 47.5, 0.14 levels of 255 apart on average, 1 at the 99.9th percentile; a gap of 2 took 37 ms and was
-# 0.22 and 2 levels apart.
+# Images are decoded at 1/2, 1/4 or 1/8 of their size as long as the crop keeps this many pixels per output pixel along
+# each side. Pillow calls this the reducing gap and finds no visible difference from 3 on. On 12-megapixel photos to 224
+# pixels, decoded by libjpeg-turbo (2026-11): 42.5 ms an image instead of 47.5, 0.14 levels of 255 apart on average, 1
+# at the 99.9th percentile; a gap of 2 took 37 ms and was 0.22 and 2 levels apart.
 REDUCING_GAP = 3.0
 
 
 def load_compiled(form: Form, pixels: Pixels = RGB) -> None:
-    """Loads, or compiles, what makes views of this form; else the first batch would."""
+    """Loads or compiles the code for views of this form; otherwise the first batch would."""
     made: Any = resample
     if not pixels.is_rgb:
-        from gpuload.decode.native import bands as made  # compiled for those alone who need it
+        from gpuload.decode.native import bands as made  # compiled only if needed
 
     steps.load_compiled()
     address_of(made.crop_or_pad_rows if form.pads else made.resample_rows)
 
 
 class Cuts:
-    """What a view takes of each of N images.
+    """The cuts of a view from N images.
 
     windows: int64 (N, 4), the part of each that must be decoded: top, left, bottom, right in pixels of the stored
     image. factors: int64 (N,), 1, 2, 4 or 8: it may be decoded at 1/factor of its size.
@@ -42,8 +41,8 @@ class Cuts:
 
     def __init__(self, form: Form, view: View, heights: Any, widths: Any) -> None:
         # Column by column: each of NumPy's functions that join or choose arrays costs as much as ten of these. And for
-        # more than 500 numbers NumPy gives up Python's lock, which other threads then have: of a batch of 256, that is
-        # two columns.
+        # more than 500 numbers NumPy releases the GIL, which other threads then take: in a batch of 256, that is two
+        # columns.
         self._form, crops, number = form, view.crops, len(heights)
         self._cubic = view.cubic
         self._unclipped, self._regions = np.empty((number, 4), np.int64), np.empty((number, 4), np.float64)
@@ -82,11 +81,11 @@ class Cuts:
             return
         for cubic in (False, True):
             chosen = pictures.copy()
-            chosen[self._cubic[rows] != cubic, 0] = 0  # of those with an address of 0, nothing is made
+            chosen[self._cubic[rows] != cubic, 0] = 0  # nothing is made for an address of 0
             self.step(chosen, rows, target, bands, cubic)(0, len(pictures))
 
     def _place(self, pictures: I64, rows: slice, target: Target, bands: Any) -> None:
-        """As `make`, one by one: each has its own size, and the rest of its output is padding."""
+        """As `make`, one by one: each image has its own size, and the rest of its output is padding."""
         each = 1.0 if bands is None else bands.peak / 255
         levels = np.array(self._form.fills(target.out.shape[1]), np.float32) * np.float32(each)
         fills = ((levels - target.mean) * target.factor).astype(target.out.dtype)
@@ -103,10 +102,10 @@ class Cuts:
                 plane[top:bottom, left:right] = shown[0, channel]
 
     def step(self, pictures: I64, rows: slice, target: Target, bands: Any = None, cubic: bool | None = None) -> Step:
-        """What makes the views of the images at these rows.
+        """The step that makes the views of the images at these rows.
 
-        pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them. bands: what the pixels are,
-            where they are not RGB. cubic: the filter, where it is not the form's.
+        pictures: of these rows, as `gpuload.decode.native.resample.resample` takes them. bands: the kind of pixels, if
+            not RGB. cubic: the filter, if not the form's.
         """
         flips, cubic = self._flips[rows], self._form.interpolation == "bicubic" if cubic is None else cubic
         if bands is not None:
@@ -127,7 +126,7 @@ class Cuts:
         return resample_bands(pictures, self.windows[rows], self._regions[rows], flips, cubic, bands, target)
 
     def _lines(self, pictures: I64, rows: slice, axis: int, length: int) -> I64:
-        """int64 (n, length): which line of its picture each line of a padded crop shows, -1 where that is the fill.
+        """int64 (n, length): the line of its picture that each line of a padded crop shows, -1 for the fill.
 
         axis: 0 for rows, 1 for columns.
         """
@@ -137,5 +136,5 @@ class Cuts:
         if self._form.padding_mode == "constant":
             return np.where((at >= first) & (at < first + held), at - first, -1)
         shown = source_of(at, self._sizes[rows, axis, None], self._form.padding_mode) - first
-        within: I64 = np.clip(shown, 0, held - 1)  # none outside, whatever the index says
+        within: I64 = np.clip(shown, 0, held - 1)  # none outside, even with a wrong index
         return within

@@ -1,8 +1,8 @@
-"""The CPU decoder: a compiled JPEG decoder and resize, in threads, into memory that is used again.
+"""The CPU decoder: a compiled JPEG decoder and resize, in threads, into reused memory.
 
 On a CPU it replaces DALI's operators, whose resize takes longer than its decoder: 0.58 ms an image for a random crop of
-500×375 to 224×224, while this one resizes and normalises in 0.1 ms, to Pillow's pixels within rounding (2 cores,
-2026-11). The threads hold Python's lock only between calls.
+500×375 to 224×224. This one resizes and normalises in 0.1 ms, to Pillow's pixels within rounding (2 cores, 2026-11).
+The threads hold the GIL only between calls.
 """
 
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from gpuload.machine.installed import paused_collector
 from gpuload.read.batch import Batch
 from gpuload.types import I64, U8
 
-# Decoded pixels that a thread takes at a time: they stay in its cache until they are resized. With half of it 8 % fewer
-# images of 64×64 a second and 7 % fewer of 500×375; with twice as much, the same (2 cores, 2026-11).
+# Decoded pixels per block of a thread, which stay in its cache until they are resized. Half of it gives 8 % fewer
+# images/s at 64×64 and 7 % fewer at 500×375; twice as much gives the same (2 cores, 2026-11).
 _BLOCK_BYTES = 800_000
 
 
 class NativeDecoder(Stage):
     """Decodes batches into NumPy arrays.
 
-    forms: of those without transforms, the transforms of a batch are left to others. threads: how many decode.
+    forms: if one has no transforms, a later stage applies the batch's. threads: number that decode.
     kept: batches whose memory is kept. allocate: makes that memory.
     """
 
@@ -65,7 +65,7 @@ class NativeDecoder(Stage):
         self._mask_buffers = Buffers(batch_size, "uint8", kept * len(forms) * len(self._fills), allocate)
 
     def begin(self, job: Job) -> Work:
-        """As `Stage.begin`: the pixels are there once all threads have done their share."""
+        """As `Stage.begin`: the pixels are complete after all threads have done their share."""
         batch, channels = job.batch, self._pixels.channels
         views, images, masks = [], [], []
         for form, view, buffers in zip(self._forms, batch.views, self._buffers, strict=True):
@@ -112,7 +112,7 @@ class NativeDecoder(Stage):
         for number, fill in enumerate(self._fills):
             try:
                 mask = decode_mask(batch.masks[number][row], size)
-            except Exception as error:  # Pillow's decoders raise many kinds
+            except Exception as error:  # Pillow's decoders raise many types
                 broken.setdefault(row, Fault(reason_of(error), number))
                 continue
             for one, of_view in zip(views, masks, strict=True):
@@ -123,7 +123,7 @@ class NativeDecoder(Stage):
 
 
 def _needed(views: "Sequence[_View]") -> tuple[I64, I64]:
-    """What all views need of each image: as `Cuts.windows` and `Cuts.factors`."""
+    """The part of each image that all views need: as `Cuts.windows` and `Cuts.factors`."""
     windows, factors = views[0].cuts.windows, views[0].cuts.factors
     for one in views[1:]:
         low = np.minimum(windows, one.cuts.windows)[:, :2]
@@ -133,7 +133,7 @@ def _needed(views: "Sequence[_View]") -> tuple[I64, I64]:
 
 
 class _View(NamedTuple):
-    """A view of a batch, and how it is made."""
+    """A view of a batch and its construction."""
 
     form: Form
     view: View
@@ -142,9 +142,9 @@ class _View(NamedTuple):
     def step(
         self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]
     ) -> Step | None:
-        """What makes the view of these pictures; None where that is not compiled as a whole.
+        """The step that makes the view of these pictures; None if it cannot be compiled as a whole.
 
-        bands: what they are, where not RGB. rows: of the batch. images: of all of it.
+        bands: their kind, if not RGB. rows: of the batch. images: of the whole batch.
         """
         view, after_decoding = self.view, self.form.places or (bands is not None and self.form.pads)
         if after_decoding or view.erased is not None or view.cubic is not None or not postprocess.linear:
@@ -154,11 +154,11 @@ class _View(NamedTuple):
             return self.cuts.step(pictures, rows, target, bands)
         if postprocess.level_dtype != "uint8" or has_own(view.steps):
             return None
-        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code says where
+        nowhere = np.empty((1, *target.out.shape[1:]), np.uint8)  # compiled code sets the address
         return transform(view.steps, target, self.cuts.step(pictures, rows, as_levels(nowhere), bands))
 
     def fill(self, pictures: I64, bands: Any, rows: slice, postprocess: Postprocess, images: npt.NDArray[Any]) -> None:
-        """Makes the view of these pictures, into these rows of its batch."""
+        """Writes the view of these pictures to these rows of its batch."""
         out = self._planes(images)[rows]
         if postprocess.is_linear(self.view):
             target = Target(out, postprocess.mean, postprocess.factor)

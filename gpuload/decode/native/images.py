@@ -1,4 +1,4 @@
-"""Stored images to pixels on the CPU: whole, at a fraction of their size, or a part of them."""
+"""Decodes stored images on the CPU: whole, at a fraction of their size, or in part."""
 
 import io
 import threading
@@ -25,10 +25,10 @@ _JPEG_START = b"\xff\xd8"
 
 
 def picture_kind(stored: Stored) -> Any:
-    """The `Bands` of what is decoded, of which those of the batch are made; None where both are RGB."""
+    """The `Bands` of decoded pixels, from which the batch's are made; None if both are RGB."""
     if stored.pixels.is_rgb:
         return None
-    from gpuload.decode.native.bands import bands_of  # compiled for those alone who need it
+    from gpuload.decode.native.bands import bands_of  # compiled only if needed
 
     is_rgb = stored.source == RGB
     step = 3 if is_rgb or (stored.source == GRAY and not stored.raw) else None
@@ -36,13 +36,13 @@ def picture_kind(stored: Stored) -> Any:
 
 
 class DecodePlan:
-    """How the images of a batch are decoded, and where their pixels are.
+    """The decoding of a batch's images, and the positions of their pixels.
 
     pictures: int64 (N, 7), as `gpuload.decode.native.resample.resample` takes them. Those of raw images are complete;
-        the others have an address of 0, and the size of the stored image, until they are decoded.
+        the others have an address of 0 and the size of the stored image until they are decoded.
     windows: int64 (N, 4), the part needed of each: top, left, bottom, right in pixels of the stored image.
-    factors: int64 (N,), it may be decoded at 1/factor of its size.
-    rooms: int64 (N,), bytes for each image while it is needed, and `spare_bytes` more.
+    factors: int64 (N,), the image may be decoded at 1/factor of its size.
+    rooms: int64 (N,), bytes for each image while it is in use, plus `spare_bytes`.
     encoded: whether there is anything to decode. largest_bytes: of the pixels of one image.
 
     pixels: of the images.
@@ -65,15 +65,15 @@ class DecodePlan:
 
 
 class ImageDecoder:
-    """Decodes some images at a time in each thread, into memory of that thread, which the next ones overwrite.
+    """Decodes some images at a time in each thread, into memory of that thread, which later images overwrite.
 
-    Nearly all JPEGs go to `gpuload.decode.native.jpeg`. What it does not support, or finds a fault in, goes to
-    libjpeg-turbo, and what that refuses to Pillow. The first process on a machine compiles it for some seconds; until
-    then libjpeg-turbo decodes everything, to the same pixels (but for coefficients that no 8-bit image has).
+    `gpuload.decode.native.jpeg` decodes nearly all JPEGs. Files that it does not support or finds faulty go to
+    libjpeg-turbo, and then to Pillow. The first process on a machine compiles it for some seconds; until then
+    libjpeg-turbo decodes everything, to the same pixels (except for coefficients that no 8-bit image has).
     """
 
     def __init__(self, stored: Stored) -> None:
-        # A gray JPEG is decoded as RGB, of which only one channel is taken: a library's call for each would cost more.
+        # Gray JPEGs are decoded as RGB, of which one channel is used: calling a library for each would cost more.
         self._plain, self._pixels = stored.plain, RGB if stored.source == GRAY else stored.source
         self._has_jpegs = stored.source in (RGB, GRAY)
         self._thread = _Thread()
@@ -103,7 +103,7 @@ class ImageDecoder:
     def decode_others(self, plan: DecodePlan, rows: range) -> tuple[list[Any], dict[int, Fault]]:
         """Completes the pictures at these rows that `step` did not.
 
-        Returns the owners of their memory, and by their rows the images that do not decode.
+        Returns the owners of their memory, and the undecodable images by row.
         """
         owners: list[Any] = []
         broken: dict[int, Fault] = {}
@@ -134,18 +134,18 @@ class ImageDecoder:
                 factor = int(plan.factors[row])
                 whole = _decode_whole(data, (height, width), factor)
                 return _picture_of(whole, factor), whole
-        except (ValueError, KeyError):  # faults some of which Pillow tolerates; KeyError: a sampling without a name
+        except (ValueError, KeyError):  # Pillow tolerates some of these faults; KeyError: an unnamed sampling
             pass
         other = decode_pixels(data, (height, width), self._pixels)
         return _picture_of(other), other
 
     def _is_jpeg(self, data: U8) -> bool:
-        """Whether libjpeg-turbo decodes it to the right pixels, as it does JPEGs that are gray or RGB, and upright."""
+        """Whether libjpeg-turbo decodes it to the right pixels: a gray or RGB JPEG that is upright."""
         return data[:2].tobytes() == _JPEG_START and (self._plain or _is_plain(data))
 
 
 class _Thread(threading.local):
-    """What a thread keeps from one call to the next: fresh pages cost more than copying."""
+    """A thread's memory, kept between calls: fresh pages cost more than copying."""
 
     def __init__(self) -> None:
         self._scratch = jpeg.Scratch()
@@ -183,7 +183,7 @@ def _is_plain(data: U8) -> bool:
     """Whether a JPEG is gray or RGB, and upright as it is stored. Exif data are among the first segments.
 
     Raises:
-        ValueError: it is no JPEG, or its Exif data cannot be read.
+        ValueError: it is not a JPEG, or its Exif data cannot be read.
     """
     _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     if colorspace in ("CMYK", "YCCK"):
@@ -193,15 +193,15 @@ def _is_plain(data: U8) -> bool:
     try:
         with Image.open(io.BytesIO(data.tobytes())) as image:
             return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
-    except Exception as error:  # Pillow raises many kinds
+    except Exception as error:  # Pillow raises many types
         raise ValueError(f"its Exif data cannot be read: {error}") from None
 
 
 def _size_of_jpeg(data: U8) -> HeightWidth:
-    """Raises ValueError where it has none."""
+    """The size in a JPEG's header. Raises ValueError if it has none."""
     try:
         height, width = simplejpeg.decode_jpeg_header(data, strict=False)[:2]
-    except KeyError:  # a sampling that it has no name for
+    except KeyError:  # a sampling without a name
         header = read_header(data.tobytes())
         height, width = header.height, header.width
         if not height:

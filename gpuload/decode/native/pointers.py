@@ -1,6 +1,6 @@
-"""Memory by its address, in compiled functions: what numba has no expression for.
+"""Access to memory by address in compiled functions, which numba lacks.
 
-Indices into what a pointer points to are not checked, nor counted from the end where they are negative.
+Indices from a pointer are not checked, and negative ones do not count from the end.
 """
 
 from typing import Any

@@ -58,7 +58,7 @@ class Taps(NamedTuple):
 
 @inlined
 def _weigh_two(begin: float, step: float, low: int, high: int, flipped: bool, taps: Taps) -> None:
-    """`_weigh` where the region is not reduced, so that at most two inputs have a weight; five times as fast."""
+    """`_weigh` if the region is not reduced, so at most two inputs have a weight; five times as fast."""
     one, first, weights = float(1 << LINEAR_BITS), taps.first, taps.weights
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
@@ -73,7 +73,7 @@ def _weigh_two(begin: float, step: float, low: int, high: int, flipped: bool, ta
 
 @inlined
 def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped: bool, taps: Taps) -> int:
-    """The filter's weights for each output, of the inputs low..high-1 alone. Returns the largest number of taps."""
+    """The filter's weights for each output, using only inputs low..high-1. Returns the largest number of taps."""
     first, weights = taps.first, taps.weights
     if not cubic and step <= 1.0:
         _weigh_two(begin, step, low, high, flipped, taps)
@@ -82,7 +82,7 @@ def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped:
     for index in range(len(first)):
         output = len(first) - 1 - index if flipped else index
         start, number, total = fill_taps(begin + step * (index + 0.5), step, low, high, cubic, taps.values)
-        # The rounding error of the weights so far goes into the next one, so that they still sum to 1.
+        # The rounding error of the weights so far goes into the next one, so they still sum to 1.
         scale, exact, done, used = one / total, 0.0, 0, 1
         for tap in range(number):
             exact += taps.values[tap] * scale
@@ -105,7 +105,7 @@ def _weigh(begin: float, step: float, low: int, high: int, cubic: bool, flipped:
 
 @inlined
 def _pack(pixels: U8, begin: int, number: int, words: U64, row: int) -> None:
-    """`number` pixels, the first at byte `begin`, to a row of words."""
+    """Loads `number` pixels, from byte `begin` on, into a row of words."""
     for x in range(number):
         words[row, x] = word_at(pixels, begin + 3 * x)
 
@@ -160,13 +160,13 @@ def _round(sums: U64, cubic: bool, words: U64, row: int) -> None:
 
 
 def resample(pictures: I64, windows: I64, regions: F64, flips: Bools, cubic: bool, target: Target) -> Step:
-    """What resizes a region of each of N images to the size of the output.
+    """The step that resizes a region of each of N images to the size of the output.
 
     pictures: int64 (N, 7), the decoded pixels of each image: address of uint8 (height, width, 3), height, width, bytes
         from row to row, position of the first pixel in the stored image (top, left), and how many pixels of the stored
         image along each side make one of these. Where the address is 0, nothing is done.
-    windows: int64 (N, 4), top, left, bottom, right in the stored image: what the filter may use.
-    regions: float64 (N, 4), top, left, bottom, right in the stored image: what becomes the output.
+    windows: int64 (N, 4), top, left, bottom, right in the stored image: the filter's inputs.
+    regions: float64 (N, 4), top, left, bottom, right in the stored image: the part that becomes the output.
     flips: bool (N, 2), top to bottom and left to right.
     cubic: whether the filter is bicubic, else bilinear. target: of three channels.
     """
@@ -260,8 +260,8 @@ def _source_of(at: int, size: int, mode: int) -> int:
 
 @inlined
 def _place(at: int, first: int, held: int, size: int, mode: int) -> int:
-    """Where place `at` of a line of an image is in a line of its picture, which holds `held` pixels from `first` on; -1
-    where there is nothing."""
+    """The position in a line of a picture, which holds `held` pixels from `first` on, of pixel `at` of the image's
+    line; -1 outside."""
     if mode == 0:
         return at - first if 0 <= at - first < held else -1
     return min(max(_source_of(at, size, mode) - first, 0), held - 1)  # none outside, whatever the index says

@@ -34,7 +34,7 @@ def _check_all(spans: I64, heights: I32, widths: I32, found: I8) -> None:
 
 
 def check_jpegs(spans: I64, heights: I32, widths: I32) -> I8:
-    """int8 (N,): what `sound_jpeg.make_check` finds, of N files in memory.
+    """int8 (N,): the results of `sound_jpeg.make_check` for N files in memory.
 
     spans: int64 (N, 2), address and size in bytes of each. heights, widths: int32 (N,), that they should have.
     """

@@ -1,7 +1,7 @@
-"""What threads do to a batch, in compiled code: each takes its share of the rows in one call.
+"""The threads' work on a batch, in compiled code: each takes its share of the rows in one call.
 
-Python's lock is held between calls alone. With a call for each image, 49 to 66 µs of Python for each image of 500×375,
-16 threads would end at some 15,000 images/s (2 cores, 2026-11).
+The GIL is held only between calls. One call per image would cost 49 to 66 µs of Python for each image of 500×375, which
+would limit 16 threads to some 15,000 images/s (2 cores, 2026-11).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ _DONE, _FAILED = -1, -2
 
 
 class Step:
-    """A function compiled by `step`, and what it works on; calling it with `begin, end` does that to these rows.
+    """A function compiled by `step` with its arguments; calling it with `begin, end` processes these rows.
 
-    arguments: numbers, and arrays in C order, which it holds. The function finds them as int64, of arrays the address,
-    which are `numbers`.
-    held: what the addresses among the numbers belong to.
+    arguments: numbers, and arrays in C order, which it keeps alive. The function gets them as int64, arrays as their
+    address, in `numbers`.
+    held: the owners of addresses among the numbers.
     """
 
     def __init__(self, function: Callable[..., int], *arguments: Any, held: Any = None) -> None:
@@ -43,16 +43,15 @@ class Step:
 def step(function: Callable[[int, int, int], int]) -> Callable[[int, int, int], int]:
     """Compiled as `cached` does it, for a `Step`: function(address of the arguments, begin, end) returns 1.
 
-    Where compiled code calls it by its address, an exception in it, which can only be a lack of memory, makes it return
-    0.
+    If compiled code calls it by its address, it returns 0 on an exception, which can only be a lack of memory.
     """
     return cached(function, by_address=True)
 
 
 @inlined
 def kept(*arrays: Any) -> int:
-    """1, what a `step` returns that took the addresses of these arrays of its own. numba frees an array after the last
-    use of its name, and an address is none."""
+    """1, the return value of a `step` that took the addresses of its own arrays. numba frees an array after the last
+    use of its name, and taking an address is not a use."""
     return 1 if len(arrays) > 0 else 0
 
 

@@ -1,4 +1,4 @@
-"""Rows of sums, as the resize makes them, to rows of a batch.
+"""Converts the resize's rows of sums to rows of a batch.
 
 Dtype and layout are looked up while it runs. If they were types, the whole resize would be compiled for each of them,
 which took 5 of 15 s. The vectors are written out: LLVM takes longer for loops that it makes vectors of, and those check
@@ -29,10 +29,10 @@ PIXELS = 16  # at a time
 
 
 class Target(NamedTuple):
-    """Where the views of images go, as (level - mean) * factor.
+    """The destination of views of images, as (level - mean) * factor.
 
-    out: float32 (N, C, height, width), or uint8, which has the levels themselves; contiguous, in this order or with
-    channels last. mean, factor: float32 (C,).
+    out: float32 (N, C, height, width), or uint8 for the levels themselves; contiguous in this order or with channels
+    last. mean, factor: float32 (C,).
     """
 
     out: npt.NDArray[Any]
@@ -66,7 +66,7 @@ def as_levels(out: npt.NDArray[Any]) -> Target:
 
 
 def output_of(target: Target) -> Output:
-    """A target as compiled functions take it."""
+    """A target for compiled functions."""
     out = target.out
     _, _, height, width = out.shape
     is_planar = out.strides[3] == out.itemsize
@@ -207,7 +207,7 @@ SPARE_BYTES = 3 * PIXELS * 4
 
 @inlined
 def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, row: int, spare: int) -> None:
-    """The values of a row of words to the row of the output at this address.
+    """Stores the values of a row of words in the row of the output at this address.
 
     words: address of as many words as a row has pixels, and not fewer than PIXELS. mean, factor: of each channel, three
     float32; without effect on uint8. spare: address of SPARE_BYTES.
@@ -215,7 +215,7 @@ def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, r
     width, step, apart = output.width, pixel_step(output), channel_step(output)
     if width >= PIXELS:
         for x in range(0, width, PIXELS):
-            begin = min(x, width - PIXELS)  # the last ones overlap those before
+            begin = min(x, width - PIXELS)  # the last vector overlaps the previous one
             _store(words + 8 * begin, cubic, mean, factor, output, row + begin * step, apart)
         return
     near = PIXELS * step if output.planar else value_bytes(output)
@@ -229,12 +229,11 @@ def store_row(words: int, cubic: bool, mean: Any, factor: Any, output: Output, r
 
 @inlined
 def fill_taps(center: float, step: float, low: int, high: int, cubic: bool, values: F64) -> tuple[int, int, float]:
-    """The filter around a center, at the inputs low..high-1 alone.
+    """The filter around a center, using only inputs low..high-1.
 
-    step: inputs from one output to the next. values: float64 (most taps,), filled with what each input weighs, not
-    normalised.
+    step: inputs from one output to the next. values: float64 (most taps,), set to each input's weight, not normalised.
 
-    Returns the first input, how many there are, and the sum of the values.
+    Returns the first input, the number of inputs, and the sum of the values.
     """
     stretch = max(step, 1.0)
     support, shrink = stretch * (2.0 if cubic else 1.0), 1.0 / stretch

@@ -1,4 +1,4 @@
-"""Compiles all that any loader of RGB images on a CPU may call, ahead of the first one."""
+"""Compiles all code that a loader of RGB images on a CPU may call, ahead of the first one."""
 
 import time
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from gpuload.machine.installed import paused_collector
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What a warm-up did.
+    """The result of a warm-up.
 
-    folders: where the machine code lies; none where no folder can be written, so that it is lost again.
-    seconds: what it took. compiled: versions of functions that were compiled; the others were there already.
+    folders: of the machine code; none if no folder is writable, so the code is lost again.
+    seconds: its duration. compiled: number of function versions compiled; the others existed already.
     """
 
     folders: tuple[Path, ...]
@@ -27,7 +27,7 @@ class WarmUp:
 
 
 def warm_up() -> WarmUp:
-    """Compiles what the native decoder calls for RGB, for every kind of crop, or loads it.
+    """Compiles or loads the native decoder's code for RGB, for every kind of crop.
 
     Compiling takes about 8 s of one core's time. It is for this kind of processor, this Python and this version of
     numba; elsewhere the first loader compiles again.
