@@ -11,9 +11,8 @@ and `warm-up`.
     python -m gpuload tune shards/train
     python -m gpuload warm-up
 
-Exit codes: 0 success; 1 verify or doctor found faults; 2 nothing was done, one line on stderr says why; 3 packed, but
-some images were rejected (rejected.jsonl lists them); 70 a fault of gpuload itself, with its traceback; 130 stopped by
-Ctrl-C.
+Exit codes: 0 success; 1 verify or doctor found faults; 2 nothing was done (the reason is on stderr); 3 packed, but some
+images were rejected (listed in rejected.jsonl); 70 a bug in gpuload, with its traceback; 130 stopped by Ctrl-C.
 """
 
 import os
@@ -36,13 +35,13 @@ __all__ = ["BROKEN", "DONE", "FAULTY", "REJECTED", "STOPPED", "WRONG", "main"]
 # Module and class below gpuload.commands, and the help. Only the command that runs is imported.
 COMMANDS = {
     "pack": ("pack.Pack", "pack images into shards"),
-    "index": ("sets.Index", "index WebDataset shards that others packed"),
+    "index": ("sets.Index", "index WebDataset shards from elsewhere"),
     "fetch": ("sets.Fetch", "copy a packed set from a URL into a local folder"),
-    "verify": ("sets.Verify", "read a packed folder again and list its faults"),
-    "info": ("sets.Info", "tell what a packed folder holds"),
-    "report": ("sets.Report", "show what packed sets hold, as one page"),
+    "verify": ("sets.Verify", "reread a packed folder and list its faults"),
+    "info": ("sets.Info", "describe a packed folder"),
+    "report": ("sets.Report", "write an HTML page about packed sets"),
     "show": ("sets.Show", "show single samples of a packed set"),
-    "doctor": ("doctor.Doctor", "check this machine, and say what limits loading"),
+    "doctor": ("doctor.Doctor", "check this machine and name the bottleneck"),
     "tune": ("tune.Tune", "find the fastest settings for a packed folder on this machine"),
     "warm-up": ("sets.WarmUp", "compile the CPU decoder ahead of the first loader"),
 }
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt as error:
         return _fail(f"stopped; {str(error) or 'no half-written files are left'}", STOPPED)
-    except BrokenPipeError:  # nobody reads on, as behind `| head`
+    except BrokenPipeError:  # the reader stopped, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
 
@@ -67,7 +66,7 @@ def _run(argv: Sequence[str]) -> int:
         if argv and argv[0] in ("pack", "verify"):
             from gpuload.packing.run.workers import start_server
 
-            # First of all: the server imports what workers need while this process imports the command.
+            # First, so that the server imports the workers' modules while this process imports the command.
             start_server(_preload(argv))
         return parse(argv).run()
     except GpuloadError as error:
@@ -94,7 +93,7 @@ def parse(argv: Sequence[str]) -> "Command":
     """The command, with its options.
 
     Raises:
-        ArgumentError: an option is out of range. SystemExit: there is no such command or option, or help was asked for.
+        ArgumentError: an option is out of range. SystemExit: unknown command or option, or help.
     """
     from gpuload.commands.options import Parser, make
 
@@ -112,7 +111,7 @@ def parse(argv: Sequence[str]) -> "Command":
 
 
 def parser_of(name: str) -> "Parser":
-    """The parser of what follows a command."""
+    """The parser of a command's arguments."""
     from gpuload.commands.options import Parser, add_options
 
     command = load(name)
@@ -129,7 +128,7 @@ def load(name: str) -> "type[Command]":
 
 
 def _preload(argv: Sequence[str]) -> tuple[str, ...]:
-    """Guesses which further modules workers will import; arguments are parsed later. A wrong guess only costs time."""
+    """Guesses which other modules workers will import; arguments are parsed later. A wrong guess only costs time."""
     words = " ".join(argv)
     smaller = re.search(r" --en\w*[= ]jpeg( |$)", words) and not re.search(r" --res\w*[= ]pillow( |$)", words)
     return ("gpuload.packing.image.shrink",) if smaller else ()

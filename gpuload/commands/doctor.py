@@ -1,4 +1,4 @@
-"""`python -m gpuload doctor [SHARDS]`: what is wrong with a machine or an environment, and what limits its speed."""
+"""`python -m gpuload doctor [SHARDS]`: diagnoses a machine and its environment, and names its bottleneck."""
 
 import shutil
 import textwrap
@@ -19,16 +19,16 @@ _NAME_WIDTH = 15
 
 @dataclass(frozen=True)
 class Doctor:
-    """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device; with a
-    packed folder, measures how fast it is read and decoded, and says what limits. It changes nothing, but asks the
-    kernel to drop up to 256 MB of the shards from its page cache. Of a set at a URL, it measures the network and the
+    """Checks driver, packages, cores, memory and disk, and loads a few images with each decoder on each device. With a
+    packed folder, it measures reading and decoding, and names the bottleneck. It changes nothing, but asks the
+    kernel to drop up to 256 MB of the shards from its page cache. With a set at a URL, it measures the network and the
     disk of the cache, into which it downloads some shards."""
 
-    epilog = "Exit codes: 0 nothing needs attention; 1 something does, or is broken; 2 not a packed folder."
+    epilog = "Exit codes: 0 nothing needs attention; 1 something does or is broken; 2 not a packed folder."
 
     folder: str | None = given(None, "a packed folder, its URL, or one of several", "SHARDS", "folder", nargs="?")
     seconds: float = given(
-        3.0, "to measure each decoder (%(default)g)", "S",
+        3.0, "seconds to measure each decoder (%(default)g)", "S",
         rule=number(POSITIVE, 3600, "seconds, above 0 and up to 3600"),
     )  # fmt: skip
     json: bool = given(False, "print all findings as one JSON object")
@@ -50,7 +50,7 @@ class Doctor:
 
 
 def lines_of(finding: Finding, width: int) -> list[str]:
-    """As it is printed: the grade where it is not "ok", the name, what was found, and what to do."""
+    """The printed lines: the grade if it is not "ok", the name, the finding, and the remedy."""
     grade = "" if finding.grade == "ok" else finding.grade
     indent = " " * (11 + _NAME_WIDTH)
     lines = _wrapped(finding.said, width, f"{grade:<11}{finding.name:<{_NAME_WIDTH}}", indent)

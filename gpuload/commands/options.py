@@ -1,7 +1,7 @@
 """Commands as dataclasses: their fields are options of the command line, and `run` does the work.
 
-A field with `option(...)` as its metadata is an option, or an argument by its place where it has no default. Fields
-whose type is a dataclass stand for all of that one's fields which `texts` describes. Defaults live in the dataclass.
+A field with `option(...)` as its metadata is an option, or a positional argument if it has no default. A field whose
+type is a dataclass stands for all of that dataclass's fields in `texts`. Defaults live in the dataclass.
 """
 
 import argparse
@@ -17,12 +17,12 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Command(Protocol):
-    """epilog: what the exit codes mean. The docstring describes the command."""
+    """epilog: the exit codes. The docstring describes the command."""
 
     epilog: str
 
     def run(self) -> int:
-        """Does the work and returns the exit code."""
+        """Runs the command and returns its exit code."""
 
 
 def option(
@@ -36,8 +36,8 @@ def option(
 ) -> dict[str, Any]:
     """Metadata of a field.
 
-    text: the help. names: such as "-o"; by default the field's name. rule: checked as it was given. read: makes the
-    value of the text that was given. kind: where there is no default to tell. more: arguments of `add_argument`.
+    text: the help. names: such as "-o"; by default the field's name. rule: checks the given value. read: converts the
+    given text. kind: the type, if there is no default. more: arguments of `add_argument`.
     """
     return {"text": text, "metavar": metavar, "names": names, "rule": rule, "read": read, "kind": kind, "more": more}
 
@@ -48,17 +48,17 @@ def given(default: Any, *args: Any, **more: Any) -> Any:
 
 
 def place(*args: Any, **more: Any) -> Any:
-    """A field without a default: an argument by its place."""
+    """A field without a default: a positional argument."""
     return field(metadata=option(*args, **more))
 
 
 def group(texts: Mapping[str, Any]) -> Any:
-    """A field for a dataclass, whose fields are options where `texts` describes them."""
+    """A field for a dataclass, whose fields are options if `texts` describes them."""
     return field(kw_only=True, metadata={"texts": texts})
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors may quote file names that a shell has put in."""
+    """Escapes its errors, which may quote file names from a shell."""
 
     def error(self, message: str) -> NoReturn:
         complain(f"{self.format_usage().strip()} -- {message}")
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(parser: argparse.ArgumentParser, command: type, texts: Mapping[str, Any] = _NONE) -> None:
-    """Adds an option for each field of the dataclass that is described."""
+    """Adds an option for each described field of the dataclass."""
     for one, described in _described(command, texts):
         if is_dataclass(one.type):
             add_options(parser, one.type, described["texts"])  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser, command: type, texts: Mapping[s
         if one.default is MISSING:
             parser.add_argument(one.name, metavar=described["metavar"], help=described["text"], **described["more"])
             continue
-        usual = list(one.default) if isinstance(one.default, tuple) else one.default  # which argparse may append to
+        usual = list(one.default) if isinstance(one.default, tuple) else one.default  # argparse may append to it
         more: dict[str, Any] = {"dest": one.name, "default": usual, "help": described["text"]}
         if isinstance(one.default, bool):
             more["action"] = "store_false" if one.default else "store_true"
@@ -83,13 +83,13 @@ def add_options(parser: argparse.ArgumentParser, command: type, texts: Mapping[s
             kind = described["kind"] if is_text else type(one.default)
             more |= {"metavar": described["metavar"], "type": kind, **described["more"]}
         names = described["names"] or [_flag(one)]
-        if names == (one.name,):  # by its place, and may be left out
+        if names == (one.name,):  # positional and optional
             del more["dest"]
         parser.add_argument(*names, **more)
 
 
 def make(command: type, values: Mapping[str, Any], texts: Mapping[str, Any] = _NONE) -> Any:
-    """The dataclass, from what was parsed.
+    """Makes the dataclass from the parsed values.
 
     Raises:
         ArgumentError: a value is not what its rule expects.

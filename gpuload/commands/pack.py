@@ -32,38 +32,38 @@ def _parse_val(text: str) -> float:
 
 # The fields of `PackOptions` and `Encoding` that are options.
 _SETTINGS = {
-    "encode": option("keep, jpeg or raw: how images are stored (%(default)s)", "HOW"),
-    "mode": option("L, RGB, RGBA, I;16, F, such as uint16x4, or keep: as the first (%(default)s)", "MODE"),
-    "keep": option("encodings kept as they are, besides jpeg and png: webp,avif,tiff", "LIST", read=str),
+    "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
+    "mode": option("L, RGB, RGBA, I;16, F, such as uint16x4, or keep: that of the first image (%(default)s)", "MODE"),
+    "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", read=str),
     "size": option("256, or 482x415", "PIXELS", read=parse_pixels),
     "fit": option("shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"),
-    "enlarge": option("also enlarge images that are smaller than --size"),
-    "quality": option("of new JPEGs (default: 95 with keep, else 92)", "N", kind=int),
-    "lossless": option("new images as PNG, not JPEG"),
-    "resizer": option("of JPEGs made smaller: pillow, torch, or auto: torch if there (%(default)s)", "NAME"),
-    "check": option("full, or header: do not decode what is kept (%(default)s)", "HOW"),
-    "jpeg": option("keep, baseline or bare-baseline: of kept progressive JPEGs, without loss (%(default)s)", "HOW"),
+    "enlarge": option("also enlarge images smaller than --size"),
+    "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", kind=int),
+    "lossless": option("store new images as PNG, not JPEG"),
+    "resizer": option("resizer for JPEGs: pillow, torch, or auto: torch if installed (%(default)s)", "NAME"),
+    "check": option("full, or header: do not decode kept images (%(default)s)", "HOW"),
+    "jpeg": option("progressive JPEGs: keep, or convert losslessly to baseline or bare-baseline (%(default)s)", "HOW"),
     "points": option("seek points of large JPEGs, for cheap crops: auto or no (%(default)s)", "HOW"),
-    "drop_gray": option("leave out images without colour"),
-    "min_size": option("leave out images with a shorter side", "PIXELS"),
-    "max_pixels": option("reject images with more, undecoded (%(default)s)", "N"),
+    "drop_gray": option("drop images without colour"),
+    "min_size": option("drop images with a shorter side", "PIXELS"),
+    "max_pixels": option("reject images with more pixels, without decoding them (%(default)s)", "N"),
     "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", read=_parse_val),
     "splits": option("folders and shares, such as train=0.8,val=0.1,test=0.1", "LIST", read=parse_splits),
     "shuffle": option("keep the order of the source"),
-    "seed": option("of the shuffle and the splits (%(default)s)", "N"),
-    "maxcount": option("most images in a shard (%(default)s)", "N"),
+    "seed": option("seed of the shuffle and the splits (%(default)s)", "N"),
+    "maxcount": option("maximum images in a shard (%(default)s)", "N"),
     "maxsize": option(
-        "largest shard, such as 1GB (default: 1/16 of all, between 16 MB and 1 GB)", "SIZE", read=parse_size
+        "maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)", "SIZE", read=parse_size
     ),
-    "dedup": option("images with the same bytes: report them, or drop all but the first", "HOW"),
+    "dedup": option("images with the same bytes: report, or drop all but the first", "HOW"),
     "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", read=parse_share),
-    "workers": option("processes (default: one for each core)", "N", kind=int),
-    "time_limit_s": option("seconds for one image (%(default)s)", "S", "--time-limit"),
+    "workers": option("worker processes (default: one per core)", "N", kind=int),
+    "time_limit_s": option("seconds per image (%(default)s)", "S", "--time-limit"),
     "engine": option("local, or ray for a cluster (%(default)s)", "NAME"),
-    "address": option("of the Ray cluster (default: one that runs here, else a new one)"),
+    "address": option("address of the Ray cluster (default: one running here, otherwise a new one)"),
     "resume": option("continue an interrupted run"),
     "append": option("add shards to the set in OUT"),
-    "overwrite": option("replace the set in OUT, once the new one is whole"),
+    "overwrite": option("replace the set in OUT when the new one is complete"),
 }
 
 
@@ -73,28 +73,28 @@ class Pack:
 
     epilog = (
         "Exit codes: 0 all packed; 3 packed, but some images were rejected (see rejected.jsonl); "
-        "2 nothing packed, the reason is on stderr; 130 stopped by Ctrl-C."
+        "2 nothing packed (reason on stderr); 130 stopped by Ctrl-C."
     )
 
     source: str = place(
-        "folder or .zip of class folders, or what else --from names, here or at a URL; with --labels, where its paths "
-        "start",
+        "folder or .zip of class folders, or another source of --from, local or at a URL; with --labels, the root of "
+        "its paths",
         "SOURCE",
     )
     out: str = place("empty or new folder, or a URL such as s3://bucket/set; gets train/ (and val/, test/)", "OUT")
     labels: str | None = given(
-        None, "CSV, TSV, JSONL or Parquet table of paths and what belongs to them; COCO's .json; an .npy of labels",
+        None, "CSV, TSV, JSONL or Parquet table of paths, labels and other fields; COCO's .json; an .npy of labels",
         "TABLE",
     )  # fmt: skip
     no_labels: bool = given(False, "pack all images, without labels or other fields")
-    form: str | None = given(None, f"what SOURCE is: {', '.join(format_names())}", "KIND", "--from")
-    skip_damaged: bool = given(False, "leave out damaged parts of tars; else the first is an error")
-    path_column: str | None = given(None, "default: path, file, filename, ... whichever it has", "NAME")
-    label_column: str | None = given(None, "default: label, class or target", "NAME")
+    form: str | None = given(None, f"format of SOURCE: {', '.join(format_names())}", "KIND", "--from")
+    skip_damaged: bool = given(False, "skip damaged parts of tars; otherwise the first is an error")
+    path_column: str | None = given(None, "column of paths (default: path, file, filename, ...)", "NAME")
+    label_column: str | None = given(None, "column of labels (default: label, class or target)", "NAME")
     column: tuple[str, ...] = given(
-        (), f"column, array or key for one of {', '.join(ROLES)}; several for target=x,y", "ROLE=NAME", action="append"
+        (), f"column, array or key for one of {', '.join(ROLES)}; target=x,y for several", "ROLE=NAME", action="append"
     )
-    no_splits: bool = given(False, "ignore the splits that SOURCE itself has (folders train, val, test)")
+    no_splits: bool = given(False, "ignore the splits of SOURCE (folders train, val, test)")
     settings: PackOptions = group(_SETTINGS)
 
     def run(self) -> int:
@@ -135,7 +135,7 @@ class Pack:
 
 
 def _is_kept(out: Path | URL) -> bool:
-    """Whether a run that packs was interrupted, and can be continued."""
+    """Whether an interrupted run can be continued."""
     if isinstance(out, URL):
         from gpuload.packing.run.remote_output import is_interrupted
 
@@ -146,7 +146,7 @@ def _is_kept(out: Path | URL) -> bool:
 
 
 def _check_places(source: Path, out: Path, append: bool) -> None:
-    """Raises ArgumentError where a set would be packed into its own source, or added to itself."""
+    """Raises ArgumentError if a set would be packed into its own source, or added to itself."""
     if not source.exists() or not out.exists():
         return
     if source.samefile(out):
@@ -192,7 +192,7 @@ def _described(field: Field, labels: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _without_names(reason: str) -> str:
-    """A reason without the names of other images in it, so that it is counted with its like."""
+    """A reason without the names of other images, so that similar ones are counted together."""
     return re.sub(r"(['\"]).*\1", "another", reason)
 
 

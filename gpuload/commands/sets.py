@@ -1,4 +1,4 @@
-"""Commands about sets that are packed: `index`, `fetch`, `verify`, `info`, `show`; and `warm-up`."""
+"""Commands for packed sets: `index`, `fetch`, `verify`, `info`, `show`; and `warm-up`."""
 
 import io
 import re
@@ -21,27 +21,27 @@ _NAME, _VALUE = 60, 200  # characters of a class name, and of a value, that are 
 
 @dataclass(frozen=True)
 class Index:
-    """Indexes WebDataset shards where they lie, here or at URLs such as hf://datasets/OWNER/NAME/*.tar, without
-    repacking: members jpg/jpeg/png, cls, txt, json. With --points, also sets that are packed."""
+    """Indexes WebDataset shards in place, local or at URLs such as hf://datasets/OWNER/NAME/*.tar, without
+    repacking: members jpg/jpeg/png, cls, txt, json. With --points, also packed sets."""
 
     epilog = (
-        "Exit codes: 0 indexed; 3 indexed, but some samples were left out (see rejected.jsonl); "
-        "2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C."
+        "Exit codes: 0 indexed; 3 indexed, but some samples were skipped (see rejected.jsonl); "
+        "2 nothing done (reason on stderr); 130 stopped by Ctrl-C."
     )
 
     shards: list[str] = place(
         "tars, or their URLs; braces ({000..127}) and wildcards are expanded", "SHARDS", nargs="+"
     )
-    out: str | None = given(None, "folder for the index (default: beside the shards; needed for URLs)", "DIR")
-    classes: str | None = given(None, "text file with the name of a class in each line", "FILE")
+    out: str | None = given(None, "folder for the index (default: next to the shards; required for URLs)", "DIR")
+    classes: str | None = given(None, "text file with one class name per line", "FILE")
     missing: str = given(
         "fail",
-        "where samples lack a .cls, .txt or .json that others have: fail, skip these samples, empty (a caption), or "
+        "if samples lack a .cls, .txt or .json that others have: fail, skip these samples, empty (a caption), or "
         "drop the field (%(default)s)",
         "HOW",
     )
-    skip_damaged: bool = given(False, "leave out damaged parts of shards; else the first is an error")
-    overwrite: bool = given(False, "replace an index that is there")
+    skip_damaged: bool = given(False, "skip damaged parts of shards; otherwise the first is an error")
+    overwrite: bool = given(False, "replace an existing index")
     points: bool = given(False, "add seek points of large JPEGs, for cheap crops; SHARDS may be one packed folder")
 
     def run(self) -> int:
@@ -90,10 +90,10 @@ class Index:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Copies a packed set from a URL into a local folder and checks it by its SHA-256s. Run again after an
-    interruption, it checks and keeps what is there."""
+    """Copies a packed set from a URL into a local folder and checks its SHA-256s. Run it again after an interruption:
+    it checks and keeps existing files."""
 
-    epilog = "Exit codes: 0 the copy is complete; 2 it is not, the reason is on stderr; 130 stopped by Ctrl-C."
+    epilog = "Exit codes: 0 the copy is complete; 2 it is not (reason on stderr); 130 stopped by Ctrl-C."
 
     url: str = place("of a packed folder, such as s3://bucket/set/train", "URL")
     folder: str = place("empty or new folder, or one with an interrupted copy", "DIR")
@@ -109,21 +109,19 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Verify:
-    """Reads everything again: sizes, SHA-256, index against tar, and every image. Images are decoded in processes that
-    may die: one that crashes its decoder is listed as such."""
+    """Rereads everything: sizes, SHA-256, index against tar, and every image. Images are decoded in subprocesses, so an
+    image that crashes its decoder is listed, too."""
 
-    epilog = "Exit codes: 0 all is well; 1 faults, one a line on stdout; 2 not a packed folder."
+    epilog = "Exit codes: 0 no faults; 1 faults, one per line on stdout; 2 not a packed folder."
 
-    folder: str = place("a packed folder or its URL, or one that holds several", "DIR")
-    workers: int | None = given(None, "processes (default: one for each core)", "N", kind=int)
+    folder: str = place("a packed folder or its URL, or a folder of several", "DIR")
+    workers: int | None = given(None, "worker processes (default: one per core)", "N", kind=int)
     decoder: str | None = given(
         None,
-        "decode each image by this decoder of DaliIterator, too (default: Pillow and libjpeg-turbo alone)",
+        "also decode each image with this decoder of DaliIterator (default: only Pillow and libjpeg-turbo)",
         choices=["native", "dali"],
     )
-    quarantine: str | None = given(
-        None, "write the samples that have a fault to FILE, for gpuload.Dataset(exclude=FILE) to leave them out", "FILE"
-    )
+    quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
 
     def run(self) -> int:
         from gpuload.packing.verify import verify
@@ -136,7 +134,7 @@ class Verify:
             from gpuload.decode.single import find_dali_fault, find_native_fault
             from gpuload.machine.ranks import Ranks
 
-            choose_backend(self.decoder, "cpu", Ranks())  # raises the error that says what is missing
+            choose_backend(self.decoder, "cpu", Ranks())  # raises an error that names missing packages
             decode = find_dali_fault if self.decoder == "dali" else find_native_fault
         with progress_bar("verifying", "shards") as bar:
             faults = verify(
@@ -149,9 +147,9 @@ class Verify:
 
 @dataclass(frozen=True)
 class Info:
-    """Tells what a packed folder holds, and how well a window of shards mixes it."""
+    """Describes a packed folder, and how well a window of shards mixes it."""
 
-    epilog = "Exit codes: 0; 2 where the folder cannot be read."
+    epilog = "Exit codes: 0 done; 2 the folder cannot be read."
 
     folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
     window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)
@@ -309,11 +307,11 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Compiles the CPU decoder, which the first loader on a machine would do, and keeps it where later processes find
-    it: in the folder NUMBA_CACHE_DIR, in the package, or in the user's cache folder. Run it while you build a
-    container's image, on the kind of processor that will use it."""
+    """Compiles the CPU decoder, as the first loader on a machine would, and caches it for later processes: in the
+    folder NUMBA_CACHE_DIR, in the package, or in the user's cache folder. Run it while you build a container image, on
+    the kind of processor that will run it."""
 
-    epilog = "Exit codes: 0 it is compiled; 2 it cannot be kept, or a package is not installed."
+    epilog = "Exit codes: 0 compiled; 2 the code cannot be cached, or a package is not installed."
 
     def run(self) -> int:
         from gpuload.decode.open import native_fault
@@ -338,17 +336,17 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class Report:
-    """Writes one page that shows what packed sets hold: classes, sizes, odd images, duplicates within and between
-    splits, what was rejected, batches as training sees them, and how they are mixed. It opens from disk, without a
-    server or a network. The same facts are written as JSON."""
+    """Writes an HTML page about packed sets: classes, sizes, odd images, duplicates within and between splits, rejected
+    images, batches as training sees them, and mixing. It opens from disk, without a server or a network. The same facts
+    are written as JSON."""
 
-    epilog = "Exit codes: 0 written; 2 nothing done, the reason is on stderr; 130 stopped by Ctrl-C."
+    epilog = "Exit codes: 0 written; 2 nothing done (reason on stderr); 130 stopped by Ctrl-C."
 
-    folders: list[str] = place("packed folders, their URLs, or folders that hold several", "SHARDS", nargs="+")
+    folders: list[str] = place("packed folders, their URLs, or folders of several", "SHARDS", nargs="+")
     output: str = given("report.html", "the page (%(default)s)", "FILE", "-o", "--output")
-    json: str | None = given(None, "the facts (default: beside the page, as .json)", "FILE")
-    title: str | None = given(None, "of the page (default: the sets, as they are given)", "TEXT")
-    images: int = given(100_000, "most images whose pixels are looked at (%(default)s)", "N", rule=COUNT)
+    json: str | None = given(None, "the facts (default: next to the page, as .json)", "FILE")
+    title: str | None = given(None, "title of the page (default: the arguments)", "TEXT")
+    images: int = given(100_000, "maximum images to decode (%(default)s)", "N", rule=COUNT)
     size: int = given(224, "side of the training crops (%(default)s)", "PX", rule=whole(1, 4096))
     batch_size: int = given(64, "samples in a batch (%(default)s)", "N", rule=whole(1, 65_536))
     window: int = given(8, "shards mixed at a time (%(default)s)", "N", rule=COUNT)

@@ -47,7 +47,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def measure_setting(tuned: TunedLoader, setting: Setting, turn_s: float) -> float:
-    """images/s of one turn. What was decoded ahead does not count."""
+    """images/s of one turn. Batches decoded ahead do not count."""
     with tuned.open(setting) as loader:
         return pace(forever(loader), turn_s, setting.prefetch + 1).images_per_s
 
@@ -55,7 +55,7 @@ def measure_setting(tuned: TunedLoader, setting: Setting, turn_s: float) -> floa
 def measure_beside_training(
     tuned: TunedLoader, settings: Sequence[Setting], seconds: float
 ) -> tuple["Beside", dict[Setting, "Beside"]]:
-    """A training step with a resident batch, and with each loader, in turn; those that fail are left out."""
+    """Measures a training step with a resident batch and with each loader in turn; loaders that fail are dropped."""
     from gpuload.commands.beside import Beside, TrainingStep, measure_beside
 
     step, resident, found = TrainingStep(tuned.device), Beside(), {setting: Beside() for setting in settings}
@@ -117,20 +117,20 @@ def choose(tuned: TunedLoader, batch_size: int | None) -> tuple[TunedLoader, Set
 
 @dataclass(frozen=True)
 class Tune:
-    """Measures settings of DaliIterator on a packed folder and saves the best, where it finds them. Then measures the
-    best of each decoder beside a training step, and says which one to pass."""
+    """Measures settings of DaliIterator on a packed folder and saves the best for later loaders. Then measures the best
+    of each decoder during a training step, and recommends one."""
 
-    epilog = "Exit codes: 0 measured; 2 nothing measured, the reason is on stderr; 130 stopped by Ctrl-C."
+    epilog = "Exit codes: 0 measured; 2 nothing measured (reason on stderr); 130 stopped by Ctrl-C."
 
     folder: str = place("a packed folder, such as shards/train, or its URL", "DIR")
     device: str = given("auto", "auto, cpu, cuda or cuda:1 (%(default)s)")
     seconds: float = given(
-        60.0, "about how long to measure (%(default)g)", "S",
+        60.0, "approximate measuring time (%(default)g)", "S",
         rule=number(POSITIVE, 1e6, "seconds, above 0 and up to 1e6"),
     )  # fmt: skip
     size: int = given(224, "side of the crops (%(default)s)", "PIXELS", rule=SIDE)
-    batch_size: int | None = given(None, "of this one alone (default: several)", "N", rule=COUNT, kind=int)
-    json: Path | None = given(None, "write all figures to it, after each turn", "FILE", kind=Path)
+    batch_size: int | None = given(None, "measure only this batch size (default: several)", "N", rule=COUNT, kind=int)
+    json: Path | None = given(None, "write all figures to FILE after each turn", "FILE", kind=Path)
 
     def run(self) -> int:
         from gpuload.loader.tuning import describe_device, save_tuning
@@ -165,7 +165,7 @@ def _write(
     saved: str | None = None,
     beside: Mapping[str, Any] = _NOTHING,
 ) -> None:
-    """What was measured so far; `saved` is null until the best settings are."""
+    """Writes the measurements so far; `saved` is null until the best settings are saved."""
     import json
 
     if output is None:
@@ -254,7 +254,7 @@ def _show_settings(found: Sequence[Measured], title: str) -> None:
 
 
 def _show_beside(resident: "Beside", found: Mapping[Setting, "Beside"]) -> None:
-    """Prints what is left to a training step."""
+    """Prints what remains for a training step."""
     heads = ["decoder", "for the CPU", "images/s", "of resident", "device left", "cores left"]
     rows = []
     for setting, one in sorted(found.items(), key=lambda pair: pair[1].rate, reverse=True):
@@ -265,7 +265,7 @@ def _show_beside(resident: "Beside", found: Mapping[Setting, "Beside"]) -> None:
 
 
 def advice(best: Setting, usual: Setting) -> str:
-    """What to pass to DaliIterator, which takes no other decoder than the default without being asked."""
+    """The decoder to pass to DaliIterator, which otherwise uses the default."""
     if best.decoder == usual.decoder:
         return f"decoder={best.decoder!r}, which is the default here"
     decoder = repr(best.decoder) if best.cpu_share is None else f"gpuload.Both(cpu={best.cpu_share:g})"

@@ -125,7 +125,7 @@ def test_help_names_every_kind_of_source(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         cli.main(["pack", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"--from KIND what SOURCE is: {', '.join(format_names())}" in said
+    assert f"--from KIND format of SOURCE: {', '.join(format_names())}" in said
     assert "--no-labels" in said
 
 

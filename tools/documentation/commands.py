@@ -12,8 +12,8 @@ from gpuload import cli
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 HEAD = """# Command line
 
-`python -m gpuload COMMAND`, or `gpuload COMMAND` once it is installed. This page is made by
-`tools/documentation/commands.py` from what `--help` prints.
+`python -m gpuload COMMAND`, or `gpuload COMMAND` once it is installed. `tools/documentation/commands.py`
+writes this page from the output of `--help`.
 """
 
 
