@@ -290,10 +290,10 @@ def number(low: float, high: float, expected: str) -> Rule[float]:
     """A finite number in low..high."""
 
     def read(value: Any) -> float:
-        found = as_number(value)
-        if not low <= found <= high:
+        given = as_number(value)
+        if not low <= given <= high:
             raise ValueError
-        return found
+        return given
 
     return Rule(expected, read)
 

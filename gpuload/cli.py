@@ -79,7 +79,7 @@ def _run(argv: Sequence[str]) -> int:
     except Exception:
         for line in traceback.format_exc().splitlines():
             _fail(line, BROKEN)
-        return _fail("this is a fault of gpuload; please report the lines above", BROKEN)
+        return _fail("this is a bug in gpuload; please report the lines above", BROKEN)
 
 
 def _fail(text: str, code: int) -> int:

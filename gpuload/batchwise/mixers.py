@@ -66,7 +66,7 @@ class Mixer(ABC):
         if "label" not in form.class_fields:
             raise ArgumentError(f"{self}: makes soft labels out of class numbers; ask for 'label' by its name alone")
         if self.num_classes is None and form.num_classes is None:
-            raise ArgumentError(f"{self}: the data set does not tell how many classes it has. Give num_classes")
+            raise ArgumentError(f"{self}: the data set's number of classes is unknown. Give num_classes")
         if (self.num_classes or math.inf) < (form.num_classes or 0):
             raise ArgumentError(f"{self}: the data set has {form.num_classes} classes; give as many, or none")
 
@@ -75,7 +75,7 @@ class Mixer(ABC):
         labels: Any = batch.fields.get("label")
         if getattr(labels, "ndim", 1) != 1:
             raise ArgumentError(
-                f"{self}: the labels are soft already, of shape {labels.shape}. Mix a batch once: "
+                f"{self}: the labels are already soft, of shape {labels.shape}. Mix a batch once: "
                 "RandomChoice([MixUp(), CutMix()]) draws one of them for each sample"
             )
         self.check(batch.form)

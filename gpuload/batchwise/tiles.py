@@ -16,12 +16,12 @@ def _as_tiles(value: Any) -> Any:
 def _as_corners(value: Any) -> Any:
     torch = import_module("torch")
     try:
-        found = torch.as_tensor(value)
+        corners = torch.as_tensor(value)
     except (ValueError, RuntimeError):
         raise TypeError from None
-    if found.ndim != 2 or found.shape[1] != 2 or found.dtype not in (torch.int64, torch.int32):
+    if corners.ndim != 2 or corners.shape[1] != 2 or corners.dtype not in (torch.int64, torch.int32):
         raise TypeError
-    return found
+    return corners
 
 
 _TILES = Rule("a tensor or an array (N, …, height, width)", _as_tiles)

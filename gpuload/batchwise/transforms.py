@@ -101,7 +101,7 @@ def _as_transforms(value: Any) -> tuple[BatchTransform, ...]:
     for transform in transforms:
         if not callable(transform) or isinstance(transform, type):
             raise ArgumentError(
-                f"batch_transforms: {shown(transform)} is no function of a batch. Expected functions, or instances "
+                f"batch_transforms: {shown(transform)} is not a function of a batch. Expected functions, or instances "
                 "such as MixUp()"
             )
         for attribute in ("adds", "softens"):
@@ -142,7 +142,7 @@ def check_transforms(transforms: Sequence[BatchTransform], form: BatchForm) -> t
             check(form._replace(fields=known, class_fields=classes))
         for name in (added := tuple(getattr(transform, "adds", ()))):
             if name in known:
-                raise ArgumentError(f"batch_transforms: {transform} adds the field {name!r}, which is there already")
+                raise ArgumentError(f"batch_transforms: {transform} adds the field {name!r}, which already exists")
         known += added
         classes = tuple(name for name in (*classes, *added) if name not in softened)
     return known[len(form.fields) :]
@@ -174,6 +174,6 @@ def _check_result(transform: BatchTransform, result: Any, batch: FieldBatch) -> 
     in_place = (batch.fields, *batch.fields.values())
     if not any(result is one for one in in_place) and getattr(result, "fields", None) is not batch.fields:
         raise ArgumentError(
-            f"batch_transforms: {shown(transform)} returned {shown(result)}, but what it returns is not used. Change "
+            f"batch_transforms: {shown(transform)} returned {shown(result)}, but return values are ignored. Change "
             "the arrays in batch.fields, or set batch.fields['image'] = …, and return nothing"
         )

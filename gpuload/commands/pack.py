@@ -109,9 +109,7 @@ class Pack:
             )
             if self.skip_damaged:
                 if not hasattr(source, "skip_damaged"):
-                    raise ArgumentError(
-                        f"--skip-damaged leaves out parts of tars, and {self.source} is none. Leave it out"
-                    )
+                    raise ArgumentError(f"--skip-damaged applies to tars, and {self.source} is not one. Omit it")
                 source.skip_damaged = True
             with progress_bar("packing", "images") as bar:
                 report = packer.pack(source, out, self.settings, lambda p: bar(p.images, p.total_images, p.bytes))
@@ -153,7 +151,7 @@ def _check_places(source: Path, out: Path, append: bool) -> None:
         raise ArgumentError(f"SOURCE and OUT are the same folder, {str(source)!r}. Give a new folder as OUT")
     if append and any(folder.samefile(out) for folder in source.resolve().parents):
         raise ArgumentError(
-            f"--append: SOURCE {source} lies in OUT {out}, so that the set would be added to itself. Give other images"
+            f"--append: SOURCE {source} lies in OUT {out}, so the set would be added to itself. Give other images"
         )
 
 
@@ -172,10 +170,10 @@ def _summarise(report: packer.PackReport, out: Path | URL) -> None:
     say(f"fields: {', '.join(_described(field, report.labels) for field in manifest.fields)}")
     anew = Counter({kind: count for kind, count in report.kinds.items() if kind != KEPT})
     if anew:
-        say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept as they are")
+        say(f"re-encoded: {_counts(anew)}; {report.kinds[KEPT]:,} kept unchanged")
     say(*(f"note: {note}" for note in report.notes))
     if report.rejected:
-        for asked, word in ((False, "rejected"), (True, "left out, as asked")):
+        for asked, word in ((False, "rejected"), (True, "dropped, as requested")):
             reasons = Counter(_without_names(r.reason) for r in report.rejected if r.asked == asked)
             if reasons:
                 say(f"{word}: {_counts(reasons)}")

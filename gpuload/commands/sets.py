@@ -172,7 +172,7 @@ class Info:
             remedy = f"use gpuload.Shuffle(window={window}), or pack again" if window else "pack again"
             say(
                 f"Warning: batches hold {mixing.classes:.1f} classes where a full shuffle gives "
-                f"{mixing.expected_classes:.1f}: the shards are sorted. To mend it, {remedy} without --no-shuffle."
+                f"{mixing.expected_classes:.1f}: the shards are sorted. To fix this, {remedy} without --no-shuffle."
             )
         return DONE
 
@@ -181,7 +181,7 @@ class Info:
         shards = len(dataset.shard_paths)
         rows = [("window", f"{min(mixing.window, shards)} of {counted(shards, 'shard')} mixed at a time")]
         if self.lanes > 1:
-            rows.append(("lanes", f"{self.lanes}, each with such a window of its own"))
+            rows.append(("lanes", f"{self.lanes}, each with its own window"))
         batches, left_out = divmod(len(dataset), self.batch_size)
         if left_out:
             unless = "drop_last=False keeps them" if batches else "so an epoch has no batch"
@@ -192,7 +192,7 @@ class Info:
                     f"{counted(left_out, 'sample')} left out of each epoch ({unless})",
                 )
             )
-        rows.append(("distance", f"{mixing.distance:.3f} from a full shuffle (0: as mixed as can be, 1: not at all)"))
+        rows.append(("distance", f"{mixing.distance:.3f} from a full shuffle (0: fully mixed, 1: not at all)"))
         if mixing.classes is not None:
             full = f"{mixing.expected_classes:.1f} by a full shuffle"
             rows.append(("classes", f"{mixing.classes:.1f} in a batch of {mixing.batch_size}, {full}"))

@@ -380,7 +380,7 @@ def native_fault(uploads: bool = False) -> Fault | None:
         if (fault := fault_of(package)) is not None:
             return fault
     if getattr(getattr(import_module("numba"), "config", None), "DISABLE_JIT", False):
-        return Fault("numba compiles nothing, since NUMBA_DISABLE_JIT is set", "Unset it")
+        return Fault("NUMBA_DISABLE_JIT disables numba", "Unset it")
     return fault_of("gpuload.decode.native.decoder")  # a version of numba that lacks something
 
 

@@ -54,15 +54,15 @@ class Albumentations:
             given |= {"bboxes": np.empty((0, 4), np.float32), "classes": np.empty(0, np.int64)}
         if keypoints in sample:
             given["keypoints"] = sample[keypoints][..., :2].reshape(-1, 2)
-        found = transform(**given)
-        result: dict[str, Any] = {"image": np.ascontiguousarray(found["image"])}
+        transformed = transform(**given)
+        result: dict[str, Any] = {"image": np.ascontiguousarray(transformed["image"])}
         if mask in sample:
-            result[mask] = np.ascontiguousarray(found["mask"])
+            result[mask] = np.ascontiguousarray(transformed["mask"])
         if boxes in sample:
-            result[boxes] = np.asarray(found["bboxes"], np.float32).reshape(-1, 4)
-            result[class_entry(boxes)] = np.asarray(found["classes"]).astype(np.int64)
+            result[boxes] = np.asarray(transformed["bboxes"], np.float32).reshape(-1, 4)
+            result[class_entry(boxes)] = np.asarray(transformed["classes"]).astype(np.int64)
         if keypoints in sample:
-            result[keypoints] = _points(sample[keypoints], found["keypoints"], result["image"].shape)
+            result[keypoints] = _points(sample[keypoints], transformed["keypoints"], result["image"].shape)
         return result
 
     def __repr__(self) -> str:
@@ -115,18 +115,18 @@ def _described(params: Any) -> str:
 
 def _points(before: Any, moved: Any, shape: tuple[int, ...]) -> Any:
     """float32 (M, K, 3) with the moved positions; points outside the image become invisible."""
-    found = np.array(before, np.float32)
+    result = np.array(before, np.float32)
     positions = np.asarray(moved, np.float32).reshape(-1, 2)
-    if len(positions) != found[..., 0].size:
+    if len(positions) != result[..., 0].size:
         raise ValueError(
-            f"{found[..., 0].size} keypoints went into the transform, and {len(positions)} came out: use "
+            f"{result[..., 0].size} keypoints went into the transform, and {len(positions)} came out: use "
             "A.KeypointParams('xy', remove_invisible=False)"
         )
-    labelled = found[..., 2] > 0
-    found[..., :2] = positions.reshape(*found.shape[:2], 2)
-    inside = ((found[..., :2] >= 0) & (found[..., :2] <= [shape[1], shape[0]])).all(axis=-1)
-    found[~(labelled & inside)] = 0
-    return found
+    labelled = result[..., 2] > 0
+    result[..., :2] = positions.reshape(*result.shape[:2], 2)
+    inside = ((result[..., :2] >= 0) & (result[..., :2] <= [shape[1], shape[0]])).all(axis=-1)
+    result[~(labelled & inside)] = 0
+    return result
 
 
 class Torchvision:
@@ -165,8 +165,8 @@ class Torchvision:
             given["boxes"] = tv.BoundingBoxes(corners, format="XYXY", canvas_size=image.shape[:2])
             given["labels"] = torch.from_numpy(sample[class_entry(boxes)])
         with seeded(int(rng.integers(1 << 63))):
-            found = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
-        moved = found["image"]
+            transformed = self._transform(given) if len(given) > 1 else {"image": self._transform(given["image"])}
+        moved = transformed["image"]
         if not isinstance(moved, torch.Tensor) or moved.dtype != given["image"].dtype:
             what = f"{moved.dtype}" if isinstance(moved, torch.Tensor) else type(moved).__name__
             raise ValueError(
@@ -175,9 +175,9 @@ class Torchvision:
             )
         result: dict[str, Any] = {"image": np.ascontiguousarray(moved.permute(1, 2, 0).numpy())}
         if mask in sample:
-            result[mask] = np.ascontiguousarray(found["mask"].numpy())
+            result[mask] = np.ascontiguousarray(transformed["mask"].numpy())
         if boxes in sample:
-            result |= {boxes: found["boxes"].numpy(), class_entry(boxes): found["labels"].numpy()}
+            result |= {boxes: transformed["boxes"].numpy(), class_entry(boxes): transformed["labels"].numpy()}
         return result
 
     def __repr__(self) -> str:

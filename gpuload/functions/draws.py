@@ -79,7 +79,7 @@ class Watch:
 
 def _states() -> dict[str, Any]:
     numpys: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - as above
-    found: dict[str, Any] = {"random": random.getstate(), "np.random": (numpys[1].tobytes(), numpys[2])}
+    states: dict[str, Any] = {"random": random.getstate(), "np.random": (numpys[1].tobytes(), numpys[2])}
     if (torch := sys.modules.get("torch")) is not None:
-        found["torch"] = torch.get_rng_state().numpy().tobytes()
-    return found
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states

@@ -29,7 +29,7 @@ def _as_function(value: Any) -> SampleFunction:
         inspect.signature(value).bind({}, None)
     except TypeError:
         raise ArgumentError(
-            f"Function(function): {name_of(value)} is to be called with (sample, rng), and takes "
+            f"Function(function): {name_of(value)} must accept (sample, rng), but takes "
             f"{inspect.signature(value)}. Give it these two arguments"
         ) from None
     except ValueError:  # no signature, as some built-in functions

@@ -100,10 +100,10 @@ def read_result(
     for name in names:
         if name not in returned and name not in sample:
             raise WrongResultError(
-                f"removed {name!r} from the sample and did not return it: return it, without rows where none are left"
+                f"removed {name!r} from the sample and did not return it: return it, or an empty array if none remain"
             )
-    found = {name: returned[name] if name in returned else sample[name] for name in names}
-    found["image"] = image = _check_image(found["image"], size, dtype, keeps_size)
+    result = {name: returned[name] if name in returned else sample[name] for name in names}
+    result["image"] = image = _check_image(result["image"], size, dtype, keeps_size)
     if image.shape != size:
         for name in entries.places:
             if name not in returned:
@@ -112,14 +112,14 @@ def read_result(
                     f"{name!r}, which has to follow it"
                 )
     for name in entries.masks:
-        _check_mask(name, found[name], image.shape[:2])
+        _check_mask(name, result[name], image.shape[:2])
     for name in entries.boxes:
         classes = class_entry(name)
-        found[name] = _check_boxes(name, found[name])
-        found[classes] = _check_classes(name, found[classes], len(found[name]))
+        result[name] = _check_boxes(name, result[name])
+        result[classes] = _check_classes(name, result[classes], len(result[name]))
     for name, points in entries.keypoints:
-        found[name] = _check_keypoints(name, found[name], points)
-    return found
+        result[name] = _check_keypoints(name, result[name], points)
+    return result
 
 
 def _check_image(image: Any, size: tuple[int, ...], dtype: np.dtype[Any], keeps_size: bool) -> Array:

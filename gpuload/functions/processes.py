@@ -58,11 +58,11 @@ class SharedMemory:
         """Maps at least `size` bytes; earlier arrays stay valid."""
         if size <= self.size:
             return
-        found = os.fstat(self.fd).st_size
-        if found < size:
-            found = max(size, 2 * found)
-            os.ftruncate(self.fd, found)
-        self._map, self.size = np.frombuffer(mmap.mmap(self.fd, found), np.uint8), found
+        capacity = os.fstat(self.fd).st_size
+        if capacity < size:
+            capacity = max(size, 2 * capacity)
+            os.ftruncate(self.fd, capacity)
+        self._map, self.size = np.frombuffer(mmap.mmap(self.fd, capacity), np.uint8), capacity
 
     def write(self, arrays: Mapping[str, Array], at: int = 0) -> tuple[list[Place], int]:
         """Copies arrays into the memory, starting at `at`, unless they are already there. Returns their places and the
@@ -195,7 +195,7 @@ class InProcesses:
             )
         if current.daemon:
             raise ArgumentError(
-                f"{self._subject}: this process is a daemon, which cannot have any. Use processes=0 in it"
+                f"{self._subject}: this process is a daemon, which cannot start processes. Use processes=0 in it"
             )
 
 
@@ -290,9 +290,9 @@ def _prepare(pipe: Connection, payload: bytes) -> Callable[[Any], Any] | None:
         number, key, keeps_size, places, end, others = task
         sample = {**others, **memory.arrays(places)}
         seed_global(key)
-        found = call(functions[number], sample, key, entries, keeps_size)
-        pixels = _pixels_of(found)
+        result = call(functions[number], sample, key, entries, keeps_size)
+        pixels = _pixels_of(result)
         places, _ = memory.write(pixels, end)
-        return places, {name: value for name, value in found.items() if name not in pixels}
+        return places, {name: value for name, value in result.items() if name not in pixels}
 
     return answer

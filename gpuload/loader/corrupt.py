@@ -100,17 +100,17 @@ class CorruptSamples:
             DecodeError: there are more than `OnCorrupt.most` in this epoch.
         """
         for row, fault in sorted(guarded.faults.items()):
-            found = self._identify(guarded.asked, row, fault, epoch)
+            corrupt = self._identify(guarded.asked, row, fault, epoch)
             self._count += 1
             self._in_epoch += 1
-            place = found.dataset, found.index
+            place = corrupt.dataset, corrupt.index
             if place in self._listed:
                 self._listed[place] = replace(self._listed[place], times=self._listed[place].times + 1)
             elif len(self._listed) < _MOST_LISTED:
-                self._listed[place] = found
-            self._write(found, guarded.batch, row)
+                self._listed[place] = corrupt
+            self._write(corrupt, guarded.batch, row)
             if self._in_epoch > self._most:
-                raise DecodeError(self._too_many(found, epoch))
+                raise DecodeError(self._too_many(corrupt, epoch))
 
     def report(self) -> Report:
         """The undecodable samples so far."""
@@ -119,12 +119,13 @@ class CorruptSamples:
     def explain(self, error: BatchDecodeError) -> DecodeError:
         """The user's error for a decoder's."""
         row, fault = next(iter(error.faults.items()))
-        found = self._identify(error.batch, row, fault, 0)
+        corrupt = self._identify(error.batch, row, fault, 0)
         what = "sample" if fault.mask is None else f"the mask {self._masks[fault.mask]!r} of sample"
         number = len(error.faults) - 1
         others = f", nor {'does' if number == 1 else 'do'} {counted(number, 'other')} of its batch" if number else ""
         return DecodeError(
-            f"{found.shard}: {what} {found.key!r} does not decode (byte {found.offset:,}): {found.reason}{others}. "
+            f"{corrupt.shard}: {what} {corrupt.key!r} does not decode (byte {corrupt.offset:,}): "
+            f"{corrupt.reason}{others}. "
             "Pack it again: `python -m gpuload pack` rejects and lists undecodable images; or use "
             "on_corrupt='skip'"
         )
@@ -138,12 +139,12 @@ class CorruptSamples:
         path = str(dataset.shard_paths[int(dataset.shards_of(sample))])
         return CorruptSample(stored["key"], path, offset, size, fault.reason, sample, source, epoch)
 
-    def _write(self, found: CorruptSample, batch: Batch, row: int) -> None:
+    def _write(self, corrupt: CorruptSample, batch: Batch, row: int) -> None:
         """Appends a line in one write, so that several ranks can share the file. A file that becomes unwritable does
         not end the run."""
         if self._log is None:
             return
-        line = {**asdict(found), "rank": self._rank, "on_corrupt": self._wanted.action}
+        line = {**asdict(corrupt), "rank": self._rank, "on_corrupt": self._wanted.action}
         del line["times"]
         if self._wanted.action == "skip":
             source, sample = int(batch.sources[row]), int(batch.encoded.samples[row])

@@ -50,7 +50,7 @@ def check_current(is_current: bool) -> None:
     if not is_current:
         raise GpuloadError(
             "this loop was ended by a later one over the same DaliIterator, or by close(). "
-            "To iterate twice at a time, construct two"
+            "To run two loops at once, construct two loaders"
         ) from None
 
 

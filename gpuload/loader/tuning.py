@@ -77,14 +77,14 @@ def load_tuning(folder: str | Path | URL, device: str, decoder: str = "auto") ->
     """
     for path in _candidates(folder):
         try:
-            found = [_parse(one) for one in _read(path).get(device, [])]
+            tunings = [_parse(one) for one in _read(path).get(device, [])]
         except FileNotFoundError:
             continue
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             warnings.warn(f"{path}: cannot be read ({error!r}); delete it, or run `gpuload tune` again", stacklevel=2)
             continue
-        if found := [one for one in found if decoder in ("auto", one.decoder)]:
-            return max(found, key=lambda one: one.images_per_s)
+        if tunings := [one for one in tunings if decoder in ("auto", one.decoder)]:
+            return max(tunings, key=lambda one: one.images_per_s)
     return None
 
 

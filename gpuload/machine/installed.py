@@ -161,10 +161,10 @@ def _address() -> str:
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        found = json.loads(distribution("gpuload").read_text("direct_url.json") or "{}")
+        direct = json.loads(distribution("gpuload").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         return ""
-    url, repository = found.get("url", ""), found.get("vcs_info")
+    url, repository = direct.get("url", ""), direct.get("vcs_info")
     return f"{repository['vcs']}+{url}@{repository['commit_id']}" if repository else url
 
 

@@ -69,11 +69,11 @@ class Speed(NamedTuple):
 
 def measure_loader(loader: Any, seconds: float, ahead: int, settled: Callable[[], None] = lambda: None) -> Speed:
     """Measures a loader in a training loop that takes no time itself; arguments as for `pace`."""
-    found = pace(forever(loader), seconds, ahead, settled=settled)
-    metrics: Metrics = loader.metrics(min(MOST_STEPS, found.steps))
+    measured = pace(forever(loader), seconds, ahead, settled=settled)
+    metrics: Metrics = loader.metrics(min(MOST_STEPS, measured.steps))
     folder, cores = loader.dataset.folder, count_cores()
     setup = Setup(folder, loader.decoder, loader.device, loader.num_threads, cores, loader.batch_size)
-    return Speed(found, metrics, advice(metrics.binds, setup))
+    return Speed(measured, metrics, advice(metrics.binds, setup))
 
 
 def forever(loader: Any) -> Iterator[Any]:

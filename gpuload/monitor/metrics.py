@@ -174,13 +174,13 @@ class Meter:
         if is_first or not trains or since.wait_s < WAIT_SHARE * (since.wait_s + since.training_s):
             return
         self._next_look = math.inf
-        found = _metrics(since)
+        metrics = _metrics(since)
         # The warning points to the user's loop: it calls two generators of the loader, those `Pipeline`, that
         # `hand_over`, and that this method.
         warnings.warn(
-            f"DaliIterator({str(self._setup.folder)!r}): training waited for {found.wait_share:.0%} of its time in "
-            f"the last {found.steps:,} steps, and what limits is {found.binds.replace('_', '-')}. "
-            f"{advice(found.binds, self._setup)}. loader.metrics() tells more",
+            f"DaliIterator({str(self._setup.folder)!r}): training waited for {metrics.wait_share:.0%} of its time in "
+            f"the last {metrics.steps:,} steps; the bottleneck is {metrics.binds.replace('_', '-')}. "
+            f"{advice(metrics.binds, self._setup)}. See loader.metrics()",
             stacklevel=6,
         )
 

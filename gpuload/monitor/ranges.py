@@ -36,10 +36,10 @@ def annotate_each(name: str, values: Iterable[T]) -> Iterator[T]:
     source = iter(values)
     while True:
         with annotate(name):
-            found = [next(source, _END)]
-        if found[0] is _END:
+            fetched = [next(source, _END)]
+        if fetched[0] is _END:
             return
-        yield found.pop()  # type: ignore[misc]  # not from a variable: a waiting caller must not keep a batch alive
+        yield fetched.pop()  # type: ignore[misc]  # not from a variable: a waiting caller must not keep a batch alive
 
 
 _END = object()

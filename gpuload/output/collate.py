@@ -82,7 +82,7 @@ class Collate:
         self._added = added = {name for transform in transforms for name in getattr(transform, "adds", ())}
         names = [field if isinstance(field, str) else field.name for field in fields]
         if len(set(names)) < len(names):
-            raise ArgumentError(f"fields={tuple(names)!r}: a field is there twice")
+            raise ArgumentError(f"fields={tuple(names)!r}: duplicate field")
         for dataset in datasets:
             check_first_rows(dataset)
         made = added - {name for dataset in datasets for name in dataset.fields}
@@ -121,11 +121,11 @@ class Collate:
         self._marks, self._keys = marks, keys
         if marks and CORRUPT in self.names:
             raise ArgumentError(
-                f"fields={tuple(names)!r}: on_corrupt='mark' adds a field {CORRUPT!r}, and there is one already. Leave "
+                f"fields={tuple(names)!r}: on_corrupt='mark' adds a field {CORRUPT!r}, which already exists. Leave "
                 "it out, or use on_corrupt='skip'"
             )
         if len(set(self.keys)) < len(self.keys):
-            raise ArgumentError(f"fields: two fields of a batch would have the same name: {self.keys}. Use another")
+            raise ArgumentError(f"fields: two fields would have the same name: {self.keys}. Rename one")
 
     @property
     def handed_out(self) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class Collate:
                 apply_transforms(self._applied, FieldBatch(fields, self._num_classes, batch.draws))
                 for name in self.names:
                     if name not in fields:
-                        raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was asked for")
+                        raise ArgumentError(f"batch_transforms: removed the field {name!r}, which was requested")
                 fields = {name: self._adopt(name, fields[name], arrays) for name in self.names}
         if self._marks:
             marks = np.zeros(len(batch), np.bool_)

@@ -113,7 +113,7 @@ class BatchReader:
 
     def _read_adjoining(self, parts: Sequence[Part], augments: Sequence[Augment]) -> Iterator[Batch]:
         slices = self._stream.slices(parts[0].first, parts[-1].last, parts[0].share)
-        found = []
+        drawn = []
         for one in slices:
             encoded = self._readers[one.source].read(one.order, one.start, one.stop)
             self._sizes[one.source].check(encoded)
@@ -121,9 +121,9 @@ class BatchReader:
             if tiles is not None:
                 images = np.stack([encoded.heights, encoded.widths], axis=1).astype(np.int64)
                 within = tiles.within(one.order[one.start : one.stop], images)
-            found.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
+            drawn.append(draw_for(encoded, augments, (one.source, one.seed, one.epoch), repeats, within))
         # Usually there is one slice, and nothing is copied.
-        merged = found[0] if len(found) == 1 else merge(found, [one.rows for one in slices])
+        merged = drawn[0] if len(drawn) == 1 else merge(drawn, [one.rows for one in slices])
         image_bytes = np.concatenate([[0], np.cumsum(merged[0].spans[:, 1])]).tolist()
         begin = end = 0
         for part in parts:

@@ -69,15 +69,15 @@ class BucketedReader(BatchReader):
         self._position = first
         sized = self._augments_of(augments, batch.bucket)
         guides = members if len(members) else batch.members[-1:]  # even an empty part needs a window
-        found, rows = [], []
+        passes, rows = [], []
         for source in _different(guides["source"]):
             self._advance(source, guides[guides["source"] == source])
             of_source = np.flatnonzero(members["source"] == source)
             for epoch in _different(members["epoch"][of_source]) or [0]:
                 at = of_source[members["epoch"][of_source] == epoch]
-                found.append(self._read_pass(source, epoch, members[at], sized))
+                passes.append(self._read_pass(source, epoch, members[at], sized))
                 rows.append(at)
-        encoded, views, sources, keys = found[0] if len(found) == 1 else merge(found, rows)
+        encoded, views, sources, keys = passes[0] if len(passes) == 1 else merge(passes, rows)
         masks = tuple(encoded.members[name] for name in self._masks)
         return Batch(
             encoded, masks, views, sources, keys, stop, 0.0, int(encoded.spans[:, 1].sum()), bucket=batch.bucket

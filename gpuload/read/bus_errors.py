@@ -63,12 +63,12 @@ def install() -> bool:
         addresses = ctypes.addressof(previous), ctypes.addressof(default)
         _engines.append((_compile(llvmlite.binding, libc, *addresses), previous, default))
     engine, previous, _ = _engines[0]
-    own, found = _SignalAction(), _SignalAction()
+    own, current = _SignalAction(), _SignalAction()
     own.handler = engine.get_function_address("handle")
     own.flags = _SA_SIGINFO | _SA_ONSTACK
-    libc.sigaction(signal.SIGBUS, None, ctypes.byref(found))
-    if found.handler != own.handler:
-        ctypes.memmove(ctypes.byref(previous), ctypes.byref(found), ctypes.sizeof(found))
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
+    if current.handler != own.handler:
+        ctypes.memmove(ctypes.byref(previous), ctypes.byref(current), ctypes.sizeof(current))
         _table.numbers[0, 1] = 0
         libc.sigaction(signal.SIGBUS, ctypes.byref(own), None)
     return True

@@ -71,15 +71,15 @@ class MappedShard:
             ShardError: it was truncated or overwritten.
         """
         try:
-            found = os.stat(self._lease.path)
+            current = os.stat(self._lease.path)
         except OSError:
             return
         known = self._stamp
-        if (found.st_ino, found.st_dev) == (known.st_ino, known.st_dev) and (
-            (found.st_size, found.st_mtime_ns) != (known.st_size, known.st_mtime_ns)
+        if (current.st_ino, current.st_dev) == (known.st_ino, known.st_dev) and (
+            (current.st_size, current.st_mtime_ns) != (known.st_size, known.st_mtime_ns)
         ):
-            self._check_size(found.st_size)
-            self._accept_or_refuse(found, "was changed while it was being read")
+            self._check_size(current.st_size)
+            self._accept_or_refuse(current, "was changed while it was being read")
 
     def check_digest(self, job: Any = None, what: str = "is damaged") -> bool:
         """Compares its SHA-256 with the manifest's. Returns False if `job.wanted` becomes False.
@@ -182,9 +182,9 @@ class Window:
 
     def copy(self, samples: I64, columns: Sequence[str], members: Sequence[str]) -> Iterator[EncodedBatch]:
         """Copies of samples of these shards, one by one."""
-        found = self.read(samples, columns, members)
-        for row in range(len(found)):
-            one = take(found, np.array([row]))
+        encoded = self.read(samples, columns, members)
+        for row in range(len(encoded)):
+            one = take(encoded, np.array([row]))
             images = [image.copy() for image in one.images]
             spans = np.array([(image.ctypes.data, image.nbytes) for image in images], np.int64)
             copied = {name: [view.copy() for view in views] for name, views in one.members.items()}

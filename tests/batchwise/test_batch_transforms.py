@@ -198,10 +198,10 @@ def forget(batch: FieldBatch) -> None:
         ([MixUp(num_classes=2)], {}, "the data set has 3 classes; give as many"),
         ([CenterHole(17)], {}, r"the hole is larger than the image, 16×16"),
         ([CenterHole(14)], {"augment": {0: Augment(16), 5: Augment(12)}}, r"the hole is larger than the image, 12×12"),
-        ([CenterHole(4), CenterHole(4)], {}, "adds the field 'middle', which is there already"),
-        ([CenterHole(4, target="label")], {}, "adds the field 'label', which is there already"),
+        ([CenterHole(4), CenterHole(4)], {}, "adds the field 'middle', which already exists"),
+        ([CenterHole(4, target="label")], {}, "adds the field 'label', which already exists"),
         ([CenterHole(4, fill=0.5)], {"augment": Augment(16, dtype="uint8")}, "the images are uint8; fill must be"),
-        (["mixup"], {}, "batch_transforms: 'mixup' is no function of a batch"),
+        (["mixup"], {}, "batch_transforms: 'mixup' is not a function of a batch"),
         (
             [MixUp()],
             {"augment": [Augment(16), Augment(16)]},
@@ -212,8 +212,8 @@ def forget(batch: FieldBatch) -> None:
             {"fields": ("image", gpuload.OneHot())},
             r"MixUp\(.*: makes soft labels out of class numbers; ask for 'label'",
         ),
-        ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): a field is there twice"),
-        ([], {"fields": ("label", gpuload.OneHot("label"))}, r"fields=\('label', 'label'\): a field is there twice"),
+        ([], {"fields": ("image", "label", "image")}, r"fields=\('image', 'label', 'image'\): duplicate field"),
+        ([], {"fields": ("label", gpuload.OneHot("label"))}, r"fields=\('label', 'label'\): duplicate field"),
         ([], {"fields": ("image", "middle")}, "has no field 'middle'"),
     ],
 )
@@ -227,6 +227,6 @@ def test_what_can_be_said_before_the_first_batch(
 def test_a_field_that_was_removed_is_named(packed: Path, decoder: str) -> None:
     with (
         load(packed, decoder, [forget]) as loader,
-        pytest.raises(gpuload.ArgumentError, match="removed the field 'label', which was asked for"),
+        pytest.raises(gpuload.ArgumentError, match="removed the field 'label', which was requested"),
     ):
         next(iter(loader))

@@ -357,7 +357,7 @@ FORM = BatchForm(("image", "label"), (24, 32), "float32", 10, ("label",))
 def test_batches_that_cannot_be_mixed(xp: Any) -> None:
     batch = make_batch(xp)
     MixUp()(batch)
-    with pytest.raises(gpuload.ArgumentError, match=r"CutMix.*: the labels are soft already, of shape \(7, 5\)"):
+    with pytest.raises(gpuload.ArgumentError, match=r"CutMix.*: the labels are already soft, of shape \(7, 5\)"):
         CutMix()(batch)
     unknown = FieldBatch(make_batch(xp).fields, None, batch.draws)
     with pytest.raises(gpuload.ArgumentError, match="a label is 4; give num_classes of at least one more"):

@@ -28,7 +28,7 @@ def test_pack(make_folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture
     said, complaints = capsys.readouterr()
     assert complaints == ""
     assert "classes: 2" in said
-    assert "re-encoded: 1 × gif; 9 kept as they are" in said
+    assert "re-encoded: 1 × gif; 9 kept unchanged" in said
     assert "note: passed over, by extension: 1 × .txt" in said
     assert "10 images in" in said
     assert Manifest.read(out / "train").samples + Manifest.read(out / "val").samples == 10
@@ -41,9 +41,9 @@ def test_raw_images_are_told_as_resized_only_if_they_are(
     root = make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})
     raw = ["pack", str(root), "--encode", "raw", "--workers", "1"]
     assert cli.main([*raw, str(tmp_path / "whole")]) == cli.DONE
-    assert "re-encoded: 2 × jpeg; 0 kept as they are" in capsys.readouterr().out
+    assert "re-encoded: 2 × jpeg; 0 kept unchanged" in capsys.readouterr().out
     assert cli.main([*raw, str(tmp_path / "small"), "--size", "16"]) == cli.DONE
-    assert "re-encoded: 2 × resized; 0 kept as they are" in capsys.readouterr().out
+    assert "re-encoded: 2 × resized; 0 kept unchanged" in capsys.readouterr().out
 
 
 def test_rejected_images_show_in_the_exit_code(

@@ -179,7 +179,7 @@ def test_numba_that_compiles_nothing(packed: Path) -> None:
         "except gpuload.MissingPackageError as error: print(error)\n",
         NUMBA_DISABLE_JIT="1",
     )
-    reason = "numba compiles nothing, since NUMBA_DISABLE_JIT is set"
+    reason = "NUMBA_DISABLE_JIT disables numba"
     assert said == ["dali 8", f"decoder='native': {reason}. Unset it. Or use decoder='dali'"]
     assert logged == [f"WARNING DALI decodes, which on a CPU is slower than the native decoder: {reason}"]
 

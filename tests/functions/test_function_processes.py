@@ -100,7 +100,7 @@ def test_what_cannot_go_to_a_process(packed: Path, monkeypatch: pytest.MonkeyPat
         load(packed, augment=calling(NotThere()))
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(
-        ArgumentError, match=r"Function\(processes=1\): this process is a daemon, which cannot have any"
+        ArgumentError, match=r"Function\(processes=1\): this process is a daemon, which cannot start processes"
     ):
         load(packed, augment=calling(speckle))
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)

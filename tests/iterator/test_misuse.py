@@ -99,7 +99,7 @@ def test_attributes_of_a_dataloader(packed: Path) -> None:
 )
 def test_what_a_batch_transform_returns_is_not_ignored(packed: Path, returned: Callable[[Any], object]) -> None:
     loader = load(packed, batch_transforms=[returned])
-    with pytest.raises(gpuload.ArgumentError, match="returned .*what it returns is not used. Change the arrays"):
+    with pytest.raises(gpuload.ArgumentError, match="returned .*return values are ignored. Change the arrays"):
         next(iter(loader))
     in_place: list[Any] = [lambda b: b, lambda b: b.fields, lambda b: np.negative(b.fields["label"], b.fields["label"])]
     with load(packed, batch_transforms=in_place) as loader:

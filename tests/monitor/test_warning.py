@@ -46,9 +46,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_it_comes_once_and_says_what_to_do(run: Run) -> None:
     (said,) = run.steps(5000, 0.1, 0.3)
     assert said == (
-        "DaliIterator('shards/train'): training waited for 25% of its time in the last 100 steps, and what limits is "
+        "DaliIterator('shards/train'): training waited for 25% of its time in the last 100 steps; the bottleneck is "
         "decode. Raise num_threads=2: this process may use 8 cores; or pack smaller images (`python -m gpuload pack "
-        "--encode jpeg --size 256`). loader.metrics() tells more"
+        "--encode jpeg --size 256`). See loader.metrics()"
     )
 
 

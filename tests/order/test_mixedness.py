@@ -141,7 +141,7 @@ def test_info_tells_it(sorted_set: Path, packed: Path, capsys: pytest.CaptureFix
     assert main(["info", str(sorted_set), "--window", "2", "--batch-size", "24"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "the shards are sorted. To mend it, use gpuload.Shuffle(window=12), or pack again without --no-shuffle" in said
+        "the shards are sorted. To fix this, use gpuload.Shuffle(window=12), or pack again without --no-shuffle" in said
     )
     assert main(["info", str(packed / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err

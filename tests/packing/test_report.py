@@ -46,7 +46,7 @@ def test_the_rate_is_that_of_the_images_packed_now(
     said = capsys.readouterr().out
     assert "\n5 images in " in said
     assert "note: 1 image has the same bytes as earlier ones; skipped\n" in said
-    assert "\nleft out, as asked: 1 × has the same bytes as another\n" in said
+    assert "\ndropped, as requested: 1 × has the same bytes as another\n" in said
     assert cli.main([*command, "--append"]) == cli.DONE
     said = capsys.readouterr().out
     assert "images   11\n" in said and "\n6 images in " in said

@@ -198,7 +198,7 @@ def test_a_set_is_not_packed_into_itself(
     pack(".", "out")
     capsys.readouterr()
     pack("out/train", "out", "--append", code=cli.WRONG)
-    assert "--append: SOURCE out/train lies in OUT out, so that the set would be added to itself" in (
+    assert "--append: SOURCE out/train lies in OUT out, so the set would be added to itself" in (
         capsys.readouterr().err
     )
 

@@ -102,7 +102,7 @@ def test_the_lists_of_pascal_voc_are_the_splits(
     manifests = packed(root, tmp_path / "out")
     said = capsys.readouterr().out
     assert "the splits are the source's own, by the lists in 'ImageSets/Main'" in said
-    assert "left out, as asked: 1 × is in no list of ImageSets/Main" in said
+    assert "dropped, as requested: 1 × is in no list of ImageSets/Main" in said
     assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 2, "val": 1}
     assert rejected_of(tmp_path / "out" / "train") == {"JPEGImages/3.jpg": "is in no list of ImageSets/Main"}
     assert len(open_source(root, no_splits=True).list_samples()) == 4

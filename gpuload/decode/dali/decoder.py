@@ -69,7 +69,7 @@ class DaliDecoder(Stage):
         device_id = settings["device_id"]
         if device_id is not None and device_id >= count_gpus():
             raise DeviceError(
-                f"device 'cuda:{device_id}' was asked for, but DALI finds {count_gpus()} GPUs here. "
+                f"device 'cuda:{device_id}' was requested, but DALI finds {count_gpus()} GPUs here. "
                 "Check `nvidia-smi`, or use device='cpu'"
             )
         self._forms, self._stored, self._device = tuple(forms), stored, device
