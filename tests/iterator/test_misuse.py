@@ -26,7 +26,7 @@ from gpuload.machine.installed import cuda_extra, install_command
     ("options", "message"),
     [
         ({"num_workers": 8}, "DaliIterator: has no argument 'num_workers'. Use num_threads"),
-        ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are on the device already"),
+        ({"pin_memory": True}, "has no argument 'pin_memory'. Leave it out: batches are already on the device"),
         ({"collate_fn": len}, "has no argument 'collate_fn'. Use fields, .* and batch_transforms"),
         (
             {"sampler": None},
