@@ -366,7 +366,7 @@ def test_what_a_function_raises_is_the_cause(packed: Path, decoder: str) -> None
 
 
 def test_a_function_takes_a_sample_and_a_generator() -> None:
-    with pytest.raises(ArgumentError, match=r"is to be called with \(sample, rng\), and takes \(image\)"):
+    with pytest.raises(ArgumentError, match=r"must accept \(sample, rng\), but takes \(image\)"):
         Function(lambda image: image)  # type: ignore[misc, arg-type]
 
 
