@@ -21,7 +21,7 @@ OTHER_SIZE = "it is not of its image's size"
 def reason_of(error: Exception) -> str:
     """Why Pillow does not decode a file, in one line that is the same for the same file."""
     if isinstance(error, UnidentifiedImageError):
-        return "Pillow does not recognise its format"
+        return "it is not in an image format that Pillow reads"
     return re.sub(r" ?<[^>]*0x[0-9a-f]+>", "", " ".join(str(error).split())) or type(error).__name__
 
 
