@@ -27,7 +27,6 @@ from tqdm import tqdm
 import gpuload
 from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
-from gpuload.packing.options import parse_pixels
 
 
 def pack(folder: Path, shards: Path) -> None:
@@ -43,7 +42,7 @@ def pack(folder: Path, shards: Path) -> None:
 
 def open_loader(data: Path, args: argparse.Namespace, *, train: bool) -> gpuload.DaliIterator:
     """Batches of images, float16 (N, 3, 415, 482), and labels, float32 (N, classes); column 0 is background."""
-    width, height = parse_pixels(args.size)
+    width, height = map(int, args.size.split("x"))
     augment = gpuload.Augment(
         (height, width), crop="pad_or_crop", flip=0.5 if train else 0.0, dtype="float16", normalize="image"
     )

@@ -30,9 +30,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import gpuload
+from gpuload.checks import parse_size
 from gpuload.cli import REJECTED
 from gpuload.cli import main as gpuload_command
-from gpuload.packing.options import parse_size
 
 SHARD_BYTES = 32_000_000  # small, since the loader maps two windows of them at a time
 

@@ -12,6 +12,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when run as a script, without an installation
 
 from gpuload.sources import FolderSource
+from gpuload.types import Array
 
 
 def is_packing() -> bool:
@@ -26,25 +27,25 @@ class FaultySource(FolderSource):
         super().__init__(root)
         self.notes = notes
 
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        if "segv" in name:
+    def read(self, address: str) -> bytes | Array:
+        if "segv" in address:
             os.kill(os.getpid(), signal.SIGSEGV)
-        if "abort" in name:
+        if "abort" in address:
             os.abort()
-        if "exit" in name:
+        if "exit" in address:
             os._exit(7)
-        if "hang" in name:
+        if "hang" in address:
             ctypes.PyDLL(None).pause()  # C code that holds Python's lock and never returns
-        if "memory" in name:
+        if "memory" in address:
             raise MemoryError
-        if "killed-once" in name and not self._seen(name):
+        if "killed-once" in address and not self._seen(address):
             os.kill(os.getpid(), signal.SIGKILL)
-        if "server-killed" in name and not self._seen(name):
+        if "server-killed" in address and not self._seen(address):
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)  # the kernel ends this process with its server
-        if "killed-always" in name:
+        if "killed-always" in address:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().read(row, name)
+        return super().read(address)
 
     def _seen(self, name: str) -> bool:
         note = self.notes / name.replace("/", "-")
@@ -60,10 +61,10 @@ class TimedSource(FolderSource):
         if is_packing():
             os._exit(7)
 
-    def read(self, row: int, name: str, where: str = "") -> bytes:
+    def read(self, address: str) -> bytes | Array:
         if not is_packing():
             os._exit(7)
-        return super().read(row, name, where)
+        return super().read(address)
 
 
 class SlowlySentSource(FolderSource):
@@ -107,18 +108,18 @@ def crashes_by_width(content: bytes, height: int, width: int) -> str | None:
 class SlowSource(FolderSource):
     """Reads slowly, so that a test can interrupt it. Images whose names begin with HOLD are hashed, but never packed."""
 
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        time.sleep(3600 if is_packing() and name.startswith(os.environ.get("HOLD", "/")) else 0.05)
-        return super().read(row, name)
+    def read(self, address: str) -> bytes | Array:
+        time.sleep(3600 if is_packing() and address.startswith(os.environ.get("HOLD", "/")) else 0.05)
+        return super().read(address)
 
 
 class HeldSource(FaultySource):
     """Packs nothing before there is a file "go" in `notes`."""
 
-    def read(self, row: int, name: str, where: str = "") -> bytes:
+    def read(self, address: str) -> bytes | Array:
         while is_packing() and not (self.notes / "go").exists():
             time.sleep(0.02)
-        return super().read(row, name, where)
+        return super().read(address)
 
 
 if __name__ == "__main__":

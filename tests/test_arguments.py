@@ -235,16 +235,16 @@ ODD = wrong(
 DEPTH = wrong("whole", too=st.just(-2) | st.just(0) | st.just(17))
 TIMM = wrong("text", too=st.sampled_from(["rand-", "rand-m", "m9", "rand-x1", "augmix-b1", "v2", "rand-p2", "rand-tz"]))
 PACK: dict[str, Wrong] = {
-    "val": wrong("whole", "number", too=outside(0, 1) | st.just(1)),
+    "val": wrong("whole", "number", "text", too=outside(0, 1) | st.sampled_from([1, "1", "-1%", "many", "nan"])),
     "splits": or_none(
-        wrong("items", too=st.sampled_from([[("a", 1)] * 2, [("a", 2)], [("a",)], ["a"], [("", 1)], [("a", "1")], [(1, 1)], []]))
+        wrong("items", "text", too=st.sampled_from(["", "train", "a=1,a=0", "a=0.5"]) | st.sampled_from([[("a", 1)] * 2, [("a", 2)], [("a",)], ["a"], [("", 1)], [("a", "1")], [(1, 1)], []]))
     ),
     "shuffle": FLAG,
     "seed": wrong("whole"),
     "maxcount": COUNT,
-    "maxsize": or_none(COUNT),
+    "maxsize": or_none(wrong("whole", "text", too=st.integers(max_value=0) | st.sampled_from(["", "many", "0", "1 GX"]))),
     "dedup": words("no", "report", "drop"),
-    "max_rejected": PROBABILITY,
+    "max_rejected": wrong("whole", "number", "text", too=outside(0, 1) | st.sampled_from(["101%", "x", "inf"])),
     "workers": or_none(COUNT),
     "time_limit_s": number(ABOVE_0, 1e6),
     "measure": whole(0),
@@ -260,7 +260,13 @@ ENCODING: dict[str, Wrong] = {
     "points": words("auto", "no"),
     "jpeg": words("keep", "baseline", "bare-baseline"),
     "size": or_none(
-        wrong("whole", "items", "array", too=st.sampled_from([0, -1]) | tuples(2, 8, whole(1)) | KINDS["items"])
+        wrong(
+            "whole",
+            "text",
+            "items",
+            "array",
+            too=st.sampled_from([0, -1, "0", "x3", "1x2x3", "x"]) | tuples(2, 8, whole(1)) | KINDS["items"],
+        )
     ),
     "fit": words("shortest", "longest", "center-crop", "stretch", "pad"),
     "enlarge": FLAG,

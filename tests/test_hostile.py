@@ -248,10 +248,7 @@ class CrashingSource(Source):
     def prepare(self, scratch: Path) -> None:
         os.abort()
 
-    def list_samples(self) -> Listing:
-        raise AssertionError
-
-    def read(self, row: int, name: str, where: str = "") -> bytes:
+    def rows(self, findings: object) -> Any:
         raise AssertionError
 
 

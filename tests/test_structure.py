@@ -53,7 +53,7 @@ OWNERS = {
         "packing/image/shrink.py",
     }
     | _TORCH,
-    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/quick_check.py", "packing/image/shrink.py"},
+    "simplejpeg": {f"{_NATIVE}/images.py", "packing/image/jpegs.py", "packing/image/shrink.py"},
     "numba": {f"{_NATIVE}/{name}.py" for name in ("cache", "compiled", "pointers", "values")}
     | {f"{_NATIVE}/jpeg/{name}.py" for name in ("inverse_dct", "colors", "decode")}
     | {f"{_NATIVE}/transforms/{name}.py" for name in ("pixels",)},

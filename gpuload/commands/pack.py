@@ -15,27 +15,19 @@ from gpuload.counted import counted, progress_bar
 from gpuload.errors import ArgumentError
 from gpuload.fields.field import Field
 from gpuload.packing.image.check import KEPT
-from gpuload.packing.options import PackOptions, parse_pixels, parse_share, parse_size, parse_splits
+from gpuload.packing.options import PackOptions
 from gpuload.packing.run import packer
 from gpuload.sources import open_source
 from gpuload.sources.columns import ROLES, parse_columns
 from gpuload.sources.registry import format_names
 from gpuload.store.url import URL, as_location, scheme_of
 
-
-def _parse_val(text: str) -> float:
-    try:
-        return parse_share(text)
-    except ArgumentError as error:
-        raise ArgumentError(f"--val: {error}") from None
-
-
 # The fields of `PackOptions` and `Encoding` that are options.
 _SETTINGS = {
     "encode": option("how to store images: keep, jpeg or raw (%(default)s)", "HOW"),
     "mode": option("L, RGB, RGBA, I;16, F, such as uint16x4, or keep: that of the first image (%(default)s)", "MODE"),
     "keep": option("encodings to keep, besides jpeg and png: webp,avif,tiff", "LIST", read=str),
-    "size": option("256, or 482x415", "PIXELS", read=parse_pixels),
+    "size": option("256, or 482x415", "PIXELS"),
     "fit": option("shortest, longest, center-crop, stretch or pad (%(default)s)", "HOW"),
     "enlarge": option("also enlarge images smaller than --size"),
     "quality": option("quality of new JPEGs (default: 95 with keep, otherwise 92)", "N", kind=int),
@@ -47,16 +39,14 @@ _SETTINGS = {
     "drop_gray": option("drop images without colour"),
     "min_size": option("drop images with a shorter side", "PIXELS"),
     "max_pixels": option("reject images with more pixels, without decoding them (%(default)s)", "N"),
-    "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", read=_parse_val),
-    "splits": option("folders and shares, such as train=0.8,val=0.1,test=0.1", "LIST", read=parse_splits),
+    "val": option("share of each class for OUT/val, such as 0.1 or 10%% (%(default)s)", "SHARE", read=str),
+    "splits": option("folders and shares, such as train=0.8,val=0.1,test=0.1", "LIST"),
     "shuffle": option("keep the order of the source"),
     "seed": option("seed of the shuffle and the splits (%(default)s)", "N"),
     "maxcount": option("maximum images in a shard (%(default)s)", "N"),
-    "maxsize": option(
-        "maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)", "SIZE", read=parse_size
-    ),
+    "maxsize": option("maximum size of a shard, such as 1GB (default: 1/16 of all, 16 MB to 1 GB)", "SIZE"),
     "dedup": option("images with the same bytes: report, or drop all but the first", "HOW"),
-    "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", read=parse_share),
+    "max_rejected": option("fail if more are rejected, such as 1%% (default: 100%%)", "SHARE", read=str),
     "workers": option("worker processes (default: one per core)", "N", kind=int),
     "time_limit_s": option("seconds per image (%(default)s)", "S", "--time-limit"),
     "engine": option("local, or ray for a cluster (%(default)s)", "NAME"),

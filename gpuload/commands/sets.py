@@ -116,11 +116,6 @@ class Verify:
 
     folder: str = place("a packed folder or its URL, or a folder of several", "DIR")
     workers: int | None = given(None, "worker processes (default: one per core)", "N", kind=int)
-    decoder: str | None = given(
-        None,
-        "also decode each image with this decoder of DaliIterator (default: only Pillow and libjpeg-turbo)",
-        choices=["native", "dali"],
-    )
     quarantine: str | None = given(None, "write the faulty samples to FILE, for gpuload.Dataset(exclude=FILE)", "FILE")
 
     def run(self) -> int:
@@ -128,18 +123,8 @@ class Verify:
 
         if self.quarantine is not None:
             Output(Path(self.quarantine), "--quarantine", b'{"key": ')
-        decode: Any = None
-        if self.decoder is not None:
-            from gpuload.decode.open import choose_backend
-            from gpuload.decode.single import find_dali_fault, find_native_fault
-            from gpuload.machine.ranks import Ranks
-
-            choose_backend(self.decoder, "cpu", Ranks())  # raises an error that names missing packages
-            decode = find_dali_fault if self.decoder == "dali" else find_native_fault
         with progress_bar("verifying", "shards") as bar:
-            faults = verify(
-                self.folder, self.workers, lambda n, of: bar(n, of, 0), decode=decode, quarantine=self.quarantine
-            )
+            faults = verify(self.folder, self.workers, lambda n, of: bar(n, of, 0), quarantine=self.quarantine)
         say(*map(str, faults))
         say(f"{self.folder}: {counted(len(faults), 'fault')}" if faults else f"{self.folder}: all is well")
         return FAULTY if faults else DONE

@@ -11,7 +11,6 @@ import mmap
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import threading
 import weakref
@@ -28,7 +27,7 @@ import numpy as np
 from gpuload.errors import ArgumentError
 from gpuload.functions.draws import seed_global
 from gpuload.functions.interface import CallFailedError, Entries, Sample, SampleFunction, call, name_of
-from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code
+from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code, exit_name
 from gpuload.types import Array
 
 _ALIGNED = 64
@@ -203,53 +202,50 @@ class _DiedError(Exception):
     """A process has ended; the message says how."""
 
 
-class _Process:
+class _Process(Worker):
     """One process, used by one thread at a time."""
 
     def __init__(self, ensure: Any, payload: bytes, need_main: bool) -> None:
+        super().__init__(ensure, _prepare, payload, name="gpuload-function", need_main=need_main)
         self._memory = SharedMemory()
-        self._worker = Worker(ensure, _prepare, payload, name="gpuload-function", need_main=need_main)
-        self._process, self._pipe = self._worker.process, self._worker.pipe
         # No reference to this object, which a thread may drop at any time.
-        weakref.finalize(self, _end, self._process, self._pipe, self._memory, os.getpid())
+        weakref.finalize(self, _end, self.process, self.pipe, self._memory, os.getpid())
 
     def wait_until_ready(self) -> str:
         """ "", or the reason why it cannot work."""
         try:
-            reduction.send_handle(self._pipe, self._memory.fd, self._process.pid)
-            problem: str = self._pipe.recv()
+            reduction.send_handle(self.pipe, self._memory.fd, self.process.pid)
+            problem: str = self.pipe.recv()
         except (EOFError, OSError):
             raise _DiedError(self._how_it_ended()) from None
         return problem
 
     def has_ended(self) -> bool:
         """Whether it died since its last call: between calls, only the end of the pipe is readable."""
-        return self._pipe.poll()
+        return self.pipe.poll()
 
     def call(self, number: int, key: tuple[int, int], sample: Sample, keeps_size: bool) -> dict[str, Array]:
         pixels = _pixels_of(sample)
         others = {name: value for name, value in sample.items() if name not in pixels}
         places, end = self._memory.write(pixels)
-        self._worker.send((number, key, keeps_size, places, end, others))
+        self.send((number, key, keeps_size, places, end, others))
         try:
-            places, others = self._worker.receive()
+            places, others = self.receive()
         except EndedError:
             raise _DiedError(self._how_it_ended()) from None
         return {**others, **self._memory.arrays(places)}
 
     def kill(self) -> None:
         with suppress(OSError):  # it has ended meanwhile
-            self._process.kill()
+            self.process.kill()
 
     def _how_it_ended(self) -> str:
         # Not closed: at the interpreter's exit, multiprocessing waits for it in another thread.
-        self._process.join(_END_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-        code = exit_code(self._process)
-        if code < 0:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process ended with exit code {code}"
+        self.process.join(_END_S)
+        if self.process.exitcode is None:
+            self.process.kill()
+        code = exit_code(self.process)
+        return f"its process {'was killed by' if code < 0 else 'ended with'} {exit_name(code)}"
 
 
 def _pixels_of(sample: Mapping[str, Any]) -> dict[str, Array]:

@@ -93,6 +93,14 @@ def exit_code(process: ForkServerProcess) -> int:
     return code if code not in (None, _SERVER_DIED) else -signal.SIGKILL
 
 
+def exit_name(code: int) -> str:
+    """A signal's name, or the exit code."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}"
+
+
 def end_with_server() -> None:
     """Makes the kernel kill the calling process when the server ends, which ends with the process that started it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -143,7 +151,7 @@ def _hidden_main() -> Iterator[None]:
 
 
 class Worker:
-    """One process from the fork server, and this end of its pipe.
+    """One process from the fork server, and this end of its pipe. task: in progress, or None.
 
     ensure: makes sure that the server runs. prepare: called in the process with its end of the pipe and `args`; returns
     the function that answers a task, or None to end. need_main: whether the process must import the main module.
@@ -157,9 +165,11 @@ class Worker:
         name: str,
         need_main: bool,
     ) -> None:
+        self.task: Any = None
         self.process, self.pipe = start_process(ensure, _serve, (prepare, args), name=name, need_main=need_main)
 
     def send(self, task: object) -> None:
+        self.task = task
         with suppress(OSError):  # it has died; `receive` will report that
             self.pipe.send(task)
 
@@ -173,9 +183,17 @@ class Worker:
             answer, error, trace = self.pipe.recv()
         except (EOFError, OSError):
             raise EndedError from None
+        self.task = None
         if error is not None:
             raise error from RaisedInWorkerError(trace)
         return answer
+
+    def stop(self) -> int:
+        """Waits for the end of a process that has died or was killed, and returns its exit code."""
+        self.pipe.close()
+        code = exit_code(self.process)
+        self.process.close()
+        return code
 
 
 class EndedError(Exception):

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-from pathlib import Path
 from typing import Any, BinaryIO
 
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -13,8 +12,8 @@ class NotRegularError(OSError):
     """It is a folder, a pipe, a socket or a device."""
 
 
-def open_regular(path: str | Path) -> BinaryIO:
-    """Opens a file for reading; links are followed.
+def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Opens a file for reading; links are followed. buffering: as of `open`.
 
     Raises:
         NotRegularError: it is not a regular file. OSError: it cannot be opened.
@@ -23,7 +22,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise NotRegularError(None, "is not a regular file")
-    return open(handle, "rb")
+    return open(handle, "rb", buffering)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -11,7 +11,7 @@ from gpuload.errors import ArgumentError
 from gpuload.packing.options import Encoding, PackOptions
 from gpuload.packing.run import packer
 from gpuload.sources.columns import IterableSource
-from gpuload.sources.listing import Source
+from gpuload.sources.rows import Source
 
 
 def pack(
@@ -25,7 +25,7 @@ def pack(
 ) -> packer.PackReport:
     """Packs samples given as dicts, one per sample, as `python -m gpuload pack` packs files.
 
-    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.rows.RowSource` says what they may hold.
+    samples: dicts such as {"image": bytes, "label": "cat"}; `sources.rows.Source` says what they may hold.
         They are iterated once, in order. Or a data set of Hugging Face, a table of pandas, Polars or Arrow, a dict
         with one of these for each split, or a source.
     out: an empty or new folder, or a URL such as "s3://bucket/set"; it gets train/, and val/ or test/ where there are
@@ -33,7 +33,7 @@ def pack(
     own_splits: whether the splits that the samples themselves have ("split": "train", or a source's folders) are kept.
     watch: called a few times a second with the progress.
     progress: whether a bar is shown on stderr, where that is a terminal; elsewhere nothing is printed in any case.
-    settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxcount=15_000, encode="raw", size=(64, 64).
+    settings: those of `PackOptions` and `Encoding`, by name: val=0.1, maxsize="1GB", encode="raw", size=64.
 
     It starts processes: call it under `if __name__ == "__main__"`.
 
@@ -48,8 +48,6 @@ def pack(
         raise ArgumentError(f"pack() has no setting {unknown[0]!r}; its settings are {', '.join(sorted(known))}")
     progress = check("pack", "progress", progress, FLAG)
     own_splits = check("pack", "own_splits", own_splits, FLAG)
-    if isinstance(settings.get("size"), int):
-        settings["size"] = (settings["size"], settings["size"])
     images = Encoding(**{name: value for name, value in settings.items() if name in encoding})
     rest = {name: value for name, value in settings.items() if name not in encoding}
     if isinstance(samples, str | Path):

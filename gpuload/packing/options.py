@@ -1,4 +1,7 @@
-"""The settings of the packer, from which the command line takes its defaults."""
+"""The settings of the packer, from which the command line takes its defaults.
+
+Sizes and shares may be texts, as on the command line: "482x415", "1GB", "10%", "train=0.8,val=0.2".
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,11 +24,11 @@ from gpuload.checks import (
     instance,
     number,
     optional,
+    parse_size,
     several,
     shown,
     whole,
 )
-from gpuload.checks import parse_size as parse_size
 from gpuload.errors import ArgumentError
 from gpuload.fields.pixels import EXPECTED, GRAY, RGB, Pixels
 from gpuload.fields.placement import Fit
@@ -46,8 +49,21 @@ ENCODINGS = {"jpeg": "jpg", "png": "png", "webp": "webp", "avif": "avif", "tiff"
 
 def _as_size(value: Any) -> WidthHeight:
     """One number is the side of a square."""
+    if isinstance(value, str):
+        wide, _, high = value.lower().partition("x")
+        value = int(wide), int(high or wide)
     width, height = several(COUNT, "", count=2).read((value, value) if isinstance(value, int | np.integer) else value)
     return width, height
+
+
+def _as_bytes(value: Any) -> int:
+    return COUNT.read(parse_size(value) if isinstance(value, str) else value)
+
+
+def _as_share(value: Any) -> float:
+    if isinstance(value, str):
+        return float(value.strip().removesuffix("%")) / (100 if value.strip().endswith("%") else 1)
+    return as_number(value)
 
 
 def _as_mode(value: Any) -> str:
@@ -62,6 +78,9 @@ def _as_encodings(value: Any) -> tuple[str, ...]:
 
 
 def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
+    if isinstance(value, str):
+        pairs = [part.split("=") for part in value.split(",")]
+        value = [(name.strip(), _as_share(share)) for name, share in pairs]
     splits = tuple((as_text(name), as_number(share)) for name, share in map(as_items, as_items(value)))
     names = [name for name, _ in splits]
     fit = all(name and "/" not in name and not name.startswith(".") and name.strip() == name for name in names)
@@ -73,13 +92,14 @@ def _as_splits(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def _as_val(value: Any) -> float:
-    if not 0 <= as_number(value) < 1:
+    if not 0 <= (share := as_number(_as_share(value))) < 1:
         raise ValueError
-    return float(value)
+    return float(share)
 
 
 def _rule_of(hint: Any) -> Rule[Any]:
-    """The rule in a field's type, or the one that follows from it: `Annotated[int, COUNT]`, a Literal, a bool."""
+    """The rule in a field's type, `Annotated[int, COUNT]`, or the one that follows from it, as from a Literal or a
+    bool."""
     if get_origin(hint) is Annotated:
         rule: Rule[Any] = hint.__metadata__[0]
         return rule
@@ -91,9 +111,9 @@ def _rule_of(hint: Any) -> Rule[Any]:
 
 
 def _check(settings: object, contradictions: Callable[[], Mapping[str, object]]) -> None:
-    """Sets the fields to the values that their rules give.
+    """Sets the fields to the values that their rules return.
 
-    contradictions: messages, and what must not be true; called once all fields are checked.
+    contradictions: returns conditions that must not hold, by message; called after all fields are checked.
 
     Raises:
         ArgumentError: a field is not what its rule expects, or two contradict each other.
@@ -110,11 +130,13 @@ def _check(settings: object, contradictions: Callable[[], Mapping[str, object]])
             raise ArgumentError(message)
 
 
-_SIZE = Rule("pixels, one positive whole number or two (width, height)", _as_size)
+_SIZE = Rule("pixels, one positive whole number or two (width, height), such as 256 or 482x415", _as_size)
 _ENCODINGS = Rule(f"encodings, some of {', '.join(ENCODINGS)}", _as_encodings)
 _SPLITS = Rule(
     'names of folders, each once, with shares that add up to 1, such as (("train", 0.8), ("val", 0.2))', _as_splits
 )
+_BYTES = Rule("a positive number of bytes, such as 1GB", _as_bytes)
+_REJECTED = Rule("a share from 0 to 1, which is 100%", lambda value: PROBABILITY.read(_as_share(value)))
 _SECONDS = number(POSITIVE, LARGEST, "a number of seconds above 0, up to 1e6")
 
 
@@ -190,7 +212,7 @@ class Encoding:
 
     @property
     def pixels(self) -> Pixels:
-        """What the stored images decode to; of the mode "keep", once the first image has decided it."""
+        """What the stored images decode to; with the mode "keep", known once the first image has decided it."""
         return Pixels.of_mode(self.mode.removeprefix(f"{KEEP}="))
 
     @property
@@ -200,7 +222,7 @@ class Encoding:
 
     @property
     def seek_points(self) -> bool:
-        """Whether seek points are looked for."""
+        """Whether to look for seek points."""
         return self.points == "auto" and self.check == "full"
 
     @property
@@ -234,14 +256,14 @@ class PackOptions:
     encoding: how images are stored.
     """
 
-    val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1", _as_val)] = 0.0
+    val: Annotated[float, Rule("a share of the images, from 0 to below 1, such as 0.1 or 10%", _as_val)] = 0.0
     splits: Annotated[tuple[tuple[str, float], ...], _SPLITS] | None = None
     shuffle: bool = True
     seed: Annotated[int, whole()] = 0
     maxcount: Annotated[int, COUNT] = 10_000
-    maxsize: Annotated[int, whole(1, expected="a positive number of bytes, such as 1GB")] | None = None
+    maxsize: Annotated[int, _BYTES] | None = None
     dedup: Dedup = "no"
-    max_rejected: Annotated[float, Rule("a share from 0 to 1, which is 100%", PROBABILITY.read)] = 1.0
+    max_rejected: Annotated[float, _REJECTED] = 1.0
     workers: Annotated[int, COUNT] | None = None
     time_limit_s: Annotated[float, _SECONDS] = 60.0
     measure: Annotated[int, whole(0)] = 4096
@@ -274,40 +296,3 @@ class PackOptions:
     @property
     def worker_count(self) -> int:
         return self.workers or count_cores()
-
-
-def parse_pixels(text: str) -> WidthHeight:
-    """Width and height from "256" or "482x415".
-
-    Raises:
-        ArgumentError: the text has neither form.
-    """
-    width, _, height = text.lower().partition("x")
-    if not width.isdecimal() or not (height or width).isdecimal():
-        raise ArgumentError(f"{text!r} is not a size in pixels; write for instance 256, or 482x415")
-    return int(width), int(height or width)
-
-
-def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
-    """Names and shares from "train=0.8,val=0.1,test=0.1".
-
-    Raises:
-        ArgumentError: the text does not have this form.
-    """
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return tuple((name.strip(), parse_share(share)) for name, share in pairs)
-    except ValueError:
-        raise ArgumentError(f"--splits {text!r}: write names and shares, as in train=0.8,val=0.1,test=0.1") from None
-
-
-def parse_share(text: str) -> float:
-    """A share from "1%" or "0.01".
-
-    Raises:
-        ArgumentError: the text has neither form.
-    """
-    try:
-        return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        raise ArgumentError(f"{text!r} is not a share; write for instance 1% or 0.01") from None

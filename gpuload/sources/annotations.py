@@ -1,4 +1,4 @@
-"""What lies beside images, as other tools write it: texts, and boxes in YOLO's lines."""
+"""Files beside images as other tools write them: texts, and boxes in YOLO's lines."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def read_content(files: Files, file: Ref, title: str) -> bytes:
 
 
 def read_text(files: Files, file: Ref, title: str) -> str:
-    """The same as text, with "\\n" at the end of each line."""
+    """As `read_content`, as text with "\\n" at the end of each line."""
     try:
         text = read_content(files, file, title).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,12 +51,12 @@ def with_boxes(corners: Sequence[Any], classes: Sequence[int]) -> dict[str, Any]
 
 
 def no_captions(title: str, text: str, advice: str) -> SourceError:
-    """The error where what should be captions are boxes."""
+    """The error for boxes in place of captions."""
     return SourceError(f"{title}: its .txt hold YOLO's boxes, such as {text.strip()[:60]!r}, and no captions. {advice}")
 
 
 def are_boxes(texts: Sequence[str]) -> bool:
-    """Whether texts are YOLO's, as far as they are not empty, and at least one is not."""
+    """Whether all texts that are not empty, and at least one, hold YOLO's boxes."""
     filled = [text for text in texts if text.strip()]
     try:
         return bool(filled) and all(list(parse_boxes(text)) for text in filled)

@@ -8,7 +8,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,25 +17,23 @@ import numpy as np
 from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.headers import npy
-from gpuload.sources.files import Files, Folder, Ref, Told
+from gpuload.sources.at_path import LocalSource
+from gpuload.sources.files import Files, Findings, Folder, Ref
 from gpuload.sources.named_arrays import NamedArrays, is_in_unit_range
-from gpuload.sources.rows import LocalSource, Names, Row, image_array
+from gpuload.sources.rows import Names, Row, image_array
 from gpuload.sources.splits import SPLIT, split_called, without_split
 from gpuload.types import Array
 
 _IDX = re.compile(r".*[-.]idx[1-4]-ubyte(\.gz)?")
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # by the third byte of a file
 
-# For each array of the whole set the names of its parts, in the order train, val, test.
-Parts = dict[str, tuple[str, ...]]
-
 
 class ArraysSource(LocalSource):
     """An `.npz` with arrays of images and labels or targets, an `.npy` of images with one of labels beside it, or a
     folder of MNIST's idx files, plain or as .gz.
 
-    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. What is packed is unpacked into
-    the packer's scratch folder, and mapped there. Where all names of arrays are those of splits, as Keras has them
+    labels: an `.npy` of class numbers, for an `.npy` of images. columns: as in HDF5. Compressed arrays are unpacked
+    into the packer's scratch folder and mapped there. Where all names of arrays are those of splits, as Keras has them
     (x_train, y_train, x_test, y_test), these are the splits; so are MNIST's train and t10k.
     """
 
@@ -47,10 +45,9 @@ class ArraysSource(LocalSource):
     ) -> None:
         super().__init__(path, columns)
         self.labels = None if labels is None else Path(labels)
-        self._paths: dict[str, Path] = {}
+        self._paths: dict[str, dict[str, Path]] = {}  # of the arrays of each split, or of "", by their names
         self._image = ""
         self._peak: float | None = 255.0
-        self._splits: list[tuple[str, int]] = []  # and their lengths, where the names of arrays tell them
 
     @classmethod
     def fits(cls, files: Files) -> bool:
@@ -58,13 +55,15 @@ class ArraysSource(LocalSource):
 
     def prepare(self, scratch: Path) -> None:
         super().prepare(scratch)
-        self._paths = self._unpacked(scratch)
+        paths = self._unpacked(scratch)
         if self.labels is not None:
             if self.labels.suffix.lower() != ".npy":
                 raise SourceError(
                     f"{self.labels}: labels for an .npy of images are an .npy, too, a class number for each. Save one"
                 )
-            self._paths["label"] = self.labels
+            paths["label"] = self.labels
+        self._paths = {} if self.columns else by_split(paths)
+        self._paths = self._paths or {"": paths}
         arrays = self._arrays()
         if self.labels is not None and len(arrays["label"]) != len(arrays["image"]):
             labels, images = counted(len(arrays["label"]), "label"), counted(len(arrays["image"]), "image")
@@ -80,89 +79,64 @@ class ArraysSource(LocalSource):
             raise SourceError(f"{self.path}: {what}. Give an .npy or .npz")
         if self._local.suffix.lower() == ".npy" and not names:
             return {"image": self._local}
-        paths = _unpack_idx(self._local, names, scratch) if names else _unpack_npz(self._local, scratch)
-        return paths if self.columns else self._join(paths, scratch)
+        return _unpack_idx(self._local, names, scratch) if names else _unpack_npz(self._local, scratch)
 
-    def _join(self, paths: dict[str, Path], scratch: Path) -> dict[str, Path]:
-        """One array out of those of each split, such as "x" out of "x_train" and "x_test"; else the same arrays."""
-        parts, splits = parts_of(list(paths))
-        joined = {whole: scratch / f"joined-{number}.npy" for number, whole in enumerate(parts)}
-        lengths = {
-            whole: _join_arrays(self.title, {name: paths[name] for name in names}, joined[whole])
-            for whole, names in parts.items()
-        }
-        for (first, one), (other, two) in pairwise(lengths.items()):
-            if one != two:
-                raise SourceError(
-                    f"{self.path}: {parts[first]} have {one} rows, {parts[other]} have {two}. Give each image one"
-                )
-        self._splits = list(zip(splits, next(iter(lengths.values()), []), strict=True))
-        return joined or paths
-
-    def _arrays(self) -> dict[str, Any]:
-        """All of them by name, but for single numbers."""
-        titles = {self.labels: str(self.labels)}
-        arrays = {name: _open_array(titles.get(path, self.title), name, path) for name, path in self._paths.items()}
+    def _arrays(self, split: str | None = None) -> dict[str, Any]:
+        """Those of a split, by default the first, by name; not those that hold a single number."""
+        first, *_ = self._paths
+        arrays = {}
+        for name, path in self._paths[first if split is None else split].items():
+            arrays[name] = _open_array(str(self.labels) if path == self.labels else self.title, name, path)
         if self.labels is not None and not arrays["label"].ndim:
             raise SourceError(f"{self.labels}: holds a single number. Give an array with a class number for each image")
         return {name: array for name, array in arrays.items() if array.ndim}
 
-    def rows(self, told: Told) -> Iterator[Row]:
-        arrays, columns = self._arrays(), self.columns
-        if self.images_alone:
-            arrays, columns = {self._image: arrays[self._image]}, {}
-        splits = (split for split, length in self._splits for _ in range(length))
-        told.origin = "by the names of its arrays" if self._splits and self.own_splits else ""
-        for sample in NamedArrays(self.title, arrays, columns, self.as_stored).samples(told, _refer):
-            yield {**sample, SPLIT: next(splits)} if told.origin else sample
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        findings.origin = "by the names of its arrays" if self.own_splits and "" not in self._paths else ""
+        first = self._arrays()
+        for split in self._paths:
+            arrays, columns = self._arrays(split), self.columns
+            for name, array in arrays.items():
+                if (array.shape[1:], array.dtype.kind) != (first[name].shape[1:], first[name].dtype.kind):
+                    raise SourceError(
+                        f"{self.title}: {name!r} is {array.shape} of {array.dtype} in {split!r}, elsewhere "
+                        f"{first[name].shape} of {first[name].dtype}. Arrays of two splits of one set differ in their "
+                        "lengths only: save them so"
+                    )
+            if self.images_alone:
+                arrays, columns = {self._image: arrays[self._image]}, {}
+            title = f"{self.title} ({split})" if split else self.title
+            named = NamedArrays(title, arrays, columns, self.as_stored)
+            for sample in named.samples(
+                findings if split == next(iter(self._paths)) else Findings(), partial(_refer, split)
+            ):
+                yield {**sample, SPLIT: split} if findings.origin else sample
 
-    def read_address(self, address: str) -> Array:
-        row, _, name = address.partition(":")
-        array: Array = _open_array(self.title, name, self._paths[name])[int(row)]
+    def read(self, address: str) -> Array:
+        split, row, name = address.split(":", 2)
+        array: Array = _open_array(self.title, name, self._paths[split][name])[int(row)]
         return image_array(array, self._peak) if name == self._image else array
 
 
-def _refer(name: str, row: int, value: Array) -> Ref:
-    return Ref("", value.nbytes, f"{row}:{name}", value.dtype.str)
+def _refer(split: str, name: str, row: int, value: Array) -> Ref:
+    return Ref("", value.nbytes, f"{split}:{row}:{name}", value.dtype.str)
 
 
-def parts_of(names: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
-    """The parts of each array, and the split of each part; nothing where the names are not those of whole splits.
+def by_split(arrays: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+    """The arrays of each split, train, val and test, by their names without it, such as "x" of "x_train".
 
-    Every array must be that of one split, and each split have the same arrays.
+    Nothing unless every array is named after one split, and each split has the same arrays.
     """
-    found = {name: without_split(name) for name in names}
-    wholes = list(dict.fromkeys(whole for whole, _ in found.values()))
-    splits = tuple(split for split in ("train", "val", "test") if any(split == one for _, one in found.values()))
-    name_of = {pair: name for name, pair in found.items()}
-    if len(splits) < 2 or len(name_of) < len(names) or len(names) != len(wholes) * len(splits):
-        return {}, ()
-    return {whole: tuple(name_of[whole, split] for split in splits) for whole in wholes}, splits
-
-
-def _join_arrays(title: str, files: Mapping[str, Path], joined: Path) -> list[int]:
-    """Writes arrays, `.npy` files by name, one after the other as one `.npy`, and removes them. Returns their lengths.
-
-    Raises:
-        SourceError: they differ in more than their lengths, or cannot be mapped.
-    """
-    arrays = {name: _open_array(title, name, path) for name, path in files.items()}
-    (first_name, first), *others = arrays.items()
-    for name, array in others:
-        if not first.ndim or array.shape[1:] != first.shape[1:] or array.dtype.kind != first.dtype.kind:
-            raise SourceError(
-                f"{title}: {first_name!r} is {first.shape} of {first.dtype}, {name!r} {array.shape} of {array.dtype}. "
-                "Arrays of two splits of one set differ in their lengths only: save them so"
-            )
-    lengths = [len(array) for array in arrays.values()]
-    dtype = np.result_type(*(array.dtype for array in arrays.values()))
-    whole = np.lib.format.open_memmap(joined, mode="w+", dtype=dtype, shape=(sum(lengths), *first.shape[1:]))
-    for array, end in zip(arrays.values(), np.cumsum(lengths).tolist(), strict=True):
-        whole[end - len(array) : end] = array
-    whole.flush()
-    for path in files.values():
-        path.unlink()
-    return lengths
+    found = {(split, whole): path for name, path in arrays.items() for whole, split in [without_split(name)]}
+    splits = [split for split in ("train", "val", "test") if any(split == one for one, _ in found)]
+    wholes = dict.fromkeys(whole for _, whole in found)
+    if (
+        len(splits) < 2
+        or len(found) < len(arrays)
+        or set(found) != {(split, one) for split in splits for one in wholes}
+    ):
+        return {}
+    return {split: {whole: found[split, whole] for whole in wholes} for split in splits}
 
 
 def _open_array(title: str, name: str, path: Path) -> Array:

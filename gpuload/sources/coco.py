@@ -1,20 +1,20 @@
 """COCO's JSON: captions, or instances with boxes and classes, beside a folder or archive of images."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuload.checks import shown
+from gpuload.checks import as_items, as_text, number, several, shown
 from gpuload.errors import SourceError
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import annotation_files, read_content, with_boxes
-from gpuload.sources.files import Files, Folder, Told, read_file
+from gpuload.sources.at_path import FilesSource
+from gpuload.sources.files import Files, Findings, Folder, read_file
 from gpuload.sources.listing import some_of
 from gpuload.sources.named import NamedFiles
-from gpuload.sources.rows import FilesSource, Names, Row
+from gpuload.sources.rows import Names, Row
 from gpuload.sources.splits import SPLIT, named_splits, one_file_each
 
 Entry = dict[str, Any]
@@ -48,39 +48,39 @@ class CocoSource(FilesSource):
     def title(self) -> str:
         return str(self.root if self.annotations is None else self.annotations)
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         splits = {"": ""} if self.annotations is not None else self._choose()
-        parts = {split: self._read(name, told) for split, name in splits.items()}
+        parts = {split: self._read(name, findings) for split, name in splits.items()}
         (_, first), *others = parts.items()
         for _, other in others:
             first.check_alike(other)
-        told.classes |= first.classes
-        told.kinds |= {"captions": "json", "image_id": "json"}
+        findings.classes |= first.classes
+        findings.kinds |= {"captions": "json", "image_id": "json"}
         if others and self.own_splits:
-            told.origin = "by the names of the files in 'annotations'"
-        told.strict = None if others else False
+            findings.origin = "by the names of the files in 'annotations'"
+        findings.strict = None if others else False
         for split, part in parts.items():
-            for row in part.rows(told):
-                yield {**row, SPLIT: split} if told.origin else row
+            for row in part.rows(findings):
+                yield {**row, SPLIT: split} if findings.origin else row
         titles = " and ".join(part.title for part in parts.values())
         named = NamedFiles(self._files, titles, self.root)
-        told.notes += named.beside([part.name_of(image) for part in parts.values() for image in part.images])
+        findings.notes += named.beside([part.name_of(image) for part in parts.values() for image in part.images])
 
-    def _read(self, name: str, told: Told) -> "_Document":
+    def _read(self, name: str, findings: Findings) -> "_Document":
         """name: of the file of annotations in the container, if it lies there."""
         title = f"{self.root}/{name}" if name else str(self.annotations)
         document = self._parse(title, name)
         files = NamedFiles(self._files, title, self.root)
         place = self._place(title, files, [image["file_name"] for image in document["images"]])
-        told.notes += [f"annotations are those in {name!r}"] if name else []
-        told.notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
+        findings.notes += [f"annotations are those in {name!r}"] if name else []
+        findings.notes += [f"names in {title} start in the folder {place.rstrip('/')!r}"] if place else []
         return _Document(title, document, files, place)
 
     def _choose(self) -> dict[str, str]:
         """The files of annotations in the container by their splits; a single one by any name.
 
         Raises:
-            SourceError: there is none, or several and not one for each split.
+            SourceError: there is none, or there are several that are not one for each split.
         """
         every = annotation_files(self._files, ".json")
         if not every:
@@ -116,10 +116,10 @@ class CocoSource(FilesSource):
         return document
 
     def _place(self, title: str, files: NamedFiles, names: list[str]) -> str:
-        """The folder in which all images lie by the names in the file, with a slash after it; "" for the root.
+        """The folder that the names in the file are relative to, with a slash after it; "" for the root.
 
         Raises:
-            SourceError: they lie in several.
+            SourceError: they exist in several folders.
         """
         if files.find(names[0]):
             return ""
@@ -160,7 +160,7 @@ class _Document:
         self.classes = self._class_names({entry.get("category_id") for entry in every if _is_instance(entry)})
 
     def _class_names(self, used: set[Any]) -> dict[str, Names]:
-        """Raises SourceError where categories are not known, or differ in their keypoints."""
+        """Raises SourceError if categories are unknown or differ in their keypoints."""
         if not self._categories:
             return {}
         if unknown := sorted(map(str, used - set(self._number_of))):
@@ -177,7 +177,7 @@ class _Document:
         return {"boxes": names, "labels": names, **dict(zip(["keypoints"], different, strict=False))}
 
     def check_alike(self, other: "_Document") -> None:
-        """Raises SourceError where this and another file cannot be splits of one set."""
+        """Raises SourceError if this and another file cannot be splits of one set."""
         alike = [(one.classes, one._has_captions, one._has_points) for one in (self, other)]
         if alike[0] != alike[1]:
             raise SourceError(
@@ -192,11 +192,11 @@ class _Document:
     def name_of(self, image: Entry) -> str:
         return f"{self._place}{image['file_name']}"
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         kept = []
         for image in self.images:
             if self._has_captions and not any("caption" in entry for entry in self._entries[image["id"]]):
-                told.reject(image["file_name"], "has no caption")
+                findings.reject(image["file_name"], "has no caption")
             else:
                 kept.append(image)
         files = self._files.find_all([self.name_of(image) for image in kept])
@@ -229,58 +229,45 @@ def _corners(box: list[float]) -> tuple[float, float, float, float]:
     return x, y, x + width, y + height
 
 
-def _is_id(value: Any) -> bool:
-    # A lookup by number, and a sort, need one type; JSON that other tools write has texts for numbers.
-    return isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= 80
+def _id(value: Any) -> None:
+    if not isinstance(value, int | str) or isinstance(value, bool) or len(str(value)) > 80:
+        raise ValueError
 
 
-def _is_whole(value: Any) -> bool:
-    return _is_id(value) and (isinstance(value, int) or (value.isascii() and value.isdecimal()))
+def _category_id(value: Any) -> None:
+    _id(value)
+    int(value)  # other tools write numbers as texts
 
 
-def _is_text(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
+def _text(value: Any) -> None:
+    as_text(value).encode()  # fails for half of a surrogate pair
 
 
-def _is_name(value: Any) -> bool:
-    return _is_text(value) or (isinstance(value, int) and len(str(value)) <= 80)
+def _name(value: Any) -> None:
+    (_id if isinstance(value, int) else _text)(value)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+def _texts(value: Any) -> None:
+    for text in as_items(value or ()):
+        _text(text)
 
 
-def _is_box(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 4
-        and all(isinstance(side, int | float) and not isinstance(side, bool) for side in value)
-        and all(abs(side) < 1e12 and math.isfinite(side) for side in value)
-    )
-
-
-def _are_texts(value: Any) -> bool:
-    return not value or (isinstance(value, list) and all(map(_is_text, value)))
-
-
-Rules = dict[str, Callable[[Any], bool]]
-# What each entry of a list must have, and what must be so where it has it.
-_ENTRIES: dict[str, tuple[str, Rules, Rules]] = {
-    "images": ("an image", {"id": _is_id, "file_name": _is_text}, {}),
+_box = several(number(-1e12, 1e12, ""), "", count=4).read
+Checks = dict[str, Callable[[Any], object]]
+# Keys that each entry of a list must have and may have, and what raises an error for a wrong value.
+_ENTRIES: dict[str, tuple[str, Checks, Checks]] = {
+    "images": ("an image", {"id": _id, "file_name": _text}, {}),
     "annotations": (
         "an annotation",
-        {"id": _is_id, "image_id": _is_id},
-        {"caption": _is_text, "bbox": _is_box, "category_id": _is_id, "keypoints": _is_list},
+        {"id": _id, "image_id": _id},
+        {"caption": _text, "bbox": _box, "category_id": _id, "keypoints": as_items},
     ),
-    "categories": ("a category", {"id": _is_whole, "name": _is_name}, {"keypoints": _are_texts}),
+    "categories": ("a category", {"id": _category_id, "name": _name}, {"keypoints": _texts}),
 }
 
 
 def _check_document(found: Any) -> None:
-    """Raises ValueError where the document is not COCO's: before anything is looked up by what it holds."""
+    """Raises ValueError if the document is not COCO's; called before any of its values is used as a key."""
     if not isinstance(found, dict) or not isinstance(found.get("images"), list) or not found["images"]:
         raise ValueError("lists no images")
     if not isinstance(found.get("annotations"), list) or not isinstance(found.get("categories") or [], list):
@@ -292,9 +279,11 @@ def _check_document(found: Any) -> None:
                 raise ValueError(f"has an entry of {name} that is not an object: {shown(entry)}")
             if not set(required) <= set(entry):
                 raise ValueError(f"has {what} without {' or '.join(sorted(set(required) - set(entry)))}")
-            for key, is_right in {**required, **optional}.items():
-                if key in entry and not is_right(entry[key]):
-                    raise ValueError(f"has {what} whose {key} is {shown(entry[key])}")
+            for key in sorted(entry.keys() & {**required, **optional}):
+                try:
+                    {**required, **optional}[key](entry[key])
+                except (TypeError, ValueError, OverflowError):
+                    raise ValueError(f"has {what} whose {key} is {shown(entry[key])}") from None
             if name == "annotations" and not {"caption", "bbox"} & set(entry):
                 raise ValueError("has an annotation with neither a caption nor a bbox")
         if len({type(entry["id"]) for entry in entries}) > 1:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from gpuload.errors import ArgumentError, SourceError, some_of
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
-from gpuload.sources.files import Told
-from gpuload.sources.rows import Names, Row, RowSource
+from gpuload.sources.files import Findings
+from gpuload.sources.rows import Names, Row, Source
 from gpuload.sources.splits import COLUMNS, SPLIT, split_called
 
 _BY_NAME = ("image", "label", "caption", "labels", "boxes", "mask")  # roles that a column's usual name gives it
@@ -32,10 +32,10 @@ ROLES = tuple(USUAL)
 
 
 def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
-    """What `--column ROLE=NAME[,NAME…]` says.
+    """Parses `--column ROLE=NAME[,NAME…]`.
 
     Raises:
-        ArgumentError: it says something else.
+        ArgumentError: an entry has another form.
     """
     columns: dict[str, Names] = {}
     for entry in entries:
@@ -52,10 +52,10 @@ def parse_columns(entries: Sequence[str]) -> dict[str, Names]:
 
 
 def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Names], what: str = "column") -> None:
-    """what: they are, such as arrays.
+    """what: the word for them in messages, such as "array".
 
     Raises:
-        SourceError: one that the user named is not there, or several are named for what takes one.
+        SourceError: a column that the user named does not exist, or several are named for a role that takes one.
     """
     for role, names in columns.items():
         if lacking := [name for name in names if name not in present]:
@@ -71,20 +71,20 @@ def check_columns(title: str, present: Sequence[str], columns: Mapping[str, Name
 
 
 def usual_column(present: Iterable[str], role: str) -> Names:
-    """The column that has the first of the usual names for a role, in its own spelling; none without."""
+    """The column with the first of the usual names for a role, as it is spelled in the table; () if there is none."""
     named = {name.strip().lower(): name for name in reversed(list(present))}
     return next(((named[name],) for name in USUAL.get(role, ()) if name in named), ())
 
 
 class Features(NamedTuple):
-    """The class names that Hugging Face's features tell: of a column with one class a row, and with several."""
+    """Class names from Hugging Face's features, by column: of columns with one class a row, and with several."""
 
     single: dict[str, Names]
     several: dict[str, Names]
 
     @classmethod
     def of(cls, features: Any) -> "Features":
-        """features: a mapping of columns to objects of the package `datasets`, or to what its metadata has of them."""
+        """features: of the package `datasets`, by column: its objects, or their form in metadata."""
         features = features if isinstance(features, Mapping) else {}
         single = {column: _names(feature) for column, feature in features.items()}
         several = {column: _names(_part(feature, "feature")) for column, feature in features.items()}
@@ -92,7 +92,7 @@ class Features(NamedTuple):
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "Features":
-        """Those in the metadata of a schema that Hugging Face wrote; none of another schema."""
+        """Those in the metadata of a schema that Hugging Face wrote; empty for other schemas."""
         try:
             return cls.of(parse_json((metadata or {})[b"huggingface"])["info"]["features"])
         except (ValueError, LookupError, TypeError):
@@ -116,23 +116,23 @@ def _names(feature: Any) -> Names:
 
 
 class Table(NamedTuple):
-    """Rows, dicts by column. find: the image of a path that stands where its bytes should."""
+    """Rows as dicts by column. find: reads the image where a row has its path instead of its bytes."""
 
     names: Sequence[str]
     rows: Iterable[Row]
     features: Features = NO_FEATURES
     find: Callable[[str], Any] = str
 
-    def samples(self, title: str, columns: Mapping[str, Names], told: Told) -> Iterator[Row]:
-        """columns: names by what they hold, where these are not the usual ones.
+    def samples(self, title: str, columns: Mapping[str, Names], findings: Findings) -> Iterator[Row]:
+        """columns: names by role, where they are not the usual ones.
 
         Raises:
-            SourceError: a column that the user named is not there, or none holds an image.
+            SourceError: a column that the user named does not exist, or no column holds images.
         """
         roles = self.roles(title, columns)
         several = [column for column in self.features.all if column not in roles]
-        told.kinds |= dict.fromkeys(several, "labels")
-        told.classes |= {roles.get(column, column): names for column, names in self.features.all.items()}
+        findings.kinds |= dict.fromkeys(several, "labels")
+        findings.classes |= {roles.get(column, column): names for column, names in self.features.all.items()}
         if "image" not in roles.values():
             raise SourceError(
                 f"{title}: its columns are {sorted(self.names)}; which holds the image? Call it 'image', or give "
@@ -143,7 +143,7 @@ class Table(NamedTuple):
             yield {**self._sample(row, roles, wrapped), **_joined(row, columns.get("target", ()))}
 
     def roles(self, title: str, columns: Mapping[str, Names]) -> dict[str, str]:
-        """What each column holds."""
+        """The role of each column that has one."""
         check_columns(title, self.names, columns)
         roles = {column: role for role, names in columns.items() for column in names}
         for role in _BY_NAME:
@@ -176,7 +176,7 @@ def _joined(row: Row, targets: Names) -> dict[str, Any]:
     return {"target": [row[column] for column in targets]} if len(targets) > 1 else {}
 
 
-def samples_of(given: Any, told: Told) -> Iterable[Row]:
+def samples_of(given: Any, findings: Findings) -> Iterable[Row]:
     """Samples out of an iterable of dicts, a table of pandas, Polars or Arrow, a data set of Hugging Face, or a dict of
     such by their splits.
 
@@ -184,7 +184,7 @@ def samples_of(given: Any, told: Told) -> Iterable[Row]:
         ArgumentError: it is another dict. SourceError: no column holds an image.
     """
     if isinstance(given, Mapping):
-        return _by_split(given, told)
+        return _by_split(given, findings)
     if isinstance(features := getattr(given, "features", None), Mapping):
         for name, feature in features.items():
             if type(feature).__name__ == "Image":  # as it is stored, in place of its pixels
@@ -200,10 +200,10 @@ def samples_of(given: Any, told: Told) -> Iterable[Row]:
     else:
         return given  # type: ignore[no-any-return]
     paths = () if set(USUAL["image"]) & set(table.names) else usual_column(table.names, "path")
-    return table.samples("samples", {"image": paths} if paths else {}, told)
+    return table.samples("samples", {"image": paths} if paths else {}, findings)
 
 
-def _by_split(given: Mapping[str, Any], told: Told) -> Iterator[Row]:
+def _by_split(given: Mapping[str, Any], findings: Findings) -> Iterator[Row]:
     unknown = [str(name) for name in given if not split_called(name)]
     if unknown or not given:
         raise ArgumentError(
@@ -211,12 +211,12 @@ def _by_split(given: Mapping[str, Any], told: Told) -> Iterator[Row]:
             "sample, or a dict of such by split. Give one split, or keep those called train, val and test"
         )
     for name, part in given.items():
-        for sample in samples_of(part, told):
+        for sample in samples_of(part, findings):
             yield {**sample, SPLIT: split_called(name)} if isinstance(sample, Mapping) else sample
 
 
-class IterableSource(RowSource):
-    """Any Python iterable of dicts, or what `samples_of` makes one of; workers get its spool, never the iterable."""
+class IterableSource(Source):
+    """Any Python iterable of dicts, or a table that `samples_of` converts; workers get its spool, not the iterable."""
 
     spools = True
     takes_paths = True
@@ -224,8 +224,8 @@ class IterableSource(RowSource):
     def __init__(self, samples: Any) -> None:
         self._samples = samples
 
-    def rows(self, told: Told) -> Iterator[Row]:
-        yield from samples_of(self._samples, told)
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        yield from samples_of(self._samples, findings)
 
     @property
     def title(self) -> str:

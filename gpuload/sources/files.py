@@ -1,7 +1,7 @@
-"""Containers of named files, such as a folder or an archive: what a source knows of where its images lie.
+"""Containers of named files, such as a folder or an archive, from which sources read images.
 
-What belongs to an image (its class folder, its row of a table, a file beside it) is up to a source, which works on any
-container. A new container is a subclass of `Files`, and a line in `rows.open_files`.
+A source decides what belongs to an image (its class folder, its row of a table, a file beside it) and works on any
+container. A new container is a subclass of `Files`, and a line in `at_path.open_files`.
 """
 
 import errno
@@ -11,19 +11,20 @@ import stat
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from gpuload.errors import SourceError
 from gpuload.fields.field import Field
+from gpuload.machine.untrusted import open_regular
 from gpuload.sources.listing import Rejection
 from gpuload.sources.splits import split_called
 
 ARCHIVES = (".zip",)
-# What to do about a source at a URL.
+# The advice about a source at a URL.
 ELSEWHERE = "Download what is there, or mount it"
-# Endings of names of tars that are not read.
+# Suffixes of tars that are not read.
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.z")
 
 
@@ -57,12 +58,12 @@ _SYSTEM_FOLDERS = frozenset((
 
 
 def is_hidden(name: str) -> bool:
-    """Whether to skip a file or folder of this name: it is hidden, or belongs to an operating system."""
+    """Whether to skip a file or folder: its name is hidden, or belongs to an operating system."""
     return name.startswith(".") or name in _SYSTEM_FOLDERS
 
 
 class Ref(NamedTuple):
-    """Stands in a row for an image, mask or array that its source reads later.
+    """Stands in a row for an image, mask or array that the source reads later.
 
     name: with slashes between folders. size: in bytes. address: what the container reads it by. detail: of an array,
     see `ArrayKind.detail`.
@@ -74,16 +75,16 @@ class Ref(NamedTuple):
     detail: str = ""
 
 
-class Told:
-    """What a source tells of itself, besides its rows.
+class Findings:
+    """What a source reports besides its rows.
 
-    rejected, notes: as a `Listing` has them. others: how many files of each extension are no images.
-    classes: names of the class numbers of a field. kinds: of fields of which neither name nor values tell it.
-    fields: what is known of fields before their values are seen.
-    picked: whether values are as `Kind.parse` takes them, and not as samples have them.
-    origin: what tells its splits apart, where rows have them as "split" and no column is called so.
-    strict: whether it is an error that only some images lie in folders called as splits are; None where such folders
-        are no splits.
+    rejected, notes: as a `Listing` has them. others: counts of files that are not images, by extension.
+    classes: names of the class numbers of a field. kinds: of fields whose kind does not follow from name or values.
+    fields: those that are known before their values.
+    picked: whether values are in the form that `Kind.parse` takes, not in that of samples.
+    origin: where the "split" of its rows comes from, for messages, unless it is a column.
+    strict: whether it is an error if only some images lie in folders named after splits; None where such folders do
+        not count as splits.
     """
 
     def __init__(self) -> None:
@@ -101,9 +102,9 @@ class Told:
         self.rejected.append(Rejection(printable(name), reason, asked))
 
     def wants(self, name: str, extensions: Collection[str], head: Callable[[str], bytes] | None = None) -> bool:
-        """Whether a file has one of the extensions; rejects what is an image nevertheless, and counts the rest.
+        """Whether a file has one of the extensions. Of the others, images are rejected and the rest is counted.
 
-        head: gives the first `HEAD_BYTES` of a file; None where reading them takes long.
+        head: reads the first `HEAD_BYTES` of a file; None where that takes long.
         """
         extension = extension_of(name)
         if extension in extensions:
@@ -120,12 +121,12 @@ class Told:
         return ", ".join(f"{count:,} × {name}" for name, count in sorted(self.others.items()))
 
     def all_notes(self) -> tuple[str, ...]:
-        """The sentences for the user, with one for the files of other extensions."""
+        """The notes, with one for files of other extensions."""
         return (*self.notes, f"passed over, by extension: {self.by_extension()}") if self.others else (*self.notes,)
 
 
 def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None) -> str:
-    """Why a file without a wanted extension is rejected: it is an image, or may be one; "" if it is not."""
+    """Why a file without a wanted extension is rejected: it is or may be an image; "" if it is none."""
     if extension in _UNREAD:
         return f"is of a format that is not read (.{extension}). Convert it to PNG or JPEG"
     if extension in _NO_IMAGES:
@@ -141,10 +142,10 @@ def _unread_image(name: str, extension: str, head: Callable[[str], bytes] | None
 class Files(ABC):
     """A container of named files. It is sent to worker processes, so it must be picklable and hold no open files.
 
-    `str()` of it is what messages, and the identity of a run, call it.
+    `str()` gives its name in messages and in the identity of a run.
 
-    around: the folders, each with a slash after it, that hold everything and are no part of the names.
-    kind: what messages call such a container. reads_heads: whether the first bytes of a file are quickly there.
+    around: the outer folders that hold everything, each with a slash after it; names do not contain them.
+    kind: the word for the container in messages. reads_heads: whether reading the first bytes of a file is fast.
     """
 
     around = ""
@@ -152,13 +153,13 @@ class Files(ABC):
     reads_heads: ClassVar[bool] = True
 
     def fault(self) -> str:
-        """Why nothing can be listed, such as "no such folder"; "" if nothing is wrong."""
+        """Why it cannot be listed, such as "no such folder"; "" if it can."""
         return ""
 
     @abstractmethod
     def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
-        """What lies directly in a folder ("": at the first level) and is not hidden: the folders, each with the reason
-        for which it is passed over, or ""; and the files. Nothing where there is no such folder.
+        """The entries of a folder ("": the first level) that are not hidden: folders, each with the reason for skipping
+        it or "", and files. Both are empty if the folder does not exist.
 
         Raises:
             SourceError: it cannot be listed.
@@ -166,26 +167,26 @@ class Files(ABC):
 
     @abstractmethod
     def find(self, name: str) -> Ref:
-        """The file of this name.
+        """The file with this name.
 
         Raises:
-            OSError: there is none.
+            OSError: it does not exist.
         """
 
     @abstractmethod
     def read(self, address: str) -> bytes:
-        """The content of a file, in whichever process.
+        """The content of a file, in any process.
 
         Raises:
             OSError: it cannot be read. DecodeError: it is damaged, or is not read for another reason.
         """
 
     def head(self, name: str) -> bytes:
-        """The first `HEAD_BYTES` of a file; nothing of one that cannot be read."""
+        """The first `HEAD_BYTES` of a file; b"" if it cannot be read."""
         return b""
 
     def refusal(self, file: Ref) -> str:
-        """Why a file is not read, which only its content or its entry tells; "" if it is."""
+        """Why a file that exists is not read; "" if it is."""
         return ""
 
     def folders(self, below: str = "") -> list[str]:
@@ -196,36 +197,38 @@ class Files(ABC):
         """The files directly in a folder, sorted."""
         return sorted(self.scan(below)[1])
 
-    def walk(self, extensions: Collection[str], told: Told) -> Iterator[Ref]:
+    def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
         """Every file with one of these extensions (lower case, without a dot), folder by folder, sorted by name.
 
-        What is left out goes to `told`.
+        Files that are left out are reported to `findings`.
         """
         if self.around:
             around = self.around.rstrip("/")
-            told.notes.append(f"names and classes start inside {around!r}, which holds everything in the {self.kind}")
+            findings.notes.append(
+                f"names and classes start inside {around!r}, which holds everything in the {self.kind}"
+            )
         levels = [self._entries("")]
         while levels:
             name, passed_over = next(levels[-1], ("", None))
             if not name:
                 levels.pop()
             elif passed_over:
-                told.notes.append(f"passed over {name!r}, {passed_over}")
+                findings.notes.append(f"passed over {name!r}, {passed_over}")
             elif passed_over is not None:
                 levels.append(self._entries(name))
-            elif told.wants(name, extensions, self.head if self.reads_heads else None) and (
-                file := self._listed(name, told)
+            elif findings.wants(name, extensions, self.head if self.reads_heads else None) and (
+                file := self._listed(name, findings)
             ):
                 yield file
 
     def _entries(self, folder: str) -> Iterator[tuple[str, str | None]]:
-        """The names of what lies in a folder, sorted; of folders with the reason for which they are passed over."""
+        """The names in a folder, sorted: files with None, folders with the reason for skipping them, or ""."""
         folders, files = self.scan(folder)
         start = f"{folder}/" if folder else ""
         both = sorted([*folders.items(), *((name, None) for name in files)], key=lambda entry: entry[0])
         return ((start + name, passed_over) for name, passed_over in both)
 
-    def _listed(self, name: str, told: Told) -> Ref | None:
+    def _listed(self, name: str, findings: Findings) -> Ref | None:
         try:
             file = self.find(name)
             reason = self.refusal(file)
@@ -233,21 +236,22 @@ class Files(ABC):
             reason = f"cannot be read: {error.strerror}"
         if not reason:
             return file
-        told.reject(name, reason)
+        findings.reject(name, reason)
         return None
 
     def split_files(self, suffix: str) -> list[str]:
-        """The files with this suffix at the first level, or else in folders of splits; or so in the folder `data`.
+        """The files with this suffix at the first level, or else in folders named after splits; else the same in
+        `data`.
 
-        Of folders that gpuload packed, too.
+        Folders that gpuload packed are included.
         """
         return split_files(self.scan, suffix)
 
     def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for containers whose files take long to come
-        """Says what will be read, in this order; not what was expected before."""
+        """Announces what will be read, in this order; replaces earlier announcements."""
 
     def wait(self, address: str) -> None:  # noqa: B027
-        """Waits until a file that was expected can be read at once, or will not come."""
+        """Waits until an expected file can be read at once, or has failed."""
 
 
 Scan = Callable[[str], tuple[dict[str, str], list[str]]]  # as `Files.scan`
@@ -269,9 +273,9 @@ def extension_of(name: str) -> str:
 
 
 class Names:
-    """Folders and files, place by place, of a container whose names are all known.
+    """The folders and files of a container, by folder, from a list of all names.
 
-    names: with slashes between folders; that of an empty folder ends in one.
+    names: with slashes between folders; the name of an empty folder ends in one.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -309,8 +313,8 @@ _MANIFEST, _INDEX = "manifest.json", "index.arrow"  # in every folder that gpulo
 class Folder(Files):
     """A folder with all that lies below it.
 
-    Links are followed, except one that leads back to a folder it lies in. The order is that of the names, whatever
-    order the file system gives. Addresses are names. Folders that gpuload packed are passed over.
+    Links are followed, except those to a folder above them. Entries are in the order of their names. Addresses are
+    names. Folders that gpuload packed are skipped.
     """
 
     def __init__(self, path: str | Path, around: str = "") -> None:
@@ -320,14 +324,14 @@ class Folder(Files):
         self._passed_over: dict[str, str] = {}  # of the folders at the first level, which are listed several times
 
     def inside(self, folder: str) -> "Folder":
-        """A folder at the first level, as a container: the names in it begin behind its own."""
+        """A folder at the first level as a container, with names relative to it."""
         inner = Folder(self.path / folder, f"{self.around}{folder}/")
         if self._without is not None:
             inner._without = os.path.relpath(self._without[0], folder), self._without[1]
         return inner
 
     def leave_out(self, folder: str | Path) -> None:
-        """Passes over a folder from now on, if it is there, by whatever name: the one that is written to."""
+        """Skips the output folder from now on, by whatever name it appears."""
         self._without, self._passed_over = None, {}
         with suppress(OSError):
             self._without = os.path.relpath(os.path.realpath(folder), os.path.realpath(self.path)), os.stat(folder)
@@ -386,7 +390,7 @@ class Folder(Files):
         return ""
 
     def find(self, name: str) -> Ref:
-        """A file by a name that a text gives, which may not lead out of the folder."""
+        """A file by a name from a text, which may not lead out of the folder."""
         if ".." in name or name.startswith("/"):
             whole = os.path.abspath(self.path)
             name = os.path.relpath(os.path.normpath(os.path.join(whole, name)), whole)
@@ -394,7 +398,7 @@ class Folder(Files):
                 raise PermissionError(errno.EPERM, "leads out of the folder", name)
         status = os.stat(os.path.join(self.path, name))
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(errno.ENOENT, "not a regular file", name)
+            raise FileNotFoundError(errno.ENOENT, "is not a regular file", name)
         return Ref(name, status.st_size, name)
 
     def read(self, address: str) -> bytes:
@@ -402,8 +406,8 @@ class Folder(Files):
 
     def head(self, name: str) -> bytes:
         try:
-            with open_regular(os.path.join(self.path, name)) as descriptor:
-                return os.read(descriptor, HEAD_BYTES)
+            with open_regular(os.path.join(self.path, name), buffering=0) as file:
+                return file.read(HEAD_BYTES)
         except OSError:
             return b""
 
@@ -425,37 +429,16 @@ def _leads_back(entry: os.DirEntry[str], name: str) -> bool:
     return False
 
 
-@contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
-    """The descriptor of a file. A pipe would wait for its writer, and a device may never end.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "not a regular file", str(path))
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """A whole file, in four system calls: a sixth less time than `open` and `read` where it is cached.
+    """A whole file, in less time than `open` and `read` take where it is cached.
 
     Raises:
         OSError: it cannot be read, or is not a regular file.
     """
-    with open_regular(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]
-        while part := os.read(descriptor, 1 << 20):  # it grew
-            parts.append(part)
-        return b"".join(parts)
+    with open_regular(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1)
+        return data if len(data) == size else data + file.read()  # it grew
 
 
 def holds_packed_set(path: str) -> bool:
@@ -464,7 +447,7 @@ def holds_packed_set(path: str) -> bool:
 
 
 def holds_packed_splits(path: str) -> bool:
-    """Whether there is nothing but packed folders in this one, as in the output folder of a run."""
+    """Whether this folder holds nothing but packed folders, as the output folder of a run does."""
     found = False
     try:
         with os.scandir(path) as scan:

@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from gpuload.errors import GpuloadError, SourceError
-from gpuload.sources.files import Told
+from gpuload.sources.at_path import LocalSource
+from gpuload.sources.files import Findings
 from gpuload.sources.named_arrays import NamedArrays
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.rows import Row
 
 # What is not stored reads as zeros: a file of 1 kB can claim any number of images. DEFLATE makes at most 1,032 bytes of
 # one, other filters more of what is blank; so a small array may be blank, and a large one must hold something.
@@ -33,7 +34,7 @@ class Hdf5Source(LocalSource):
     takes_columns = True
     needs_process = True
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         import h5py
 
         with suppress(ImportError):
@@ -56,7 +57,7 @@ class Hdf5Source(LocalSource):
 
             try:
                 file.visititems(add)  # which follows neither soft nor external links
-                yield from NamedArrays(self.title, arrays, self.columns, self.as_stored).samples(told)
+                yield from NamedArrays(self.title, arrays, self.columns, self.as_stored).samples(findings)
             except GpuloadError:
                 raise
             except Exception as error:  # h5py raises many kinds for a damaged file

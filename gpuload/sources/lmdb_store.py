@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuload.errors import SourceError
+from gpuload.sources.at_path import LocalSource
 from gpuload.sources.columns import Table
-from gpuload.sources.files import Files, Folder, Told
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.files import Files, Findings, Folder
+from gpuload.sources.rows import Row
 
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle
 _IMAGES = (b"\xff", b"\x89", b"R", b"G", b"B", b"I")  # JPEG, PNG, WebP, GIF, BMP, TIFF; no map begins so
@@ -28,7 +29,7 @@ class LmdbSource(LocalSource):
     def fits(cls, files: Files) -> bool:
         return isinstance(files, Folder) and (files.path / "data.mdb").exists()
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         import lmdb
         import msgpack
 
@@ -41,11 +42,11 @@ class LmdbSource(LocalSource):
         try:
             with store, store.begin() as transaction:
                 for key, value in transaction.cursor():
-                    yield self._sample(msgpack, bytes(key), bytes(value), told)
+                    yield self._sample(msgpack, bytes(key), bytes(value), findings)
         except lmdb.Error as error:
             raise SourceError(f"{self._local}: is damaged ({error}). Copy it again, or write it again") from None
 
-    def _sample(self, msgpack: Any, key: bytes, value: bytes, told: Told) -> Row:
+    def _sample(self, msgpack: Any, key: bytes, value: bytes, findings: Findings) -> Row:
         name = key.decode("utf-8", "replace")
         title = f"{self._local}: key {name!r}"
         if value[:1] == _PICKLE and len(value) > 1 and value[1] in range(2, 6):
@@ -65,5 +66,5 @@ class LmdbSource(LocalSource):
                 f"{title} holds neither an image nor a MessagePack map ({error}). Hand such samples to gpuload.pack() "
                 "as dicts"
             ) from None
-        (sample,) = Table(list(row), [row]).samples(title, self.columns, told)
+        (sample,) = Table(list(row), [row]).samples(title, self.columns, findings)
         return {**sample, "name": f"{name}."}

@@ -1,4 +1,4 @@
-"""Files that a text names: found in the container of the images, or missed with advice."""
+"""Finds files that a text names in the container of the images, and advises where one is missing."""
 
 import posixpath
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ _FIRST = ("jpg", "jpeg", "png")  # where there are several files for a name, the
 class NamedFiles:
     """The files of a container, by names that a table or a document gives.
 
-    title: of that text. root: what the container is called.
+    title: of that text. root: the name of the container in messages.
     """
 
     def __init__(self, files: Files, title: str, root: object) -> None:
@@ -29,15 +29,15 @@ class NamedFiles:
             return None
 
     def find_all(self, names: Sequence[Any], what: str = "") -> list[Ref]:
-        """what: the place of the names in the text, such as a column.
+        """what: where in the text the names stand, such as a column.
 
         Raises:
-            SourceError: one is not there; a name may lack its extension only where `find_stems` looks for it.
+            SourceError: a file does not exist.
         """
         return self._all_of(names, [self.find(name) for name in names], what)
 
     def find_stems(self, column: str, names: Sequence[str], notes: list[str]) -> list[Ref]:
-        """The files of these names, to which the extension of an image is added where one has none."""
+        """As `find_all`, for names that may lack the extension of an image."""
         files, added, several = list[Ref | None](), Counter[str](), list[str]()
         for name in names:
             file = self.find(name)
@@ -67,7 +67,7 @@ class NamedFiles:
         return [file for file in files if file is not None]
 
     def _images_called(self, name: str) -> list[str]:
-        """Names of the images that have this name but for the extension, the one that is meant first."""
+        """The images with this name and any extension, the preferred one first."""
         folder, stem = posixpath.split(name)
         if folder not in self._folders:
             stems = defaultdict[str, list[str]](list)
@@ -78,7 +78,7 @@ class NamedFiles:
         return sorted(self._folders[folder].get(stem, []), key=lambda file: (_rank(file), file))
 
     def _advice(self, name: str, is_column: bool) -> str:
-        """What to do about a missing file."""
+        """The advice about a missing file."""
         if "\\" in name:
             return "Write / between folders"
         if name.startswith("/") or ".." in name.split("/"):
@@ -93,7 +93,7 @@ class NamedFiles:
         return f"Paths are relative to SOURCE; correct them or remove the rows{column}"
 
     def beside(self, names: Iterable[str]) -> list[str]:
-        """A note about images that lie in the folders of the named ones without being named; none if there are none."""
+        """A note about images in the same folders that the text does not name; [] if there are none."""
         named = {posixpath.normpath(name) for name in names}
         beside = [
             file
@@ -101,8 +101,8 @@ class NamedFiles:
             for file in self._files.names(folder)
             if extension_of(file) in IMAGE_EXTENSIONS and posixpath.join(folder, file) not in named
         ]
-        lie = counted(len(beside), "image that lies", "images that lie")
-        return [f"left out {lie} beside the others and that {self._title} does not name"] if beside else []
+        unnamed = counted(len(beside), "image")
+        return [f"left out {unnamed} that {self._title} does not name"] if beside else []
 
 
 def _rank(file: str) -> int:

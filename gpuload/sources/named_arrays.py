@@ -1,4 +1,4 @@
-"""Arrays with names, of images and what belongs to them: what HDF5, `.npy` and `.npz` have in common."""
+"""Named arrays of images and their fields, as HDF5, `.npy` and `.npz` hold them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.sources.columns import USUAL, check_columns
-from gpuload.sources.files import Told
+from gpuload.sources.files import Findings
 from gpuload.sources.rows import Names, image_array
 from gpuload.types import Array
 
@@ -18,14 +18,14 @@ _LABEL = ("label", "labels")
 
 
 class NamedArrays:
-    """Arrays that can be sliced, of which each has a row for every sample.
+    """Arrays that can be sliced, each with a row for every sample.
 
     columns: names of arrays by what they hold, where they are not the usual ones. as_stored: see `Source`.
     image: name of the array of images. others: names of the arrays for each field.
 
     Raises:
-        SourceError: there is no array of images, or more than one; or another array differs in length, or holds no
-            classes where it should.
+        SourceError: there is not exactly one array of images, another array differs in length, or labels are not
+        classes.
     """
 
     def __init__(self, title: str, arrays: Mapping[str, Any], columns: Mapping[str, Names], as_stored: bool) -> None:
@@ -34,15 +34,17 @@ class NamedArrays:
         self.image = self._image_name()
         self.others = self._other_names()
 
-    def samples(self, told: Told, refer: Callable[[str, int, Array], Any] | None = None) -> Iterator[dict[str, Any]]:
-        """A sample for each row; whole chunks of the images are read, one after the other.
+    def samples(
+        self, findings: Findings, refer: Callable[[str, int, Array], Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """A sample for each row; images are read chunk by chunk.
 
-        refer: makes what stands for a row of an array of images, or of another with more than a number or text a row,
-        of its name, number and value; None: the row itself.
+        refer: makes the `Ref` for a row of images, or of another array with more than a number or text a row, from the
+        array's name, the row's number and its value; None: samples hold the rows themselves.
         """
         used = {self.image, *(name for names in self.others.values() for name in names)}
         if left := [f"{name} {tuple(item.shape)}" for name, item in self._arrays.items() if name not in used]:
-            told.notes.append(f"arrays that are not packed: {', '.join(left)}")
+            findings.notes.append(f"arrays that are not packed: {', '.join(left)}")
         images, peak = self._arrays[self.image], None if self._as_stored else 255.0
         encoded = _is_encoded(images)
         for start, stop in _steps(images, encoded):
@@ -94,7 +96,7 @@ class NamedArrays:
         return others
 
     def _by_name(self, count: int) -> dict[str, Names]:
-        """Every array of the length of the images, and those named as labels are."""
+        """Every array with the length of the images, and those with the name of labels."""
         others: dict[str, Names] = {}
         for name, item in self._arrays.items():
             last = name.rpartition("/")[2]
@@ -112,7 +114,7 @@ class NamedArrays:
         return others
 
     def _check_labels(self, name: str) -> None:
-        """Raises SourceError where an array holds no class for each sample."""
+        """Raises SourceError if an array does not hold one class for each sample."""
         labels = self._arrays[name]
         shape = tuple(labels.shape)
         if len(shape) > 1 and int(np.prod(shape[1:])) != 1:
@@ -128,7 +130,7 @@ class NamedArrays:
 
 
 def _steps(images: Any, encoded: bool) -> Iterator[tuple[int, int]]:
-    """Where rows begin and end that are read at once."""
+    """Start and end of each run of rows that is read at once."""
     row_bytes = _ENCODED_BYTES if encoded else max(1, int(np.prod(images.shape[1:])) * images.dtype.itemsize)
     chunk = (getattr(images, "chunks", None) or (1,))[0]
     step = max(1, _CHUNK_BYTES // row_bytes // chunk) * chunk

@@ -8,14 +8,15 @@ import pyarrow as pa
 
 from gpuload.counted import counted
 from gpuload.errors import GpuloadError, SourceError, some_of
+from gpuload.sources.at_path import LocalSource
 from gpuload.sources.columns import Features, Table
-from gpuload.sources.files import Files, Folder, Told
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.files import Files, Findings, Folder
+from gpuload.sources.rows import Row
 from gpuload.sources.splits import SPLIT, split_called
 
 _BATCH_ROWS = 64
 _BATCH_BYTES = 128 << 20
-# Encodings by which a value that is stored once may stand in many rows.
+# Encodings that store a value once for many rows.
 _REPEATING = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 _SAVED = ("dataset_dict.json", "state.json")  # beside what save_to_disk writes
 _SUFFIXES = (".parquet", ".arrow")
@@ -41,12 +42,12 @@ class ParquetSource(LocalSource):
     def fits(cls, files: Files) -> bool:
         return super().fits(files) or (isinstance(files, Folder) and _is_saved(files.path))
 
-    def rows(self, told: Told) -> Iterator[Row]:
-        paths = self._paths(told)
-        splits = self.splits_of(paths, told)
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        paths = self._paths(findings)
+        splits = self.splits_of(paths, findings)
         for number, path in enumerate(paths):
             try:
-                for sample in _table(path).samples(self.title, self.columns, told):
+                for sample in _table(path).samples(self.title, self.columns, findings):
                     yield {**sample, SPLIT: splits[number]} if splits else sample
             except GpuloadError:
                 raise
@@ -56,7 +57,7 @@ class ParquetSource(LocalSource):
                     f"{path}: cannot be read as {kind} ({type(error).__name__}: {reason}). Copy or write it again"
                 ) from None
 
-    def _paths(self, told: Told) -> list[Path]:
+    def _paths(self, findings: Findings) -> list[Path]:
         """The files, in sorted order.
 
         Raises:
@@ -70,8 +71,8 @@ class ParquetSource(LocalSource):
             what = f", but in {others}, which are called as no splits are" if others else ""
             raise SourceError(str(error).replace(f"no {suffix}", f"no {suffix}{what}")) from None
         places = sorted({self.name_of(path).rpartition("/")[0] or "." for path in paths})
-        told.notes += [f"packed: {counted(len(paths), 'file')} in {some_of(places)}"] if places != ["."] else []
-        told.notes += [f"passed over {others}: not called as splits are"] if others else []
+        findings.notes += [f"packed: {counted(len(paths), 'file')} in {some_of(places)}"] if places != ["."] else []
+        findings.notes += [f"passed over {others}: not called as splits are"] if others else []
         return paths
 
 

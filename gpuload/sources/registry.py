@@ -1,4 +1,4 @@
-"""Which kinds of sources there are, and which one the user means.
+"""The kinds of sources, and which one the user means.
 
 A new kind is a file with its class and a row in `FORMATS`, and one in `LABELS`, if it describes the images of a folder
 or archive and is given with --labels.
@@ -12,6 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from gpuload.errors import ArgumentError, SourceError
+from gpuload.sources.at_path import FilesSource, open_files
 from gpuload.sources.files import (
     ARCHIVES,
     COMPRESSED_TARS,
@@ -21,7 +22,7 @@ from gpuload.sources.files import (
     Folder,
     extension_of,
 )
-from gpuload.sources.rows import FilesSource, Names, RowSource, open_files
+from gpuload.sources.rows import Names, Source
 from gpuload.sources.splits import SPLIT, split_called
 from gpuload.store.url import URL, as_location, scheme_of, why_not_local, without_secrets
 
@@ -44,8 +45,8 @@ class Format:
     suffixes: Names = ()
 
     @property
-    def made(self) -> type[RowSource]:
-        made: type[RowSource] = resolve_name(f"gpuload.sources.{self.source}")
+    def made(self) -> type[Source]:
+        made: type[Source] = resolve_name(f"gpuload.sources.{self.source}")
         return made
 
     @property
@@ -53,11 +54,11 @@ class Format:
         """Whether its images are files of a container."""
         return issubclass(self.made, FilesSource)
 
-    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> RowSource:
+    def open(self, root: Path | URL, files: Files, labels: str | Path | None, columns: Columns | None) -> Source:
         """The source at a path; `files` are those in it, for a class that takes files.
 
         Raises:
-            ArgumentError: it takes no labels or columns, and some are given.
+            ArgumentError: labels or columns are given, and it takes none.
         """
         made = self.made
         if labels is not None and not made.takes_labels:
@@ -77,7 +78,7 @@ class Format:
         return made(first, *([] if labels is None else [labels]), **given)  # type: ignore[call-arg]
 
 
-# What SOURCE can be. Where neither --from nor its name tells, it is the first row that it fits, else the first row.
+# What SOURCE can be. Without --from or a known suffix, it is the first format that fits, else the first one.
 FORMATS = (
     Format("folder", "folder:FolderSource"),
     Format("sidecar", "folder:SidecarSource"),
@@ -109,7 +110,7 @@ def open_source(
     no_labels: bool = False,
     no_splits: bool = False,
     out: str | Path | None = None,
-) -> RowSource:
+) -> Source:
     """The source for what the user named: `form` where it is given, else by its name, else by what it holds.
 
     labels: a table of paths, COCO's JSON, or for an `.npy` of images one of labels.
@@ -151,7 +152,7 @@ def open_source(
 
 
 def _check_alone(labels: object, columns: Columns | None) -> None:
-    """Raises ArgumentError where more than images is asked for."""
+    """Raises ArgumentError if labels or fields are asked for as well."""
     if labels is not None:
         raise ArgumentError("--no-labels packs images alone, --labels says what belongs to them: give one of them")
     if said := sorted(set(columns or ()) - {"image", "path", SPLIT}):
@@ -171,7 +172,7 @@ def _images_alone(found: Format | None, files: Files) -> tuple[Format, Files]:
 
 
 def _refuse_device(path: Path) -> None:
-    """Raises SourceError where a path is neither a file nor a folder, but a pipe, say, which waits for its writer."""
+    """Raises SourceError for a pipe, on which reading would wait for a writer, a device or a socket."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -192,7 +193,7 @@ def _named(name: str) -> Format:
 
 
 def _by_name(path: Path | URL) -> Format | None:
-    """The format with this suffix; None for what may be of several."""
+    """The format with this suffix; None if several are possible."""
     suffix = path.suffix.lower()
     for form in FORMATS:
         if suffix in form.suffixes:
@@ -203,7 +204,7 @@ def _by_name(path: Path | URL) -> Format | None:
 
 
 def _about_unknown(path: Path) -> str:
-    """What a file is that is not packed, by its name, and what to do."""
+    """What kind of unsupported file this is, by its name, and what to do."""
     for name, advice in _UNKNOWN:
         if re.fullmatch(name, path.name, re.IGNORECASE):
             return advice.format(path=path, name=path.name, folder=path.parent, by_program=_BY_PROGRAM)
@@ -247,7 +248,7 @@ _UNKNOWN = (
 
 
 def _by_content(files: Files) -> tuple[Format, Files]:
-    """The format, and the container in which it begins: perhaps a folder that is alone in the given one."""
+    """The format, and the container in which it begins: the given one, or a folder that is alone in it."""
     if files.fault():
         return FORMATS[0], files  # whose class will say what is wrong
     if pickled := [name for name in files.names() if re.fullmatch(_CIFAR, name)]:
@@ -263,7 +264,7 @@ def _held(files: Files) -> Format | None:
 
 
 def _unwrapped(files: Files) -> Files:
-    """The folder in which a data set begins, where folders that hold nothing else are around it; else the container.
+    """The folder in which a data set begins, inside folders that hold nothing else; else the container.
 
     A folder with folders of splits is a data set, too; one with class folders is not, since a single folder around
     images is a class.

@@ -1,4 +1,4 @@
-"""What lies at a URL: a folder of files, read one by one, or files that are copied into the scratch folder of a run."""
+"""Sources at URLs: a folder whose files are read one by one, or files that are copied into a run's scratch folder."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gpuload.errors import OutputError, RemoteError, SourceError
-from gpuload.sources.files import Files, Names, Ref, Told, is_hidden, split_files
+from gpuload.sources.files import Files, Findings, Names, Ref, is_hidden, split_files
 from gpuload.store.background import background
 from gpuload.store.bucket import Listed, expand_url
 from gpuload.store.hub import pinned
@@ -27,9 +27,9 @@ _PACKED = {"manifest.json", "index.arrow"}  # in every folder that gpuload packe
 class RemoteFolder(Files):
     """A folder at a URL with all that lies below it.
 
-    It is listed once; of the Hub, at the commit that the URL means then. Addresses are names. Folders that gpuload
-    packed are passed over. What a worker is going to read (`expect`) is read ahead, in parallel. A server that cannot
-    be reached ends the run, by RemoteError: a set must not lack images because of the network.
+    It is listed once; on the Hub, at the commit that the URL means then. Addresses are names. Folders that gpuload
+    packed are skipped. Files that a worker expects to read are read ahead, in parallel. A server that cannot be
+    reached ends the run with RemoteError, since a set must not lack images because of the network.
     """
 
     reads_heads = False
@@ -76,9 +76,9 @@ class RemoteFolder(Files):
         below = tuple(f"{folder}/" for folder in self._packed)
         return Names(name for name in self._sizes if not name.startswith(below))
 
-    def walk(self, extensions: Collection[str], told: Told) -> Iterator[Ref]:
-        told.notes += [f"passed over {folder!r}, which gpuload packed" for folder in self._packed]
-        yield from super().walk(extensions, told)
+    def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
+        findings.notes += [f"passed over {folder!r}, which gpuload packed" for folder in self._packed]
+        yield from super().walk(extensions, findings)
 
     def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
         return self._names.scan(folder)
@@ -110,7 +110,7 @@ class RemoteFolder(Files):
         self._fill()
 
     def wait(self, address: str) -> None:
-        """Waits until a file is here, or does not exist.
+        """Waits until a file has arrived or is known not to exist.
 
         Raises:
             RemoteError: it cannot be read.
@@ -138,10 +138,10 @@ async def _read(objects: Objects, name: str) -> bytes:
 class Copies:
     """The files that a URL means: one, those that fit its wildcards, or those of a folder (`Files.split_files`).
 
-    suffixes: of their names. What a run copied is kept for the one that resumes it.
+    suffixes: of their names. A resumed run finds the copies of the run before.
 
     Raises:
-        SourceError: there is none. ArgumentError, RemoteError: it cannot be listed.
+        SourceError: there are none. ArgumentError, RemoteError: the URL cannot be listed.
     """
 
     def __init__(self, url: URL, suffixes: Sequence[str]) -> None:

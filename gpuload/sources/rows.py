@@ -1,4 +1,4 @@
-"""The engine of all sources: each yields a row for every sample, and here they are checked and become a listing.
+"""The engine of all sources: each yields a row for every sample; here rows are checked and become a listing.
 
 Rows of files are listed at once, by reference. Rows that can be had only once, or hold their images (an iterable,
 HDF5's chunks), first go through a spool in the packer's scratch folder: images, masks and arrays in one file, all else
@@ -6,14 +6,14 @@ as a line of JSON for each row. Workers then read images in any order. So a gene
 is unpacked once, and a resumed run asks for nothing again.
 """
 
-import glob
 import io
 import json
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -25,11 +25,9 @@ from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns
 from gpuload.fields.registry import KINDS
-from gpuload.machine.installed import require
-from gpuload.sources.files import ARCHIVES, ELSEWHERE, Files, Folder, Ref, Told, read_file
-from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Source, listing_schema, some_of
-from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column, splits_of_files, splits_of_paths
-from gpuload.store.url import URL, as_location
+from gpuload.sources.files import Files, Findings, Ref, read_file
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, listing_schema, some_of
+from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column, splits_of_paths
 from gpuload.types import Array, ClassNames
 
 Row = Mapping[str, Any]
@@ -45,8 +43,8 @@ _BY_KEY = {key: kind for kind in KINDS.values() for key in kind.keys}
 FieldKinds = dict[str, tuple[str, str]]
 
 
-class RowSource(Source):
-    """A source that yields its samples one after the other, as dicts with the same keys.
+class Source(ABC):
+    """Where images come from: yields its samples one after the other, as dicts with the same keys.
 
     "image": a `Ref`, encoded bytes, the path of a file, a PIL image, or an array, uint8 or float in 0..1, (H, W),
         (H, W, C) or (C, H, W) with 1 or 3 channels.
@@ -57,11 +55,18 @@ class RowSource(Source):
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
         one, an int a target too, and a dict or another list JSON.
 
+    It is sent to worker processes, so it must be picklable and hold no open files.
+
     spools: whether images are in the rows, or these can be had only once. takes_paths: whether an image or a mask may
         be the path of a file, as a program may give it; a file of somebody else could name any.
     takes_labels, takes_columns: whether the class takes --labels, as its second argument, and --column, as `columns`.
+    needs_process: whether `prepare` runs in a process of its own, since it calls C libraries that trust what they read,
+        so that a damaged file may crash them.
     columns: names of columns by what they hold, where they are not the usual ones. suffixes: of the files that it reads
         from a URL; without, it is read from local files alone.
+    own_splits: whether a listing has the splits that the source itself has. images_alone: whether only the images are
+        listed, without fields. as_stored: whether arrays of images stay as they are, of any dtype and number of
+        channels; else they become uint8.
     """
 
     takes_labels: ClassVar[bool] = False
@@ -69,7 +74,11 @@ class RowSource(Source):
     suffixes: ClassVar[Names] = ()
     spools: ClassVar[bool] = False
     takes_paths: ClassVar[bool] = False
+    needs_process: ClassVar[bool] = False
     columns: Mapping[str, Names] = {}
+    own_splits: bool = True
+    images_alone: bool = False
+    as_stored: bool = False
     _scratch = Path()
 
     @classmethod
@@ -77,49 +86,77 @@ class RowSource(Source):
         """Whether a folder or archive, whose name says nothing, holds one of these."""
         return bool(cls.suffixes) and files.kind == "folder" and bool(files.split_files(cls.suffixes[0]))
 
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
+
+    @property
+    def identity(self) -> str:
+        """Which images these are, as a text: a run is resumed only with the same."""
+        given = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in sorted(given.items()))})"
+
+    def leave_out(self, folder: Path) -> None:  # noqa: B027 -- most read no folder in which it could lie
+        """Skips a folder from now on: the output folder."""
+
     @abstractmethod
-    def rows(self, told: Told) -> Iterator[Row]:
-        """Each sample, once; what else there is to say goes to `told`.
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        """Each sample, once; notes and rejected files go to `findings`.
 
         Raises:
-            SourceError: there is none, or what is there contradicts itself.
+            SourceError: there is no sample, or the data contradict themselves.
         """
 
-    def read_address(self, address: str) -> bytes | Array:
-        """What a `Ref` stands for; raises as `read`."""
-        raise NotImplementedError
-
     def prepare(self, scratch: Path) -> None:
-        """Fills the spool, unless an earlier run has filled it."""
+        """Fills the spool, unless an earlier run has filled it.
+
+        scratch: a folder that exists until the set is packed.
+        """
         self._scratch = scratch
         if not self.spools or (scratch / _KINDS).exists():
             return
-        told = Told()
-        rows = self.rows(told)
+        findings = Findings()
+        rows = self.rows(findings)
         with (scratch / _BLOBS).open("wb") as blobs, (scratch / _ROWS).open("wb") as lines:
             try:
-                reader = _Reader(self, told, blobs)
+                reader = _Reader(self, findings, blobs)
                 for number, entry in enumerate(reader.entries(rows)):
                     lines.write(reader.line(number, entry))
             finally:
-                if isinstance(rows, Generator):  # closes its file now, and not when the error is forgotten
+                if isinstance(rows, Generator):  # closes its file now, not when the error is collected
                     rows.close()
-        (scratch / _KINDS).write_text(json.dumps([reader.kinds, told.notes, told.origin, told.classes]))
+        (scratch / _KINDS).write_text(json.dumps([reader.kinds, findings.notes, findings.origin, findings.classes]))
 
     def list_samples(self) -> Listing:
-        told = Told()
-        if self.spools:
-            kinds, told.notes, told.origin, classes = json.loads((self._scratch / _KINDS).read_text())
-            told.classes = {name: tuple(names) for name, names in classes.items()}
-            with (self._scratch / _ROWS).open("rb") as lines:
-                return _list(self, told, kinds, map(json.loads, lines))
-        reader = _Reader(self, told)
-        return _list(self, told, reader.kinds, reader.entries(self.rows(told)))
+        """Every sample: names and numbers, no pixels; in an order that depends on the source alone.
 
-    def read(self, row: int, name: str, where: str = "") -> bytes | Array:
-        if not self.spools:
-            return self.read_address(where or name)
-        offset, size = map(int, where.split(":"))
+        Raises:
+            SourceError: as `rows`.
+        """
+        findings = Findings()
+        if self.spools:
+            kinds, findings.notes, findings.origin, classes = json.loads((self._scratch / _KINDS).read_text())
+            findings.classes = {name: tuple(names) for name, names in classes.items()}
+            with (self._scratch / _ROWS).open("rb") as lines:
+                return _list(self, findings, kinds, map(json.loads, lines))
+        reader = _Reader(self, findings)
+        return _list(self, findings, reader.kinds, reader.entries(self.rows(findings)))
+
+    def expect(self, addresses: Sequence[str]) -> None:  # noqa: B027 -- for sources whose files take long to come
+        """Called in a worker with all that it will `read`, in order."""
+
+    def wait(self, address: str) -> None:  # noqa: B027
+        """Called before each `read`, whose time is limited: what takes long for no fault of the image is done here."""
+
+    def read(self, address: str) -> bytes | Array:
+        """The image, mask or array at an address of the listing: encoded, or an array.
+
+        Raises:
+            OSError: it cannot be read any more; the packer leaves it out with that reason.
+            DecodeError: the same, with the reason as its message.
+        """
+        offset, size = map(int, address.split(":"))
         with (self._scratch / _BLOBS).open("rb") as file:
             blob = os.pread(file.fileno(), size, offset)
         if not blob.startswith(_NPY):
@@ -128,127 +165,22 @@ class RowSource(Source):
         return array
 
 
-class FilesSource(RowSource):
-    """Images, and perhaps masks, that are files of a container.
-
-    root: a folder, a zip archive, a URL, or any other `Files`.
-    advice: what to do where nothing can be listed.
-    """
-
-    advice: ClassVar[str] = "Give a folder of images"
-
-    def __init__(self, root: str | Path | URL | Files) -> None:
-        self._files = open_files(root)
-        location = as_location(root) if isinstance(root, (str, os.PathLike)) else root
-        self.root = Path(location) if isinstance(location, str) else location
-
-    @property
-    def title(self) -> str:
-        return str(self.root)
-
-    def leave_out(self, folder: Path) -> None:
-        if isinstance(self._files, Folder):
-            self._files.leave_out(folder)
-
-    def list_samples(self) -> Listing:
-        if fault := self._files.fault():
-            raise SourceError(f"{self.root}: {fault}. {self.advice}")
-        return super().list_samples()
-
-    def no_image(self, told: Told, what: str = "holds no image") -> SourceError:
-        others = f", found: {told.by_extension()}" if told.others else ""
-        usual = "Images are known by their extension, such as .jpg, .png or .webp"
-        return SourceError(f"{self.title}: {what}. {usual}{others}")
-
-    def expect(self, addresses: Sequence[str]) -> None:
-        self._files.expect(addresses)
-
-    def wait(self, address: str) -> None:
-        self._files.wait(address)
-
-    def read_address(self, address: str) -> bytes:
-        return self._files.read(address)
-
-
-class LocalSource(RowSource):
-    """Samples in files that are not images, all of which lie at one path.
-
-    path: as it was given; at a URL, the files that are copied from there. needs: packages.
-
-    Raises:
-        MissingPackageError: one of the packages that it needs cannot be used.
-    """
-
-    needs: ClassVar[Names] = ()
-
-    def __init__(self, path: str | Path | URL, columns: Mapping[str, Names] | None = None) -> None:
-        require(str(path), *self.needs)
-        self.path: Any = as_location(path) if self.suffixes else path
-        if isinstance(self.path, URL):
-            from gpuload.sources.remote import Copies  # asyncio
-
-            self.path = Copies(self.path, self.suffixes)
-        else:
-            self.path = Path(self.path)
-        self._local = self.path if isinstance(self.path, Path) else Path()
-        self.columns = dict(columns or {})
-
-    @property
-    def title(self) -> str:
-        return str(self.path if isinstance(self.path, Path) else self.path.given)
-
-    def files_here(self, suffix: str) -> list[Path]:
-        """The files with this suffix, sorted: those of the folder, see `Files.split_files`, those that fit wildcards,
-        or the one at the path."""
-        if self._local.is_dir():
-            paths = [self._local / name for name in Folder(self._local).split_files(suffix)]
-        elif self._local.exists():
-            return [self._local]
-        else:
-            paths = [Path(name) for name in sorted(glob.glob(str(self._local)))]
-        if not paths:
-            what = f"holds no {suffix}" if self._local.is_dir() else "no such file"
-            raise SourceError(f"{self._local}: {what}. Give a file, or the folder that holds some")
-        return paths
-
-    def name_of(self, path: Path) -> str:
-        """Of one of its files, below its folder."""
-        return path.relative_to(self._local if self._local.is_dir() else path.parent).as_posix()
-
-    def splits_of(self, paths: Sequence[Path], told: Told) -> list[str]:
-        """The split of each file; [] where they are of one, or given one by one."""
-        if not self.own_splits or not self._local.is_dir():
-            return []
-        splits = splits_of_files(self.title, list(map(self.name_of, paths)))
-        told.origin = "by the names of its files or their folders" if splits else ""
-        return splits
-
-    def prepare(self, scratch: Path) -> None:
-        if isinstance(self.path, Path):
-            return super().prepare(scratch)
-        self._local = self.path.fetch(scratch)
-        try:
-            super().prepare(scratch)
-        except SourceError as error:
-            raise SourceError(str(error).replace(str(scratch / "copies"), str(self.path.root))) from None
-
-
 class _Reader:
-    """Finds mistakes in the rows of a source, and what each of their values is.
+    """Checks the rows of a source, and finds the kind of each field.
 
-    blobs: gets the images, masks and arrays that are in the rows. kinds: of the fields, once a row was read.
+    blobs: receives images, masks and arrays that the rows hold. kinds: of the fields, known after the first row.
     """
 
-    def __init__(self, source: RowSource, told: Told, blobs: BinaryIO | None = None) -> None:
-        self._source, self._told, self._blobs = source, told, blobs
+    def __init__(self, source: Source, findings: Findings, blobs: BinaryIO | None = None) -> None:
+        self._source, self._told, self._blobs = source, findings, blobs
         self._offset = 0
         self._label_type: type | None = None
         self.kinds: FieldKinds = {}
 
     def entries(self, rows: Iterable[Row]) -> Iterator[list[Any]]:
-        """Of each row the name, size and address of its image, then a value for each field.
+        """For each row the name, size and address of its image, then the value of each field.
 
-        All rows of files are made by the same lines of a source, so that the first one tells of all.
+        Where nothing is spooled, rows come from one place in the source's code, so only the first is checked.
         """
         number = -1
         for number, row in enumerate(rows):
@@ -260,7 +192,7 @@ class _Reader:
             raise SourceError(f"{self._source.title}: holds no sample. Give at least one")
 
     def _check_kinds(self, number: int, row: Row) -> None:
-        """Raises SourceError where a row has other fields than those before."""
+        """Raises SourceError if a row has other fields than those before."""
         kinds = self._kinds_of(row)
         if number == 0:
             self.kinds.update(kinds)
@@ -294,7 +226,7 @@ class _Reader:
         return b"[%s]\n" % b", ".join(parts)
 
     def _check(self, number: int, row: Any) -> None:
-        """Raises SourceError where this is not a dict with an image, or its label is invalid."""
+        """Raises SourceError if this is not a dict with an image, or its label is invalid."""
         if not isinstance(row, Mapping):
             what = f"is a {type(row).__name__}, not a dict"
             raise self._error(number, what, 'Give such as {"image": image, "label": label}')
@@ -334,7 +266,7 @@ class _Reader:
         return SourceError(f"{self._source.title}: sample {number} {what}. {advice}")
 
     def _kinds_of(self, row: Row) -> FieldKinds:
-        """The kind of each field of a row: as the source tells it, by its key, or else the first that claims it."""
+        """The kind of each field of a row: given by the source, by its key, or the first that claims its value."""
         kinds: FieldKinds = {}
         companions: set[str] = set()
         for name, value in row.items():
@@ -350,7 +282,7 @@ class _Reader:
         return {name: kind for name, kind in kinds.items() if name not in companions}
 
     def _stored(self, value: Any, number: int, kind: str) -> Ref:
-        """Where a value lies, and the size of an image as it is packed."""
+        """The reference to a value, which is spooled unless it is one already."""
         if isinstance(value, Ref):
             return value
         assert self._blobs is not None
@@ -391,89 +323,65 @@ class _Reader:
             ) from None
 
 
-def open_files(root: str | Path | URL | Files) -> Files:
-    """The container at a path: an archive by its name, else a folder, perhaps at a URL; a container is given back."""
-    if isinstance(root, Files):
-        return root
-    path = as_location(root)
-    if isinstance(path, URL):
-        if path.suffix.lower() in ARCHIVES:
-            raise SourceError(f"{path}: is an archive at a URL. {ELSEWHERE}")
-        from gpuload.sources.remote import RemoteFolder  # asyncio
-
-        return RemoteFolder(path)
-    path = Path(path)
-    if path.suffix.lower() in ARCHIVES and not path.is_dir():
-        from gpuload.sources.zip_archive import ZipArchive  # imports compression modules that few need
-
-        return ZipArchive(path)
-    return Folder(path)
-
-
-def _list(source: RowSource, told: Told, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> Listing:
+def _list(source: Source, findings: Findings, kinds: FieldKinds, entries: Iterable[Sequence[Any]]) -> Listing:
     """kinds: complete once the first of the entries is there."""
     schema = listing_schema((), where=True)
-    chunks, images, values = list[pa.Table](), list[Sequence[Any]](), list[list[Any]]()
-    for entry in entries:
-        images.append(entry[:3])
-        values = values or [[] for _ in entry[3:]]
-        for column, value in zip(values, entry[3:], strict=True):
-            column.append(value)
-        if len(images) == _CHUNK_ROWS:
-            chunks.append(pa.table([list(column) for column in zip(*images, strict=True)], schema=schema))
-            images = []
-    if images or not chunks:
-        rest = [list(column) for column in zip(*images, strict=True)] or [[], [], []]
-        chunks.append(pa.table(rest, schema=schema))
+    chunks, values, rest = list[pa.Table](), list[list[Any]](), iter(entries)
+    while some := list(islice(rest, _CHUNK_ROWS)):
+        name, size, address, *columns = map(list, zip(*some, strict=True))
+        chunks.append(pa.table([name, size, address], schema=schema))
+        values = values or [[] for _ in columns]
+        for column, more in zip(values, columns, strict=True):
+            column += more
     table = pa.concat_tables(chunks)
-    of_rows, splits = {(name, *kind): column for (name, kind), column in zip(kinds.items(), values, strict=False)}, None
+    of_rows, splits = {(name, *kind): column for (name, kind), column in zip(kinds.items(), values, strict=True)}, None
     if source.own_splits:
-        splits, used = _splits_in(source, told, of_rows)
+        splits, used = _splits_in(source, findings, of_rows)
         of_rows = {key: column for key, column in of_rows.items() if key[0] not in used}
-        if splits is None and told.strict is not None:
-            splits = splits_of_paths(source.title, table.column(NAME).to_pylist(), told.strict)
+        if splits is None and findings.strict is not None:
+            splits = splits_of_paths(source.title, table.column(NAME).to_pylist(), findings.strict)
     if source.images_alone:
         of_rows = {}
-    fields, classes, columns = _fields(source.title, told, of_rows)
+    fields, classes, columns = _fields(source.title, findings, of_rows)
     if alike := names_alike(list(classes or ())):
-        told.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
+        findings.notes.append(f"classes that differ only in case are different classes: {some_of(alike)}")
     if table.column(WHERE).equals(table.column(NAME)):
         table = table.drop_columns([WHERE])
     schema = listing_schema(fields, where=WHERE in table.column_names)
-    rejected = tuple(sorted(told.rejected, key=lambda rejection: rejection.source))
+    rejected = tuple(sorted(findings.rejected, key=lambda rejection: rejection.source))
     table = pa.table([*table.columns, *columns], schema=schema)
-    return Listing(table, fields, classes, rejected, told.all_notes(), splits)
+    return Listing(table, fields, classes, rejected, findings.all_notes(), splits)
 
 
 Values = Mapping[tuple[str, str, str], Sequence[Any]]  # of the fields, by their names, kinds and details
 
 
-def _splits_in(source: RowSource, told: Told, of_rows: Values) -> tuple[SourceSplits | None, set[str]]:
-    """The splits that rows tell, and the keys that are no fields."""
-    unused = {SPLIT} if told.origin else set()
+def _splits_in(source: Source, findings: Findings, of_rows: Values) -> tuple[SourceSplits | None, set[str]]:
+    """The splits of the rows, and the keys that are not fields because they name splits."""
+    unused = {SPLIT} if findings.origin else set()
     for (name, kind, _), values in of_rows.items():
         asked = name == SPLIT and SPLIT in source.columns
         if asked or (name in COLUMNS and kind == CaptionKind.name):
-            splits = splits_of_column(source.title, name, values, asked, told.origin)
+            splits = splits_of_column(source.title, name, values, asked, findings.origin)
             if splits is not None:
                 return splits, {*unused, name}
     return None, unused
 
 
-def _fields(title: str, told: Told, of_rows: Values) -> tuple[tuple[Field, ...], ClassNames, Columns]:
+def _fields(title: str, findings: Findings, of_rows: Values) -> tuple[tuple[Field, ...], ClassNames, Columns]:
     """The fields, the class names of the set, and the columns."""
     fields, columns, classes = list[Field](), list[Any](), None
     for (name, kind, detail), values in of_rows.items():
-        field, of_field = KINDS[kind].parse(title, name, values, told.classes.get(name), detail)
+        field, of_field = KINDS[kind].parse(title, name, values, findings.classes.get(name), detail)
         if KINDS[kind].names_set_classes:
             classes, field = field.classes, replace(field, classes=None)
-        fields.append(told.fields.get(name, field))
+        fields.append(findings.fields.get(name, field))
         columns += of_field
     return tuple(fields), classes, columns
 
 
 def names_alike(names: list[str]) -> list[str]:
-    """Those that differ from another one in case only."""
+    """The names that differ from another one in case alone."""
     counts = Counter(name.lower() for name in names)
     return [name for name in names if counts[name.lower()] > 1]
 
@@ -481,7 +389,7 @@ def names_alike(names: list[str]) -> list[str]:
 def image_array(array: Array, peak: float | None = 1.0) -> Array:
     """uint8 (H, W, C) out of uint8 or float in 0..peak, with the channels first or last; without a peak as it is.
 
-    What cannot be an image is given back as it is: the packer then rejects it with its type and shape.
+    Anything else is returned as it is, and the packer rejects it with its type and shape.
     """
     if peak is None:
         return array
@@ -497,7 +405,7 @@ def _described(kinds: FieldKinds) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold, out of NumPy's arrays and numbers."""
+    """Converts NumPy's arrays and numbers for JSON."""
     if not hasattr(value, "tolist"):
         raise TypeError(f"it holds a {type(value).__name__}")
     return value.tolist()

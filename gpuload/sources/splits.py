@@ -1,4 +1,4 @@
-"""Splits that a source has of its own: by the names of its folders or files, or by a column.
+"""Splits of a source, by the names of its folders or files, or by a column.
 
 Recognised are train, training, val, valid, validation, dev, test and testing, in any case. They are packed into folders
 named train, val and test.
@@ -27,7 +27,7 @@ class SourceSplits:
     """The split of each sample of a listing.
 
     names: of the splits that hold a sample, in the order train, val, test. numbers: int64 (N,), the place in `names`.
-    origin: what tells the splits apart, for messages, such as "by its folders 'train', 'valid'".
+    origin: where they come from, for messages, such as "by its folders 'train', 'valid'".
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class SourceSplits:
 
     @classmethod
     def of(cls, values: Sequence[str], origin: str) -> "SourceSplits | None":
-        """Splits out of the one of each sample; None where all are in "train", as every set is that has no splits."""
+        """From the split of each sample; None if all are in "train", since that is what a set without splits is."""
         found = set(values)
         if found <= {"train"}:
             return None
@@ -55,9 +55,9 @@ def split_called(name: object) -> str:
 
 
 def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]:
-    """The split that each of these names means; names of other things are left out.
+    """The split for each name that is one of a split.
 
-    what: what has these names, for messages, such as "its folders".
+    what: the things that are named, for messages, such as "its folders".
 
     Raises:
         SourceError: two names mean the same split.
@@ -74,8 +74,8 @@ def splits_called(title: str, what: str, names: Iterable[str]) -> dict[str, str]
 
 
 def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
-    """The split of each file, by a word of its name or else of its folder's; [] where none is named after one, or all
-    after "train".
+    """The split of each file, by a word in its name or else in its folder's; [] if no file is named after one, or all
+    are named after "train".
 
     data/train-00000-of-00002.parquet and train/0000.parquet are "train".
 
@@ -94,15 +94,16 @@ def splits_of_files(title: str, names: Sequence[str]) -> list[str]:
 
 
 def one_file_each(names: Sequence[str]) -> dict[str, str]:
-    """The file of each split, by words of their names, in the order train, val, test; {} where not every file is that
-    of one split, and each of another."""
+    """The file of each split, by words in their names, in the order train, val, test; {} unless each file belongs to
+    one split, and no two to the same."""
     found = [(_splits_in(name.rpartition("/")[2]), name) for name in names]
     splits = {called[0]: name for called, name in found if len(called) == 1}
     return {split: splits[split] for split in _ORDER if split in splits} if len(splits) == len(names) else {}
 
 
 def without_split(name: str) -> tuple[str, str]:
-    """A name without the split that is a word of it, and that split, or "": x_train is "x" of "train"."""
+    """A name without the one word that is a split, and that split: "x_train" gives "x" and "train"; else the name and
+    ""."""
     words = re.split("[^A-Za-z0-9]+", name)
     found = [word for word in words if split_called(word)]
     if len(found) != 1:
@@ -111,7 +112,7 @@ def without_split(name: str) -> tuple[str, str]:
 
 
 def named_splits(names: Sequence[str]) -> list[str]:
-    """The splits that words of these files' names are, in the order train, val, test."""
+    """The splits that are words in these files' names, in the order train, val, test."""
     found = {split for name in names for split in _splits_in(name.rpartition("/")[2])}
     return [split for split in _ORDER if split in found]
 
@@ -135,10 +136,10 @@ def _split_of_file(title: str, name: str) -> str:
 
 
 def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> SourceSplits | None:
-    """Splits of images by the folder in which each lies, below folders that hold all of them; None without.
+    """Splits of images by the first folder that they do not all share; None if it is not named after a split.
 
-    strict: whether it is an error that some folders are named after splits and others are not. Else these are no
-        splits, and nor is a single one.
+    strict: whether it is an error if only some of these folders are named after splits. Otherwise they then do not
+        count as splits, nor does a single one.
 
     Raises:
         SourceError: see `strict`, and `splits_called`.
@@ -158,7 +159,7 @@ def splits_of_paths(title: str, names: Sequence[str], strict: bool = True) -> So
 
 
 def ambiguous(title: str, splits: Sequence[str], beside: str) -> str:
-    """What is said where folders named after splits lie beside others with images."""
+    """The error message for folders named after splits beside other folders with images."""
     return (
         f"{title}: holds {some_of(sorted(splits))}, as splits are called, beside {beside}. Are they splits? Then move "
         "the rest elsewhere. If not, give --no-splits"
@@ -170,7 +171,7 @@ def by_folders(names: Iterable[str]) -> str:
 
 
 def _shared_folders(names: Sequence[str]) -> int:
-    """How many folders, from the top, hold all of these and are not called as splits are."""
+    """The number of leading folders that all names share and that are not named after splits."""
     first = names[0].split("/")[:-1]
     depth = 0
     while depth < len(first) and not split_called(first[depth]):
@@ -184,7 +185,7 @@ def _shared_folders(names: Sequence[str]) -> int:
 def splits_of_column(
     title: str, column: str, values: Sequence[object], asked: bool = False, origin: str = ""
 ) -> SourceSplits | None:
-    """Splits out of a column with their names; None where it holds none of these.
+    """Splits from a column; None if none of its values is the name of a split.
 
     asked: whether the user named the column. origin: see `SourceSplits`, where it is not the column.
 

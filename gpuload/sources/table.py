@@ -1,4 +1,4 @@
-"""A table of paths and what belongs to them, beside a folder or archive of images: `--labels table.csv`."""
+"""A table of paths and fields, beside a folder or archive of images: `--labels table.csv`."""
 
 import csv
 import posixpath
@@ -18,11 +18,12 @@ from gpuload.fields.kind import Kind
 from gpuload.fields.parsing import is_number, is_whole
 from gpuload.fields.registry import KINDS
 from gpuload.machine.untrusted import parse_json
+from gpuload.sources.at_path import FilesSource
 from gpuload.sources.columns import USUAL, Features, check_columns, usual_column
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref
 from gpuload.sources.listing import some_of
 from gpuload.sources.named import NamedFiles
-from gpuload.sources.rows import FilesSource, Names, Row
+from gpuload.sources.rows import Names, Row
 from gpuload.sources.splits import SPLIT, split_called, splits_of_column
 from gpuload.store.url import URL, as_location
 
@@ -55,7 +56,7 @@ def _texts(cell: Any) -> list[str]:
     return [text.strip() for text in texts if text.strip()]
 
 
-# What a column may hold, by its role.
+# The kind of field in a column, by the role of the column.
 _KINDS: dict[str, Kind] = {kind.role or kind.name: kind for kind in KINDS.values() if kind.in_tables}
 _KINDS["captions"] = _CaptionLists()
 
@@ -72,8 +73,8 @@ class TableSource(FilesSource):
         its usual names that the table has.
 
     Labels that are all whole numbers are class numbers. Any other text is a class name, and classes are numbered in
-    sorted order. Samples are in the order of the table. Its splits are those of a column that names them, else those of
-    the folders in which the images lie, where each lies in one that is called as splits are.
+    sorted order. Samples are in the order of the table. A column gives their splits, or else the folders of the images,
+    if each is named after a split.
     """
 
     takes_labels = True
@@ -101,21 +102,21 @@ class TableSource(FilesSource):
     def advice(self) -> str:  # type: ignore[override]
         return f"Give the folder that the paths in {self.table} start from"
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         table = read_table(self.table)
         features = Features.of_metadata(table.schema.metadata)
         roles = self._roles(table, features)
         named, paths = NamedFiles(self._files, self.title, self.root), roles["path"][0]
-        images = self._images(table, paths, named, told)
-        splits = self._splits(table, roles, told)
-        columns = {role: self._values(table, role, roles[role], named, told) for role in _KINDS if roles[role]}
-        told.picked = True
-        told.kinds |= {role: _KINDS[role].name for role in columns}
-        told.classes |= {role: features.all[roles[role][0]] for role in columns if roles[role][0] in features.all}
-        told.notes += named.beside([ref.name for refs in (images, columns.get("mask", ())) for ref in refs])
+        images = self._images(table, paths, named, findings)
+        splits = self._splits(table, roles, findings)
+        columns = {role: self._values(table, role, roles[role], named, findings) for role in _KINDS if roles[role]}
+        findings.picked = True
+        findings.kinds |= {role: _KINDS[role].name for role in columns}
+        findings.classes |= {role: features.all[roles[role][0]] for role in columns if roles[role][0] in features.all}
+        findings.notes += named.beside([ref.name for refs in (images, columns.get("mask", ())) for ref in refs])
         used = {column for names in roles.values() for column in names}
         if left := [name for name in table.column_names if name not in used]:
-            told.notes.append(
+            findings.notes.append(
                 f"columns of {self.title} that are not packed: {some_of(left)}; --column ROLE=NAME packs them"
             )
         for number, image in enumerate(images):
@@ -123,7 +124,7 @@ class TableSource(FilesSource):
             yield {**row, SPLIT: splits[number]} if splits else row
 
     def _roles(self, table: pa.Table, features: Features) -> dict[str, Names]:
-        """The columns by what they hold."""
+        """The columns by their roles."""
         present = table.column_names
         check_columns(self.title, present, self.columns)
         roles = {
@@ -132,7 +133,9 @@ class TableSource(FilesSource):
         }
         if roles["label"] and roles["label"][0] in roles["target"]:
             roles["label"] = ()
-        if not roles["label"] and set(roles["labels"]) & set(features.single):  # one class a row, whatever its name
+        if not roles["label"] and set(roles["labels"]) & set(
+            features.single
+        ):  # one class a row, whatever the name of the column
             roles["label"], roles["labels"] = roles["labels"], ()
         if not roles["path"]:
             raise self._lacking(table, USUAL["path"], "Name one with --path-column")
@@ -145,14 +148,14 @@ class TableSource(FilesSource):
             f"{self.title}: has none of the columns {', '.join(usual)}; its columns are {table.column_names}. {advice}"
         )
 
-    def _images(self, table: pa.Table, column: str, named: NamedFiles, told: Told) -> list[Ref]:
+    def _images(self, table: pa.Table, column: str, named: NamedFiles, findings: Findings) -> list[Ref]:
         cells = table.column(column).to_pylist()  # dicts where Hugging Face wrote the table
         cells = [cell.get("path") if isinstance(cell, dict) else cell for cell in cells]
         names = ["" if cell is None else str(cell) for cell in cells]
         if not names:
             raise SourceError(f"{self.title}: has a header but no rows. Give it a row for each image")
         self._refuse([place_of(self.table, row) for row, name in enumerate(names) if not name], "an empty path")
-        images = named.find_stems(column, names, told.notes)
+        images = named.find_stems(column, names, findings.notes)
         twice = Counter(posixpath.normpath(image.name) for image in images)
         self._refuse([name for name, count in twice.items() if count > 1], "a path in more than one row", "rows for ")
         return images
@@ -162,11 +165,11 @@ class TableSource(FilesSource):
             times = counted(len(wrong), "time")
             raise SourceError(f"{self.title}: {what}, {times} ({unit}{some_of(wrong)}). Remove those rows")
 
-    def _values(self, table: pa.Table, role: str, names: Names, named: NamedFiles, told: Told) -> list[Any]:
-        """The values of a field, out of the table's columns for it."""
+    def _values(self, table: pa.Table, role: str, names: Names, named: NamedFiles, findings: Findings) -> list[Any]:
+        """The values of a field, from the columns with its role."""
         kind, columns = _KINDS[role], [table.column(name).to_pylist() for name in names]
         if kind.stays_in_shard:
-            return list(named.find_stems(names[0], list(map(str, columns[0])), told.notes))
+            return list(named.find_stems(names[0], list(map(str, columns[0])), findings.notes))
         if role == "label":
             self._check_labels(names[0], columns[0])
         try:
@@ -175,7 +178,7 @@ class TableSource(FilesSource):
             raise SourceError(f"{self.title}: {error}. Correct the column {role!r}") from None
 
     def _check_labels(self, column: str, values: list[Any]) -> None:
-        """Raises SourceError where a label is missing, or where they are numbers that count nothing."""
+        """Raises SourceError if a label is missing, or if they are numbers that are not class numbers."""
         texts = ["" if value is None else str(value).strip() for value in values]
         if lacking := [row for row, text in enumerate(texts) if not text]:
             have, first = counted(len(lacking), "row has", "rows have"), place_of(self.table, lacking[0])
@@ -193,25 +196,25 @@ class TableSource(FilesSource):
                 f"another --label-column, or --column target={column} for a number to be predicted"
             )
 
-    def _splits(self, table: pa.Table, roles: Mapping[str, Names], told: Told) -> list[str]:
-        """The split of each row by the column that names them; none where they are those of folders, if anything."""
+    def _splits(self, table: pa.Table, roles: Mapping[str, Names], findings: Findings) -> list[str]:
+        """The split of each row, by the column that names them; [] if there is no such column."""
         fields = {name for role in _KINDS for name in roles[role]}
-        told.strict = False
+        findings.strict = False
         for column in set(roles[SPLIT]) - fields if self.own_splits else ():
             values = table.column(column).to_pylist()
             if (splits := splits_of_column(self.title, column, values, SPLIT in self.columns)) is not None:
-                told.origin = splits.origin
+                findings.origin = splits.origin
                 return [splits.names[number] for number in splits.numbers.tolist()]
             if all(map(split_called, values)):
-                told.strict = None  # all are of one
+                findings.strict = None  # all are of one
             else:
                 some = some_of(sorted({str(value) for value in values}))
-                told.notes.append(f"the column {column!r} holds no names of splits but {some}, so it is not used")
+                findings.notes.append(f"the column {column!r} holds no names of splits but {some}, so it is not used")
         return []
 
 
 def _how_to_name(table: pa.Table, path: Names) -> str:
-    """What to do where no column has a usual name for a label."""
+    """The advice if no column has a usual name for labels."""
     floats = [name for name in table.column_names if name not in path and _are_floats(table.column(name).to_pylist())]
     target = f"--column target={floats[0] if floats else 'NAME'}"
     return (
@@ -255,23 +258,18 @@ def read_table(path: Path | URL) -> pa.Table:
 
 
 def _read_remote(url: URL) -> pa.Table:
-    from gpuload.store.background import background
-    from gpuload.store.hub import pinned
-    from gpuload.store.objects import Objects
-    from gpuload.store.transfer import fetch_file  # asyncio
+    from gpuload.sources.remote import Copies  # asyncio
 
-    url = pinned(url)
     with tempfile.TemporaryDirectory(prefix="gpuload-table-") as scratch:
-        path = Path(scratch) / url.name
+        path = str(Path(scratch, "copies", url.name))
         try:
-            background().wait(fetch_file(Objects(URL(url.text.rpartition("/")[0])), url.name, path))
-            return read_table(path)
+            return read_table(Copies(url, (url.suffix.lower(),)).fetch(Path(scratch)))
         except (SourceError, RemoteError) as error:
-            raise SourceError(str(error).replace(str(path), str(url))) from None
+            raise SourceError(str(error).replace(path, str(url))) from None
 
 
 def _checked(table: pa.Table) -> pa.Table:
-    """A table whose names and texts are UTF-8.
+    """The table, if its names and texts are UTF-8.
 
     Raises:
         ArrowInvalid, UnicodeDecodeError: they are not.
@@ -282,7 +280,7 @@ def _checked(table: pa.Table) -> pa.Table:
 
 
 def place_of(path: Path | URL, row: int) -> str:
-    """What a person calls a row of the table, where no cell goes over several lines."""
+    """The name of a row in messages: its line, if no cell spans several lines."""
     if path.suffix.lower() in _PARQUET:
         return f"row {row}"
     return f"line {row + (1 if path.suffix.lower() in _JSON_LINES else 2)}"

@@ -1,9 +1,9 @@
-"""Existing WebDataset tars, taken apart: to pack them in other shards, in another order or encoding."""
+"""Existing WebDataset tars, to repack into other shards, in another order or encoding."""
 
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +16,20 @@ from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS, kind_of
 from gpuload.headers import npy
 from gpuload.sources.annotations import are_boxes, no_captions
-from gpuload.sources.files import IMAGE_EXTENSIONS, Ref, Told, is_text
+from gpuload.sources.at_path import LocalSource
+from gpuload.sources.files import IMAGE_EXTENSIONS, Findings, Ref, is_text
 from gpuload.sources.listing import some_of
-from gpuload.sources.rows import LocalSource, Row
+from gpuload.sources.rows import Row
 from gpuload.sources.splits import SPLIT
 from gpuload.types import Array
 
 _UNPACK = "Unpack the tars, and give --from yolo"
-_LOOKED_INTO = 8  # texts that tell whether they are captions
+_LOOKED_INTO = 8  # texts, to tell whether they are captions
 
 
 class TarsSource(LocalSource):
-    """WebDataset shards, by the path of one, wildcards or a folder of them: those in it, or else in its folders that
-    are called as splits are (see `splits`).
+    """WebDataset shards: one, those that match wildcards, or those in a folder, or else in its folders named after
+    splits (see `splits`).
 
     Shards of several splits, by their names or those of their folders, are the splits of the set. In a folder that
     gpuload packed, fields and classes are those of its manifest. Else `cls` is the label, `txt` the caption, `json`
@@ -47,53 +48,64 @@ class TarsSource(LocalSource):
         super().prepare(scratch)
         self._paths = self.files_here(".tar")
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         """Every sample of every shard; only small members are read.
 
         Raises:
             SourceError: no such file, or no sample in them. ShardError: a tar is damaged.
         """
         self._paths = self._paths or self.files_here(".tar")
-        image, fields = self._known(told)
+        image, fields = self._known(findings)
         if self.images_alone:
             fields = ()
         elif fields is None:
             fields = self._guess(image)
-        told.fields = {field.name: field for field in fields}
-        told.kinds = {field.name: field.kind for field in fields}
-        splits = self.splits_of(self._paths, told)
-        tally = _Tally()
+        findings.fields = {field.name: field for field in fields}
+        findings.kinds = {field.name: field.kind for field in fields}
+        splits = self.splits_of(self._paths, findings)
+        wanted, samples, folders, unused = {field.member for field in fields}, 0, set[str](), Counter[str]()
         for number, path in enumerate(self._paths):
-            for sample in self._samples(path, image, told):
+            for sample in self._samples(path, image, findings):
                 name = f"{self.name_of(path)}/{sample.picture.name if sample.picture else sample.key}"
                 lacking = [field.member for field in fields if field.member not in sample.members]
                 if not is_text(name):
-                    told.reject(name, "its name is not UTF-8")
+                    findings.reject(name, "its name is not UTF-8")
                 elif sample.picture is None or lacking:
                     what = f"no .{lacking[0]}, which most samples have" if sample.picture else "no image"
-                    told.reject(name, f"has {what}")
+                    findings.reject(name, f"has {what}")
                 else:
-                    tally.add(sample, fields)
+                    samples += 1
+                    folders.add(sample.picture.name.rpartition("/")[0])
+                    others = (end for end, member in sample.members.items() if member != sample.picture)
+                    unused.update(end for end in others if end not in wanted)
                     row = self._row(number, name, sample, fields)
                     yield {**row, SPLIT: splits[number]} if splits else row
-        if not tally.samples:
+        if not samples:
             raise SourceError(f"{self._paths[0]}: no sample with an image in {counted(len(self._paths), 'tar')}")
-        told.notes += tally.notes(bool(fields) or self.images_alone)
+        if unused:
+            counts = ", ".join(f"{count:,} × .{extension}" for extension, count in sorted(unused.items()))
+            findings.notes.append(
+                f"members that are not packed, by extension: {counts}; fields are what most samples have"
+            )
+        if not fields and not self.images_alone:
+            findings.notes.append("no sample has more than its image, so that the set has no labels")
+            if len(folders) > 1:
+                findings.notes.append(f"if the folders in the tar ({some_of(sorted(folders))}) are classes, unpack it")
 
-    def _samples(self, path: Path, image: Field | None, told: Told | None = None) -> Iterator["_Sample"]:
-        """told: gets what is no sample."""
+    def _samples(self, path: Path, image: Field | None, findings: Findings | None = None) -> Iterator["_Sample"]:
+        """findings: receives members that belong to no sample."""
         others, damage, name = list[tuple[str, str]](), list[Damage](), self.name_of(path)
         for key, members in group_members(read_members(path, others, damage if self.skip_damaged else None)):
             found = by_extension(path, key, members)
             yield _Sample(key, found, next((m for end, m in found.items() if _is_image(end, image)), None))
-        if told is not None:
+        if findings is not None:
             for member, kind in others:
-                told.reject(f"{name}/{member}", f"is a {kind}, not a regular file")
+                findings.reject(f"{name}/{member}", f"is a {kind}, not a regular file")
             for part in damage:
-                told.reject(f"{name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}")
+                findings.reject(f"{name}, bytes {part.start:,} to {part.end:,}", f"is damaged: {part.fault}")
 
     def _guess(self, image: Field | None) -> tuple[Field, ...]:
-        """The fields of foreign shards: of the extensions that most samples have, in the order of the first of each."""
+        """The fields of foreign shards: one for each extension that most samples have, in the order of appearance."""
         counts: Counter[str] = Counter()
         first: dict[str, list[tuple[Path, Member]]] = {}
         samples = 0
@@ -121,11 +133,11 @@ class TarsSource(LocalSource):
                 row |= _value(self._paths[number], one, member)
         return row
 
-    def _known(self, told: Told) -> tuple[Field | None, tuple[Field, ...] | None]:
-        """Image and fields where all tars lie in folders that gpuload packed.
+    def _known(self, findings: Findings) -> tuple[Field | None, tuple[Field, ...] | None]:
+        """Image and fields from the manifests, if all tars lie in folders that gpuload packed; else None.
 
         Raises:
-            SourceError: these folders have different fields or classes.
+            SourceError: the folders have different fields or classes.
         """
         folders = list(dict.fromkeys(path.parent for path in self._paths))
         if not all((folder / "manifest.json").exists() for folder in folders):
@@ -139,11 +151,11 @@ class TarsSource(LocalSource):
                     f"{folder}: has other fields or classes than {folders[0]}. Pack each of them by itself"
                 )
         named = {one.name: kind_of(one).class_names(one, first.classes) for one in first.fields}
-        told.classes |= {name: classes for name, classes in named.items() if classes is not None}
+        findings.classes |= {name: classes for name, classes in named.items() if classes is not None}
         extensions = {extension for one in manifests for extension in one.fields[0].member.split(";")}
         return replace(first.fields[0], member=";".join(sorted(extensions))), first.fields[1:]
 
-    def read_address(self, address: str) -> bytes | Array:
+    def read(self, address: str) -> bytes | Array:
         number, offset, size = map(int, address.split(":"))
         data = _content(self._paths[number], Member("", offset, size))
         if not data.startswith(npy.START):
@@ -155,44 +167,18 @@ class TarsSource(LocalSource):
 
 
 class _Sample(NamedTuple):
-    """Members of a sample by their extensions, and its image, if it has one."""
+    """The members of a sample by extension, and its image, if it has one."""
 
     key: str
     members: Mapping[str, Member]
     picture: Member | None
 
 
-@dataclass
-class _Tally:
-    """What a user should know of the samples: folders in the tars, and members that no field takes, by extension."""
-
-    samples: int = 0
-    folders: set[str] = field(default_factory=set)
-    unused: Counter[str] = field(default_factory=Counter)
-
-    def add(self, sample: _Sample, fields: Sequence[Field]) -> None:
-        wanted = {field.member for field in fields}
-        self.samples += 1
-        self.unused.update(end for end, one in sample.members.items() if one != sample.picture and end not in wanted)
-        self.folders.add(sample.picture.name.rpartition("/")[0] if sample.picture else "")
-
-    def notes(self, has_fields: bool) -> list[str]:
-        notes = []
-        if self.unused:
-            counts = ", ".join(f"{count:,} × .{extension}" for extension, count in sorted(self.unused.items()))
-            notes.append(f"members that are not packed, by extension: {counts}; fields are what most samples have")
-        if not has_fields:
-            notes.append("no sample has more than its image, so that the set has no labels")
-            if len(self.folders) > 1:
-                notes.append(f"if the folders in the tar ({some_of(sorted(self.folders))}) are classes, unpack it")
-        return notes
-
-
 def by_extension(path: Path, key: str, members: Sequence[Member], fold: bool = False) -> dict[str, Member]:
-    """The members of a sample by their extensions. fold: whether these are given in lower case.
+    """The members of a sample by extension. fold: whether to convert these to lower case.
 
     Raises:
-        ShardError: two have the same.
+        ShardError: two members have the same.
     """
     found = {(end.lower() if fold else end): member for member in members for end in split_name(member.name)[1:]}
     if len(found) < len(members):
@@ -212,10 +198,10 @@ def _is_image(extension: str, image: Field | None) -> bool:
 
 
 def _field_of(extension: str, some: Sequence[tuple[Path, Member]]) -> Field | None:
-    """The field of a foreign shard that has members with this extension; None where it is of no known kind.
+    """The field for members with this extension in a foreign shard; None if its kind is unknown.
 
     Raises:
-        SourceError: they hold boxes in place of captions.
+        SourceError: they hold boxes instead of captions.
     """
     path, member = some[0]
     guesses = (kind.guess(extension, lambda: _content(path, member)) for kind in KINDS.values())

@@ -7,9 +7,10 @@ from gpuload.counted import counted
 from gpuload.errors import SourceError
 from gpuload.fields.class_numbers import BACKGROUND
 from gpuload.sources.annotations import annotation_files, read_content, read_text
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told, extension_of
+from gpuload.sources.at_path import FilesSource
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of
 from gpuload.sources.listing import some_of
-from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.rows import Row
 from gpuload.sources.splits import SPLIT, one_file_each, split_called, splits_of_paths
 
 _IMAGE_FOLDERS = ("data", "jpegimages", "images")  # in any case
@@ -25,9 +26,9 @@ class VocSource(FilesSource):
 
     Fields: "label", the class of the largest box, or "background" (number 0) where there is none; "boxes", all of
     them, x0 y0 x1 y1 as the XML has them. Other classes are numbered from 1 in sorted order. Samples are in the
-    order of their paths. Folders below `Data` that are called as splits are (see `splits`) are the splits, or else the
-    lists of Pascal VOC: `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, where these have no image in common;
-    images in none of them are left out then.
+    order of their paths. Splits are the folders below `Data` that are named after them (see `splits`), or else the
+    lists of Pascal VOC, `ImageSets/Main/train.txt`, `val.txt` and `test.txt`, if they have no image in common; then
+    images in none of the lists are left out.
     """
 
     advice = "Give the folder that holds Annotations"
@@ -37,22 +38,22 @@ class VocSource(FilesSource):
         xml, data = _folders(files)
         return bool(xml and data) and (data.lower() != "images" or bool(annotation_files(files, ".xml")))
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, findings: Findings) -> Iterator[Row]:
         xml, data = _folders(self._files)
         if not xml or not data:
             raise SourceError(
                 f"{self.title}: holds no Annotations beside Data (ILSVRC), JPEGImages (Pascal VOC) or images. Give the "
                 "folder that holds them"
             )
-        images, annotations = self._pairs(data, xml, told)
+        images, annotations = self._pairs(data, xml, findings)
         objects = {stem: self._objects(annotations[stem]) for stem in images}
         names = {name for _, names in objects.values() for name in names} - {BACKGROUND}
-        told.classes["label"] = told.classes["boxes"] = classes = (BACKGROUND, *sorted(names))
-        told.strict, split_of = True, dict[str, str]()
+        findings.classes["label"] = findings.classes["boxes"] = classes = (BACKGROUND, *sorted(names))
+        findings.strict, split_of = True, dict[str, str]()
         if self.own_splits and splits_of_paths(self.title, [image.name for image in images.values()]) is None:
-            split_of = self._listed_splits(images, told)
+            split_of = self._listed_splits(images, findings)
         if split_of:
-            told.origin = f"by the lists in {_LISTS!r}"
+            findings.origin = f"by the lists in {_LISTS!r}"
         for stem, image in images.items():
             boxes, named = objects[stem]
             row = {"image": image, "label": classes.index(_largest(boxes, named)), "boxes": boxes, "boxes_class": named}
@@ -61,10 +62,10 @@ class VocSource(FilesSource):
             elif stem in split_of:
                 yield {**row, SPLIT: split_of[stem]}
             else:
-                told.reject(image.name, f"is in no list of {_LISTS}", True)
+                findings.reject(image.name, f"is in no list of {_LISTS}", True)
 
-    def _listed_splits(self, known: dict[str, Ref], told: Told) -> dict[str, str]:
-        """The split of each image by the lists of Pascal VOC; {} where there are none, or not of two splits."""
+    def _listed_splits(self, known: dict[str, Ref], findings: Findings) -> dict[str, str]:
+        """The split of each image by the lists of Pascal VOC; {} if there are no lists of two splits or more."""
         if _LISTS.partition("/")[0] not in self._files.folders():
             return {}
         texts = [name for name in self._files.names(_LISTS) if name.lower().endswith(".txt")]
@@ -79,16 +80,16 @@ class VocSource(FilesSource):
         if not why and len(set(split_of.values())) < 2:
             why = "they list images of fewer than two splits"
         if why:
-            told.notes.append(
+            findings.notes.append(
                 f"the lists of splits in 'ImageSets' are not used ({why}): all images are packed, and --val or "
                 "--splits draws splits"
             )
         return {} if why else split_of
 
-    def _pairs(self, data: str, xml: str, told: Told) -> tuple[dict[str, Ref], dict[str, Ref]]:
+    def _pairs(self, data: str, xml: str, findings: Findings) -> tuple[dict[str, Ref], dict[str, Ref]]:
         """Images and annotations by their paths below their folders, without extension, sorted."""
         files: dict[str, dict[str, Ref]] = {data: {}, xml: {}}
-        for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, told):
+        for file in self._files.walk({*IMAGE_EXTENSIONS, "xml"}, findings):
             folder, _, below = file.name.partition("/")
             if folder == (xml if extension_of(below) == "xml" else data):
                 files[folder][below.rpartition(".")[0]] = file
@@ -128,7 +129,7 @@ def _largest(boxes: list[list[float]], names: list[str]) -> str:
 
 
 def _folders(files: Files) -> tuple[str, str]:
-    """Names of the folders of XML and of images; "" for one that is not there."""
+    """Names of the folders of XML and of images; "" for a missing one."""
     named = {name.lower(): name for name in reversed(files.folders())}
     data = next((named[name] for name in _IMAGE_FOLDERS if name in named), "")
     return named.get("annotations", ""), data

@@ -12,14 +12,15 @@ from gpuload.errors import DecodeError, SourceError
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import require
 from gpuload.sources.annotations import Box, are_boxes, parse_boxes, read_text, with_boxes
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Ref, Told, extension_of
+from gpuload.sources.at_path import FilesSource
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of
 from gpuload.sources.listing import some_of
-from gpuload.sources.rows import FilesSource, Row
+from gpuload.sources.rows import Row
 
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels")  # LabelImg's, CVAT's and Roboflow's
 _NO_LABELS = (*_NAME_FILES, "README.dataset.txt", "README.roboflow.txt")
 _YAML = (".yaml", ".yml")
-_LOOKED_INTO = 8  # folders, and files of each, that tell whether a container is YOLO's
+_LOOKED_INTO = 8  # folders, and files of each, to tell whether a container is YOLO's
 _MOST_YAML_BYTES = 1 << 20
 
 
@@ -29,8 +30,8 @@ class YoloSource(FilesSource):
 
     Fields: "boxes", x0 y0 x1 y1 in pixels of the upright image, and "labels", the classes in it. An image without a
     `.txt` has no object. Names of the classes are those of a `.yaml` with `names`, of `classes.txt`, `obj.names` or
-    `_darknet.labels` at the first level. Folders that are called as splits are (see `splits`) are the splits; paths in
-    the `.yaml` are not used. Samples are in the order of their paths.
+    `_darknet.labels` at the first level. Folders named after splits (see `splits`) are the splits; paths in the `.yaml`
+    are not used. Samples are in the order of their paths.
     """
 
     advice = "Give a folder of images with YOLO's .txt"
@@ -51,9 +52,9 @@ class YoloSource(FilesSource):
                 return True
         return False
 
-    def rows(self, told: Told) -> Iterator[Row]:
-        told.strict = True
-        files = list(self._files.walk({*IMAGE_EXTENSIONS, "txt"}, told))
+    def rows(self, findings: Findings) -> Iterator[Row]:
+        findings.strict = True
+        files = list(self._files.walk({*IMAGE_EXTENSIONS, "txt"}, findings))
         texts = {file.name.rpartition(".")[0]: file for file in files if extension_of(file.name) == "txt"}
         images = [file for file in files if extension_of(file.name) != "txt"]
         text_of = {image.name: _text_of(image, texts) for image in images}
@@ -63,7 +64,7 @@ class YoloSource(FilesSource):
                 "folder 'labels' beside 'images'. Give the folder that holds both"
             )
         if names := self._class_names():
-            told.classes |= {"boxes": names, "labels": names}
+            findings.classes |= {"boxes": names, "labels": names}
         self.expect([image.address for image in images])
         for image in images:
             text = text_of[image.name]
@@ -71,18 +72,18 @@ class YoloSource(FilesSource):
             try:
                 size = _upright_size(self._files.read(image.address))
             except (OSError, DecodeError) as error:
-                told.reject(image.name, f"its size cannot be read: {error}")
+                findings.reject(image.name, f"its size cannot be read: {error}")
                 continue
             corners = [_in_pixels(box, *size) for box in boxes]
             yield {"image": image, **with_boxes(corners, [box[0] for box in boxes])}
         if alone := [name for name, text in text_of.items() if text is None]:
-            told.notes.append(
+            findings.notes.append(
                 f"{counted(len(alone), 'image has', 'images have')} no .txt, so no boxes: {some_of(alone)}"
             )
         used = {text.name for text in text_of.values() if text}
         left = [text.name for text in texts.values() if text.name not in used and "/" in text.name]
         if left := [name for name in left if name.rpartition("/")[2] not in _NO_LABELS]:
-            told.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
+            findings.notes.append(f"{counted(len(left), '.txt belongs', '.txt belong')} to no image: {some_of(left)}")
 
     def _boxes(self, text: Ref) -> list[Box]:
         try:
@@ -94,7 +95,7 @@ class YoloSource(FilesSource):
             ) from None
 
     def _class_names(self) -> tuple[str, ...]:
-        """The names in the first file that has some; none without."""
+        """The names in the first file that has any; () if none has."""
         yamls = [name for name in self._files.names() if name.endswith(_YAML)]
         for name in (*yamls, *_NAME_FILES, *(f"{folder}/_darknet.labels" for folder in self._files.folders())):
             try:
@@ -131,7 +132,7 @@ class YoloSource(FilesSource):
 
 
 def _readable(files: Files, names: Sequence[str]) -> Iterator[str]:
-    """The texts of these files, as far as they can be read."""
+    """The texts of those files that can be read."""
     for name in names:
         with suppress(OSError, DecodeError):
             yield files.read(files.find(name).address).decode("utf-8", "replace")
@@ -146,7 +147,7 @@ def _in_pixels(box: Box, width: int, height: int) -> tuple[float, ...]:
 
 
 def _upright_size(data: bytes) -> tuple[int, int]:
-    """Width and height as the image is shown; boxes are drawn on that."""
+    """Width and height of the upright image, which boxes refer to."""
     try:
         with Image.open(io.BytesIO(data)) as opened:
             turned = opened.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)

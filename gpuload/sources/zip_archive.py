@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuload.errors import DecodeError, SourceError
+from gpuload.machine.untrusted import open_regular
 from gpuload.sources.files import (
     HEAD_BYTES,
     IMAGE_EXTENSIONS,
     Files,
+    Findings,
     Names,
     Ref,
-    Told,
     extension_of,
     is_hidden,
-    open_regular,
 )
 
 _MOST_CHARACTERS = 4096  # of a name, as of a path of Linux
@@ -44,9 +44,9 @@ _NOTHING_THERE = "is damaged in the archive: nothing begins where the directory 
 class ZipArchive(Files):
     """A zip archive.
 
-    A folder that is alone at the top, with no image beside it, is not part of the names, and so on downwards: in most
-    archives one folder wraps the rest. Other files beside such a folder are passed over. `find` takes names with and
-    without these folders. What systems keep, such as `__MACOSX`, is passed over like hidden files.
+    Most archives wrap everything in one folder. So a folder that is alone at the top, with no image beside it, is not
+    part of the names, nor is one that is alone in it; other files beside such a folder are skipped. `find` takes names
+    with and without these folders. Folders of operating systems, such as `__MACOSX`, are skipped like hidden files.
 
     Of several members with one name the last counts, as if they were unpacked one after the other; the others are
     rejected. So are names that lead out of the archive, links, and members that are encrypted, neither stored nor
@@ -75,15 +75,15 @@ class ZipArchive(Files):
     def scan(self, folder: str) -> tuple[dict[str, str], list[str]]:
         return self._directory.names.scan(self._directory.place(folder))
 
-    def walk(self, extensions: Collection[str], told: Told) -> Iterator[Ref]:
+    def walk(self, extensions: Collection[str], findings: Findings) -> Iterator[Ref]:
         directory = self._directory
         for name, reason in directory.refused:
             if extension_of(name) in extensions:
-                told.reject(name.removeprefix(directory.top), reason)
+                findings.reject(name.removeprefix(directory.top), reason)
         for name in directory.members:
             if not name.startswith(directory.top):
-                told.wants(name, ())
-        yield from super().walk(extensions, told)
+                findings.wants(name, ())
+        yield from super().walk(extensions, findings)
 
     def find(self, name: str) -> Ref:
         directory = self._directory
@@ -113,8 +113,9 @@ class ZipArchive(Files):
             return b""
 
     def _stored(self, place: "_Place", count: int) -> bytes:
-        """The first of a member's bytes, as they are packed."""
-        with open_regular(self.path) as descriptor:
+        """The first packed bytes of a member."""
+        with open_regular(self.path, buffering=0) as file:
+            descriptor = file.fileno()
             try:
                 header = os.pread(descriptor, _LOCAL_HEADER.size, place.offset)
                 signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
@@ -169,13 +170,13 @@ class _Place(NamedTuple):
         return ""
 
     def begin(self, data: bytes) -> bytes:
-        """The first bytes of the content, of the first that are stored."""
+        """The first bytes of the content, from the first packed bytes."""
         if self.method == zipfile.ZIP_DEFLATED:
             data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HEAD_BYTES)
         return data[:HEAD_BYTES]
 
     def unpack(self, data: bytes) -> bytes:
-        """The member's content. However much a deflated member would unpack to, no more than its size is unpacked."""
+        """The member's content; a deflated member is unpacked to no more than the size in the directory."""
         if self.method == zipfile.ZIP_DEFLATED:
             try:
                 data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size + 1)
@@ -187,11 +188,11 @@ class _Place(NamedTuple):
 
 
 class _Directory:
-    """What an archive holds.
+    """The directory of an archive.
 
-    members: by name, without what is hidden. empty: folders that have an entry, each with a slash after it.
-    refused: names that are not members, and why. names: those of all members and folders. top: the folders that hold
-    everything, each with a slash after it.
+    members: by name, without hidden ones. empty: folders with an entry, each with a slash after it. refused: names
+    that do not count as members, and why. names: of all members and folders. top: the folders that wrap everything,
+    each with a slash after it.
     """
 
     def __init__(self, infos: Iterable[zipfile.ZipInfo]) -> None:
@@ -226,7 +227,7 @@ class _Directory:
             self.members[name] = info
 
     def _refuse_overlaps(self) -> None:
-        """Refuses members that begin within the data of another, by which a small archive unpacks to any size."""
+        """Refuses members that begin within the data of another: a small archive of such could unpack to any size."""
         end, owner = 0, ""
         for name, info in sorted(self.members.items(), key=lambda item: item[1].header_offset):
             if 0 <= info.header_offset < end:
@@ -244,7 +245,7 @@ class _Directory:
             top += f"{next(iter(folders))}/"
 
     def place(self, folder: str) -> str:
-        """A folder with all that is around it, given by the names that `ZipArchive.find` takes."""
+        """The full name of a folder, from a name that `ZipArchive.find` takes."""
         plain = "/".join(part for part in folder.split("/") if part not in ("", "."))
         whole = f"{self.top}{plain}".rstrip("/")
         return whole if whole in self.names.folders else plain or "/"

@@ -60,8 +60,8 @@ def test_rejected_images_show_in_the_exit_code(
     ("arguments", "message"),
     [
         (["nowhere", "OUT"], "gpuload: nowhere: no such folder. Give a folder of class folders, as in photos/cat/1.jpg\n"),
-        (["SOURCE", "OUT", "--maxsize", "big"], "gpuload: 'big' is not a size in bytes; write for instance 1GB"),
-        (["SOURCE", "OUT", "--val", "2"], "gpuload: --val: expected a share of the images, from 0 to below 1, such as 0.1; got 2.0"),
+        (["SOURCE", "OUT", "--maxsize", "big"], "gpuload: --maxsize: expected a positive number of bytes, such as 1GB, or None; got 'big'"),
+        (["SOURCE", "OUT", "--val", "2"], "gpuload: --val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got '2'"),
         (["SOURCE", "OUT", "--label-column", "x"], "gpuload: --path-column, --label-column and --column name columns of a table"),
         (["SOURCE", "OUT", "--no-labels", "--labels", "t.csv"], "gpuload: --no-labels packs images alone, --labels says what belongs to them: give one of them\n"),
         (["SOURCE", "OUT", "--from", "zip"], "gpuload: --from is one of folder, sidecar, unlabeled, voc, coco, yolo, hdf5, lmdb, npy, tar, parquet; got 'zip'\n"),

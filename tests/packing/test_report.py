@@ -18,7 +18,7 @@ from stand_ins import SlowlySentSource
 import gpuload
 from gpuload import cli
 from gpuload.counted import progress_bar
-from gpuload.sources import Listing, Source
+from gpuload.sources import Source
 
 
 def samples(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -146,11 +146,8 @@ def test_a_source_that_cannot_be_read_is_not_an_output_that_is_full(tmp_path: Pa
 class LoopingSource(Source):
     """Raises what a folder with a loop of links does."""
 
-    def list_samples(self) -> Listing:
+    def rows(self, findings: object) -> Any:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), "/x/loop")
-
-    def read(self, row: int, name: str, where: str = "") -> bytes:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("module", ["gpuload.cli", "gpuload.commands.pack"])

@@ -12,7 +12,6 @@ from stand_ins import crashes_by_width
 
 import gpuload
 from gpuload.cli import main
-from gpuload.decode.single import find_dali_fault, find_native_fault
 from gpuload.packing.verify import verify
 
 BAD = (0, 15, 25, 96)
@@ -50,13 +49,11 @@ def test_a_sample_that_kills_its_decoder_is_blamed_and_no_other(tmp_path: Path) 
         assert sum(len(batch[0]) for batch in loader) == 15
 
 
-@pytest.mark.parametrize("decoder", [None, "native", "dali"])
 def test_the_list_holds_what_does_not_decode_and_the_loader_leaves_it_out(
-    packed: Path, bad: Path, tmp_path: Path, decoder: str | None, capsys: pytest.CaptureFixture[str]
+    packed: Path, bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "list.jsonl"
-    options = ["--decoder", decoder] if decoder else []
-    assert main(["verify", str(bad), "--workers", "1", "--quarantine", str(listed), *options]) == 1
+    assert main(["verify", str(bad), "--workers", "1", "--quarantine", str(listed)]) == 1
     assert len(capsys.readouterr().out.splitlines()) == len(BAD) * 2 + 1  # as many shards as samples
     keys = gpuload.Dataset(packed).keys(list(BAD))
     assert [json.loads(line)["key"] for line in listed.read_text().splitlines()] == keys
@@ -75,13 +72,3 @@ def test_an_intact_set_gives_an_empty_list_that_excludes_nothing(packed: Path, t
 def test_a_list_that_cannot_be_written_is_refused_before_the_work(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(gpuload.OutputError, match=r"cannot be written \(.*\). Give another file to --quarantine"):
         verify(packed, 1, quarantine=tmp_path / "no" / "list", watch=lambda *_: pytest.fail("it began"))
-
-
-def test_single_images_are_judged_as_by_the_loaders() -> None:
-    data = encode(photo(0, 48, 32))
-    for find in (find_dali_fault, find_native_fault):
-        assert find(data, 32, 48) is None
-        assert find(data, 48, 32) == "is not of the size that the index says"
-        assert "is not decoded by" in str(find(bytes(500) + data[500:], 32, 48))
-        assert "is not decoded by" in str(find(data[: len(data) // 2], 32, 48))
-        assert find(data, 32, 48) is None

@@ -45,7 +45,7 @@ def test_folder(make_folder: Folder) -> None:
         "passed over, by extension: 1 × .txt, 1 × no extension",
     )
     source = pickle.loads(pickle.dumps(FolderSource(root)))
-    assert source.read(2, "b/2.JPG") == b"12345"
+    assert source.read("b/2.JPG") == b"12345"
 
 
 def test_links_are_followed_but_not_in_circles(make_folder: Folder) -> None:
@@ -113,7 +113,7 @@ def test_table(make_folder: Folder, table: str, expected_labels: list[int], clas
     assert names(listing) == ["x/1.jpg", "2.png"]
     assert listing.samples.column("bytes").to_pylist() == [3, 1]
     assert (labels(listing), listing.classes) == (expected_labels, classes)
-    assert source.read(0, "x/1.jpg") == b"123"
+    assert source.read("x/1.jpg") == b"123"
 
 
 def test_table_with_named_columns(make_folder: Folder) -> None:

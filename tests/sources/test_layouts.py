@@ -1,4 +1,4 @@
-"""Folders that are no class folders, or hold more than images: found out, or told, and never a class in silence."""
+"""Folders that are no class folders, or hold more than images: found out, or findings, and never a class in silence."""
 
 import json
 import os

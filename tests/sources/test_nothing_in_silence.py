@@ -101,13 +101,13 @@ def test_only_regular_files_are_read(make_folder: Folder, tmp_path: Path) -> Non
     out = pack(root, tmp_path / "out", code=cli.REJECTED)
     assert rejected_of(out) == {
         "a/loop.jpg": "cannot be read: Too many levels of symbolic links",
-        "a/zero.jpg": "cannot be read: not a regular file",
-        "b/pipe.jpg": "cannot be read: not a regular file",
+        "a/zero.jpg": "cannot be read: is not a regular file",
+        "b/pipe.jpg": "cannot be read: is not a regular file",
     }
     (tmp_path / "t.csv").write_text("path,label\na/zero.jpg,0\n")
     with pytest.raises(SourceError, match=r"names 1 of 1 files that are not in .*'a/zero.jpg'"):
         open_source(root, tmp_path / "t.csv").list_samples()
-    with pytest.raises(SourceError, match=r"zero.jpg: cannot be read \(not a regular file\)"):
+    with pytest.raises(SourceError, match=r"zero.jpg: cannot be read \(is not a regular file\)"):
         gpuload.pack([{"image": root / "a" / "zero.jpg"}], tmp_path / "2", workers=1)
 
 

@@ -432,10 +432,8 @@ def test_the_plan_keeps_to_the_splits(tmp_path_factory: pytest.TempPathFactory, 
         return
     names = [f"{number}.jpg" for number in range(len(values))]
     listing = Listing(pa.table([names, [9] * len(values)], schema=listing_schema(())), splits=own)
-    plan = make_plan(
-        listing, shares=[("train", 1.0)], shuffle=True, seed=seed, maxcount=7, maxsize=10**6, measure=8,
-        firsts=np.zeros(len(values), np.int64),
-    )  # fmt: skip
+    options = PackOptions(seed=seed, maxcount=7, maxsize=10**6, measure=8)
+    plan = make_plan(listing, options, np.zeros(len(values), np.int64))
     found = {row: split.name for split in plan for row in split.rows.tolist()}
     assert [found[row] for row in range(len(values))] == values
     assert all(len(split.rows) for split in plan)

@@ -16,7 +16,7 @@ import gpuload
 from gpuload import SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.sources import open_source
-from gpuload.sources.arrays import parts_of
+from gpuload.sources.arrays import by_split
 from gpuload.sources.splits import one_file_each, without_split
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
@@ -149,10 +149,13 @@ def test_arrays_of_keras_are_splits(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (
             {"x_test": np.zeros((2, 9, 9, 3), np.uint8)},
-            r"'x_train' is \(5, 8, 9, 3\) of uint8, 'x_test' \(2, 9, 9, 3\)",
+            r"'x' is \(2, 9, 9, 3\) of uint8 in 'test', elsewhere \(5, 8, 9, 3\)",
         ),
-        ({"y_test": np.zeros(3, np.int64)}, r"have \[5, 2\] rows, .* have \[5, 3\]. Give each image one"),
-        ({"y_test": np.zeros(2)}, r"'y_train' is \(5,\) of int64, 'y_test' \(2,\) of float64"),
+        (
+            {"y_test": np.zeros(3, np.int64)},
+            r"a.npz \(test\): 'y' has 3 rows, 'x' 2. They must agree: give each image one",
+        ),
+        ({"y_test": np.zeros(2)}, r"'y' is \(2,\) of float64 in 'test', elsewhere \(5,\) of int64"),
         ({"extra": np.zeros(3)}, "which array holds the images"),
     ],
 )
@@ -161,6 +164,7 @@ def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any
     source = open_source(tmp_path / "a.npz")
     with pytest.raises(SourceError, match=message):
         source.prepare(tmp_path)
+        source.list_samples()
 
 
 def test_names_of_arrays_of_splits() -> None:
@@ -169,9 +173,15 @@ def test_names_of_arrays_of_splits() -> None:
     assert without_split("training") == ("", "train")
     assert without_split("x_train_test") == ("x_train_test", "")
     assert without_split("trained") == ("trained", "")
-    assert parts_of(["x_train", "x_test"]) == ({"x": ("x_train", "x_test")}, ("train", "test"))
-    assert parts_of(["x_train", "y_train"]) == parts_of(["x_train", "x_test", "y_test"]) == ({}, ())
-    assert parts_of(["x_train", "x_training", "x_test", "y_test"]) == ({}, ())
+    arrays = {name: Path(name) for name in ("x_test", "x_train")}
+    assert by_split(arrays) == {"train": {"x": Path("x_train")}, "test": {"x": Path("x_test")}}
+    for names in (
+        "x_train y_train",
+        "x_train x_test y_test",
+        "x_train x_training x_test y_test",
+        "x_train x_test y_train y",
+    ):
+        assert by_split(dict.fromkeys(names.split(), Path())) == {}
 
 
 def sources_with_labels(folder: Path) -> dict[str, Path]:

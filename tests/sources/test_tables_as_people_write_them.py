@@ -115,7 +115,7 @@ def test_a_missing_label_is_told_by_its_line(make_folder: Folder, name: str, tex
 def test_images_that_the_table_does_not_name_are_told(make_folder: Folder) -> None:
     root = make_folder({**IMAGES, "x/5.jpg": b"", "m/1.png": b"", "notes.txt": b""})
     assert listed(root, "path,label\n1.jpg,0\n./2.jpg,0\n").notes == (
-        f"left out 2 images that lie beside the others and that {root.with_suffix('.t.csv')} does not name",
+        f"left out 2 images that {root.with_suffix('.t.csv')} does not name",
     )
     assert listed(root, "path,mask\n1.jpg,m/1.png\n0.jpg,2.jpg\n3.jpg,m/1.png\n").notes == ()
 
@@ -140,8 +140,8 @@ def test_a_role_is_given_once() -> None:
     ("options", "message"),
     [
         (["--label-column", "x", "--column", "label=y"], "--label-column x and --column label=y name two columns for one"),
-        (["--val", "ten"], "--val: 'ten' is not a share; write for instance 1% or 0.01"),
-        (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1; got 10.0"),
+        (["--val", "ten"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 'ten'"),
+        (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got '10'"),
     ],
 )  # fmt: skip
 def test_options_that_are_wrong(

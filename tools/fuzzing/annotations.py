@@ -7,8 +7,7 @@ from random import Random
 
 from fuzzing.mutate import VALUES, mutate_bytes, mutate_json
 from fuzzing.sources import NAMES, NESTED, SourceTarget
-from gpuload.sources import open_source
-from gpuload.sources.listing import Source
+from gpuload.sources import Source, open_source
 
 
 class TableTarget(SourceTarget):

@@ -15,8 +15,8 @@ from PIL import Image
 from fuzzing.members import mutate_npy, mutate_tar, small_tars
 from fuzzing.pictures import encoded
 from fuzzing.target import Target, scratch_folder
-from gpuload.sources import open_source
-from gpuload.sources.listing import NAME, WHERE, Source
+from gpuload.sources import Source, open_source
+from gpuload.sources.listing import addresses
 
 NAMES = [f"{name}.jpg" for name in ("a", "b", "sub/c")]
 NESTED = (b"[" * 5000, b'{"a":' * 5000)
@@ -59,14 +59,12 @@ class SourceTarget(Target):
     def use(self, source: Source, scratch: Path) -> None:
         source.prepare(scratch)
         listing = source.list_samples()
-        table = listing.samples
-        for row in range(min(len(table), 20)):
-            where = table[WHERE][row].as_py() if WHERE in table.column_names else ""
+        table = listing.samples.slice(0, 20)
+        columns = [table.column(field.name).to_pylist() for field in listing.fields if field.kind in ("mask", "array")]
+        for of_sample in zip(addresses(table).to_pylist(), *columns, strict=True):
             with suppress(OSError):  # which the packer reports for the sample
-                source.read(row, table[NAME][row].as_py(), where)
-                for field in listing.fields:
-                    if field.kind in ("mask", "array"):
-                        source.read_field(field, row, table[field.name][row].as_py())
+                for address in of_sample:
+                    source.read(address)
 
     def _outside(self) -> list[str]:
         return sorted(name for name in os.listdir(self.folder.parent) if name in ("x", "passwd"))

@@ -17,8 +17,7 @@ from pyarrow import parquet
 from fuzzing.mutate import mutate_bytes
 from fuzzing.pictures import encoded, small_jpegs
 from fuzzing.sources import NESTED, SourceTarget
-from gpuload.sources import open_source
-from gpuload.sources.listing import Source
+from gpuload.sources import Source, open_source
 
 
 def _map(number: int) -> dict[str, Any]:

@@ -50,10 +50,10 @@ def index_shards(
     missing: Missing = "fail",
     skip_damaged: bool = False,
 ) -> tuple[Path, Manifest]:
-    """Indexes shards and says where; the folder can be opened like one that gpuload packed.
+    """Indexes shards; returns the folder of the index, which can be opened like a packed one, and its manifest.
 
     patterns: paths or URLs of tars, with braces ("{000..127}") or the shell's wildcards; they are read in this order.
-        What lies at URLs stays there: the index names it, and a loader downloads it into its cache.
+        Tars at URLs stay there: the index names them, and a loader downloads them into its cache.
     out: folder for the index; None: beside the shards, which must then be in one local folder.
     classes: text file with the name of a class in each line, in order of their numbers.
     overwrite: whether index files that are there already are replaced.
@@ -63,8 +63,8 @@ def index_shards(
     skip_damaged: whether damaged parts of a shard are left out; else the first is an error.
 
     A sample is a run of members with one key, as WebDataset and DALI have it. Its fields are the image (`jpg`, `jpeg`
-    or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`. What is left out is listed in
-    `rejected.jsonl`; the manifest counts it under `packing`, and members that are none of these.
+    or `png`), `label` from `cls`, `caption` from `txt`, `json` from `json`. Whatever is left out is listed in
+    `rejected.jsonl` and counted in the manifest under `packing`, as are all other members.
 
     Raises:
         SourceError: a pattern fits no file, or no plain tar. ArgumentError: the shards are in several folders and `out`
@@ -139,7 +139,7 @@ def expand_shards(patterns: Sequence[str]) -> list[Path | URL]:
 
 
 def _why_no_shard(path: str) -> str:
-    """What is wrong with a path that should be that of a shard, and what to do; "" where it may be one."""
+    """Why this cannot be the path of a shard, and what to do; "" if it may be one."""
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, manifest_file.FILE_NAME)):
             return "is a folder that is packed or indexed already. Open it as it is"
@@ -262,7 +262,7 @@ def _common_fields(scanned: list[ScannedShard], missing: Missing) -> tuple[tuple
     for field in VALUE_FIELDS:
         if all(sample.lacks(field) for sample in samples):
             continue
-        # What lies beside damage may have lost it, so that it is left out in any case.
+        # A sample beside damage may have lost it, and is left out in any case.
         if any(sample.lacks(field) and not sample.damaged for sample in samples):
             if missing == "drop":
                 continue
@@ -333,7 +333,7 @@ def _write(
     infos, schema, path = [], index_schema(fields), folder / index_file.FILE_NAME
     with replaced(path) as temporary, write_index(temporary, fields) as write:
         for shard, dali_path in zip(scanned, indexes, strict=True):
-            # A caption that a sample lacks is an empty one, in the member as well.
+            # A missing caption is stored as an empty one, as its member is.
             rows = [{name: sample.row[name] for name in schema.names} for sample in shard.samples]
             full = [{name: "" if value is None else value for name, value in row.items()} for row in rows]
             write(pa.RecordBatch.from_pylist(full, schema=schema))

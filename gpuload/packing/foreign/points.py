@@ -23,7 +23,7 @@ from gpuload.store.files import replaced
 def add_points(
     folder: str | Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Manifest, int]:
-    """Writes the index and the manifest of a folder anew, with the seek points of its JPEGs; no shard is changed.
+    """Rewrites the index and the manifest of a folder with the seek points of its JPEGs; shards are not changed.
 
     watch: called with shards done and shards in all. Returns the manifest and the number of images that have points.
 

@@ -1,7 +1,7 @@
 """WebDataset shards at URLs: found, and scanned one by one in a temporary folder.
 
-Each shard is read whole, once. Its SHA-256, by which a loader's cache knows and checks it, needs all of its bytes; and
-to read headers alone, by a range for each member, is slower unless the members are large (docs/lab/packing.md).
+Each shard is read whole, once: its SHA-256, which names it in a loader's cache, needs all of its bytes, and reading
+headers alone, with a range for each member, is slower unless the members are large (docs/lab/packing.md).
 """
 
 import os

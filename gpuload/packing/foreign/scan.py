@@ -33,7 +33,7 @@ class IndexedSample(NamedTuple):
     """A sample of a shard.
 
     members: in stored order. image: the extension of its image. row: of the index; None in the columns of VALUE_FIELDS
-    where it has no such member. damaged: whether it lies beside a damaged part of the shard.
+    where it has no such member. damaged: whether it is next to a damaged part of the shard.
     """
 
     members: list[Member]
@@ -47,10 +47,10 @@ class IndexedSample(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedShard:
-    """What a shard holds. path: where it lies.
+    """The content of a shard. path: its location.
 
     rejected: damaged parts, and samples beside one that have lost their image.
-    passed_over: how many members are of no use here, by extension.
+    passed_over: counts of members that are not indexed, by extension.
     """
 
     path: Path | URL
@@ -110,7 +110,7 @@ def _row(path: Path, key: str, image: Member, by_end: Mapping[str, Member], data
     row |= {IMAGE.offset_column: image.offset, IMAGE.bytes_column: image.size}
     for field in VALUE_FIELDS:
         member = by_end.get(field.member)
-        # A text that is missing is an empty one, which lies where the image begins.
+        # A missing text is stored as an empty one at the start of the image.
         row[field.offset_column] = (member or image).offset
         row[field.bytes_column] = member.size if member else 0
         row[field.name] = _value(path, member, field, data) if member else None
@@ -125,7 +125,7 @@ def _beside(members: Sequence[Member], damage: Sequence[Damage]) -> set[Member]:
 
 
 def _extension(member: Member) -> str:
-    """What a member is called that is of no use."""
+    """The name under which a member that is not indexed is counted."""
     key, extension = split_name(member.name)
     return f".{extension}" if extension and key and not key.endswith("/") else "without a name or an extension"
 

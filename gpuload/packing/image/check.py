@@ -25,7 +25,7 @@ from gpuload.headers import encodings, jpeg, npy, png
 from gpuload.headers.encodings import MAX_PIXELS
 from gpuload.headers.jpeg import ORIENTATION
 from gpuload.machine.installed import fault_of
-from gpuload.packing.image.baseline import to_baseline
+from gpuload.packing.image.jpegs import decodes_cleanly, to_baseline
 from gpuload.packing.image.modes import (
     Member,
     array_in,
@@ -38,7 +38,6 @@ from gpuload.packing.image.modes import (
     to_upright_rgb_or_gray,
 )
 from gpuload.packing.image.points import find_points
-from gpuload.packing.image.quick_check import decodes_cleanly
 from gpuload.packing.options import Encoding
 from gpuload.types import WidthHeight
 
@@ -49,7 +48,7 @@ _HEIF = (b"he", b"mi", b"ms")  # what the brands of HEIF begin with; those of AV
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 
 
-# What is said of progressive JPEGs.
+# Remarks on progressive JPEGs.
 SLOW = "{} JPEGs are progressive, and crops of these load at half the rate or less: give --jpeg baseline"
 LARGER, SMALLER = (f"progressive JPEGs became baseline, and take {{}} bytes {how}" for how in ("more", "less"))
 
@@ -174,8 +173,8 @@ def _check(data: bytes, measured: bool, encoding: Encoding) -> StoredImage:
         points = find_points(data, stored.width, stored.height) if stored and encoding.seek_points else None
         if stored is not None and (points is not None or decodes_cleanly(data)):
             return replace(stored, points=points or b"")
-    # `_refuse_size` says it in words of the option. But what an icon holds is decoded when it is opened, whatever size
-    # the icon says it has: Pillow's limit holds there, and for all once they are open.
+    # `_refuse_size` names the option in its message. But opening an icon decodes the image in it, whatever size the
+    # icon claims, so Pillow's own limit holds there, and for all images once they are open.
     limit = max(encoding.max_pixels, MAX_PIXELS)
     Image.MAX_IMAGE_PIXELS = limit if data.startswith(_ICONS) else None
     if data[4:8] == b"ftyp" and data[8:10] in _HEIF:

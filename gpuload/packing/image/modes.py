@@ -27,7 +27,7 @@ _WIDER = {GRAY: (RGB, _ALPHA, _FLOAT), RGB: (_ALPHA,), _SIXTEEN: (_FLOAT,)}
 
 
 def pixels_of(data: bytes | Array) -> Pixels:
-    """What an image or an array is by itself.
+    """The pixels that an image or an array has by itself.
 
     Raises:
         DecodeError: it is in no format that is read, or of pixels that no mode has; the message is the reason alone.
@@ -48,7 +48,7 @@ def pixels_of(data: bytes | Array) -> Pixels:
 
 
 def of_image(data: bytes, image: Image.Image) -> Pixels:
-    """What an opened image is by itself.
+    """The pixels that an opened image has by itself.
 
     Raises:
         DecodeError: Pillow would not show all of its bits, or its pixels are of no mode.
@@ -153,7 +153,7 @@ def resample_array(array: Array, placement: Placement) -> Array:
 
 
 def kept_member(data: bytes, image: Image.Image, pixels: Pixels, keep: Collection[str]) -> Member | None:
-    """The extension under which an opened image is stored as it is; None where it is to be encoded anew.
+    """The extension under which an opened image is stored unchanged; None if it must be re-encoded.
 
     keep: of other encodings than JPEG and PNG.
     """
@@ -168,7 +168,7 @@ def kept_member(data: bytes, image: Image.Image, pixels: Pixels, keep: Collectio
     if (other := encodings.read_header(memoryview(data))) is None:
         return None
     extension, header_ = other
-    # What is damaged, Pillow alone decides.
+    # Pillow alone decides what is damaged.
     if {"tif": "tiff"}.get(extension, extension) not in keep or header_.fault:
         return None
     upright = header_.upright and image.getexif().get(ORIENTATION, 1) == 1

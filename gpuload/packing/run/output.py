@@ -23,8 +23,8 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 class Output:
     """An output folder locked for one run of the packer, with a scratch folder inside.
 
-    where: what messages call it. resume: continue an interrupted run if there is one, which `resumed` says; `finished`
-        says that the folder holds a complete set already. append: the folder holds a set, which is kept.
+    where: its name in messages. resume: continue an interrupted run if there is one; `resumed` tells whether there was,
+        `finished` whether the folder already holds a complete set. append: the folder holds a set, which is kept.
     overwrite: the folder may hold a set; `path` is then a folder beside it, which replaces it at the end.
 
     Leaving the `with` block without an error removes the scratch folder. After an error everything that the run wrote
@@ -87,13 +87,14 @@ class Output:
         return {folder.name: folder for folder in found}
 
     def clear_scratch(self) -> None:
-        """Empties the scratch folder, which has nothing with which a run could continue."""
+        """Empties the scratch folder, which holds nothing that a run could continue."""
         shutil.rmtree(self.scratch)
         self.scratch.mkdir()
         self.resumed = False
 
     def take(self, job: ShardJob) -> None:
-        """Called when a shard is finished, in this run or an earlier one; it may wait for those before."""
+        """Called when a shard is finished, in this run or an earlier one; may block while earlier shards are
+        uploaded."""
 
     def publish(self, splits: Sequence[str]) -> None:
         """Called when these splits are complete in `path`."""
@@ -104,7 +105,7 @@ class Output:
         return bool(entries) and all((entry / manifest_file.FILE_NAME).exists() for entry in entries)
 
     def _check_usable(self) -> None:
-        """Raises OutputError if the folder does not hold what a new run needs: a set for append, else nothing."""
+        """Raises OutputError as `check_holds`, or if the folder holds an interrupted run."""
         names = sorted(entry.name for entry in self.path.iterdir())
         if SCRATCH_NAME in names:
             raise OutputError(
@@ -159,9 +160,9 @@ def locked_by(lock: Handle, message: str) -> Handle:
 
 
 def check_holds(where: object, names: Sequence[str], is_set: bool, append: bool, advice: str, may_append: bool) -> None:
-    """Raises OutputError if there is not what a new run needs: a set for append, else nothing.
+    """Raises OutputError unless there is what a new run needs: a set for append, else nothing.
 
-    names: of what lies there. is_set: whether that, or the first of it, is a packed set. may_append: whether it is one.
+    names: of the entries there. is_set: whether to call them a packed set. may_append: whether they are one.
     """
     if append and not may_append:
         raise OutputError(f"{where}: holds no packed set for --append. Pack one first, without --append")

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from gpuload.packing.run.state import (
     refuse_change,
 )
 from gpuload.packing.run.workers import Workers, prepare_source, read_position, start_server
-from gpuload.sources.listing import Rejection, Source, some_of
+from gpuload.sources.listing import Rejection, some_of
+from gpuload.sources.rows import Source
 from gpuload.store.url import LOCATION, URL
 
 __all__ = ["REJECTED_NAME", "PackReport", "Progress", "pack"]
@@ -55,11 +56,11 @@ class Progress:
 class PackReport:
     """The result of a run of the packer.
 
-    folder: what was packed into. manifests: by split, with the shards that were there before. kinds: number of images
+    folder: the output. manifests: by split, with the shards that were there before. kinds: number of images
     by `StoredImage.kind`, "kept" or what a re-encoded image was before. rejected: the rejected and skipped samples, by
     split (see `rejected_in_split`). notes: sentences for the user. labels: smallest and largest class number of each
-    field that has some. packed: images that this run has packed itself, not
-    those of the set to which they were appended, nor of the run that it resumed. elapsed_s: what that took.
+    field that has any. packed: images that this run has packed itself, without those of a set that it extended or a
+    run that it resumed. elapsed_s: the time for that.
     """
 
     folder: Path | URL
@@ -111,9 +112,7 @@ def pack(
     """
     started = time.monotonic()
     check_packages(options)
-    with (
-        sigint_deferred()
-    ):  # to infer its first type, Arrow imports dateutil, and swallows a Ctrl-C that comes meanwhile
+    with sigint_deferred():  # Arrow imports dateutil to infer its first type, and swallows a Ctrl-C during that
         pa.array([None])
     with _open_output(out, options) as output:
         if output.finished:
@@ -142,14 +141,15 @@ def pack(
         split.name: manifests.pop(split.name) for split in run.state.splits if split.name in manifests
     } | manifests
     labels = {name: (min(numbers), max(numbers)) for name, numbers in run.numbers.items() if numbers}
-    notes = *run.state.notes, *run.notes(), *notes_on_numbers(run.numbers, next(iter(manifests.values())))
+    remarks = (sentence.format(f"{count:,}") for sentence, count in sorted(run.counts("remarks").items()))
+    notes = *run.state.notes, *remarks, *notes_on_numbers(run.numbers, next(iter(manifests.values())))
     elapsed_s = time.monotonic() - started
-    return PackReport(output.where, manifests, run.kinds, rejected, notes, labels, run.packed_now, elapsed_s)
+    return PackReport(output.where, manifests, run.counts("kinds"), rejected, notes, labels, run.packed_now, elapsed_s)
 
 
 def _begin(source: Source, options: PackOptions, output: Output, watch: Callable[[Progress], None]) -> "_PackingRun":
     """The run that was interrupted, or a new one once it is planned."""
-    output.keep = output.resumed  # whatever is wrong with what was interrupted
+    output.keep = output.resumed  # even if the interrupted run cannot be continued
     state = RunState.read(output.scratch) if output.resumed else None
     output.keep = state is not None
     source.as_stored = options.encoding.mode != "RGB"
@@ -211,17 +211,12 @@ class _PackingRun:
         output: Output,
         watch: Callable[[Progress], None],
     ) -> None:
-        self.state = state
-        self.options = options
-        self.output = output
-        self.watch = watch
-        self.kinds: Counter[str] = Counter()
+        self.state, self.options, self.output, self.watch = state, options, output, watch
         self.numbers: dict[str, set[int]] = {}  # class numbers that samples have, by field
-        self.packed: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
         self.packed_now = 0  # images, but for those of the run that this one resumes
-        self._done_images = 0
-        self._done_bytes = 0
-        self._told = Progress(0, 0, state.samples, state.bytes)
+        self._reports: dict[str, dict[int, ShardReport]] = {split.name: {} for split in state.splits}
+        self._progress = Progress(0, 0, state.samples, state.bytes)
+        self._done = replace(self._progress)  # of finished shards
         folders = {split.name: output.split_folder(split.name) for split in state.splits if split.shards}
         self.jobs = {
             split.name: [
@@ -247,35 +242,33 @@ class _PackingRun:
         waiting = []
         for job in (job for jobs in self.jobs.values() for job in jobs):
             if self.output.resumed and (report := job.read_report()) is not None:
-                self._done(job, report)
+                self._take(job, report)
             else:
                 job.position.unlink(missing_ok=True)  # where the worker of an earlier run was
                 waiting.append(job)
-        before = self.kinds.total()
         try:
             for job, report in engine.run(waiting, LostWorkers(), self._report_progress):
-                self._done(job, report)
+                self._take(job, report)
+                self.packed_now += sum(report.kinds.values())
         finally:
             # When this process is stopped, a worker may have finished a shard whose report has not arrived.
             self.output.keep = self.output.keep or any(job.note("done").exists() for job in waiting)
-        self.packed_now = self.kinds.total() - before
 
-    def _done(self, job: ShardJob, packed: ShardReport) -> None:
+    def _take(self, job: ShardJob, report: ShardReport) -> None:
         self.output.keep = True
         self.output.take(job)
-        self.packed[job.folder.name][job.number] = packed
-        self.kinds.update(packed.kinds)
-        self._done_images += sum(packed.kinds.values()) + len(packed.rejected)
-        self._done_bytes += packed.read_bytes
+        self._reports[job.folder.name][job.number] = report
+        images = self._done.images + sum(report.kinds.values()) + len(report.rejected)
+        self._done = replace(self._done, images=images, bytes=self._done.bytes + report.read_bytes)
 
     def _report_progress(self, jobs: list[ShardJob]) -> None:
         positions = [read_position(job.position) for job in jobs]
-        images = self._done_images + sum(max(position, 0) for position, _ in positions)
-        read_bytes = self._done_bytes + sum(read for _, read in positions)
-        # A shard whose worker died begins anew, which is no progress backwards.
-        told = self._told
-        self._told = replace(told, images=max(images, told.images), bytes=max(read_bytes, told.bytes))
-        self.watch(self._told)
+        images = self._done.images + sum(max(position, 0) for position, _ in positions)
+        read_bytes = self._done.bytes + sum(read for _, read in positions)
+        # A shard whose worker died starts again, and progress must not go backwards.
+        before = self._progress
+        self._progress = replace(before, images=max(images, before.images), bytes=max(read_bytes, before.bytes))
+        self.watch(self._progress)
 
     def check_rejected(self) -> None:
         """Raises SourceError if a split is empty, or more than `max_rejected` of all images were rejected."""
@@ -283,20 +276,16 @@ class _PackingRun:
             rejected = rejected_in_split(self.state, split, self._shards(split))
             if split.shards and not any(shard.info for shard in self._shards(split)):
                 self.output.keep = False
-                reasons = Counter(rejection.reason for rejection in rejected)
                 raise SourceError(
                     f"no readable image for {split.name!r}: all {len(rejected):,} were rejected "
-                    f"({_most_common(reasons)}), such as {some_of([rejection.source for rejection in rejected])}. "
-                    "Is this the right folder?"
+                    f"{_reasons(rejected)}. Is this the right folder?"
                 )
         faults = [rejection for rejection in self.all_rejected() if not rejection.asked]
         listed = self.state.samples + sum(not rejection.asked for rejection in self.state.rejected)
         if len(faults) > self.options.max_rejected * listed:
-            reasons = Counter(rejection.reason for rejection in faults)
             raise SourceError(
                 f"{len(faults):,} of {listed:,} images were rejected, more than --max-rejected "
-                f"{self.options.max_rejected:.4g} ({_most_common(reasons)}), such as "
-                f"{some_of([rejection.source for rejection in faults])}. Correct them and pack again, or continue with "
+                f"{self.options.max_rejected:.4g} {_reasons(faults)}. Correct them and pack again, or continue with "
                 "--resume and a higher --max-rejected"
             )
 
@@ -308,14 +297,13 @@ class _PackingRun:
             self.numbers.setdefault(name, set()).update(numbers)
         return manifest
 
-    def notes(self) -> list[str]:
-        """What the packing of fields found that the user should know."""
-        shards = [shard for split in self.packed.values() for shard in split.values()]
-        remarks = sum((Counter(shard.remarks) for shard in shards), Counter[str]())
-        return [sentence.format(f"{count:,}") for sentence, count in sorted(remarks.items())]
+    def counts(self, name: str) -> Counter[str]:
+        """The counts of all shards by this name of `ShardReport`."""
+        reports = [report for split in self._reports.values() for report in split.values()]
+        return sum((Counter(getattr(report, name)) for report in reports), Counter[str]())
 
     def _shards(self, split: PlannedSplit) -> list[ShardReport]:
-        return [packed for _, packed in sorted(self.packed[split.name].items())]
+        return [report for _, report in sorted(self._reports[split.name].items())]
 
     def all_rejected(self) -> list[Rejection]:
         return [
@@ -350,5 +338,8 @@ def _report_finished(output: Output, source: Source, options: PackOptions, start
     return PackReport(output.where, manifests, kinds, rejected, notes, {}, 0, elapsed_s)
 
 
-def _most_common(reasons: Counter[str]) -> str:
-    return ", ".join(f"{count:,} × {reason}" for reason, count in reasons.most_common(3))
+def _reasons(rejected: Sequence[Rejection]) -> str:
+    """The most common reasons, and some names."""
+    counts = Counter(rejection.reason for rejection in rejected).most_common(3)
+    such = some_of([rejection.source for rejection in rejected])
+    return f"({', '.join(f'{count:,} × {reason}' for reason, count in counts)}), such as {such}"

@@ -15,6 +15,7 @@ from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES
 from gpuload.draws import MEASURE, SHUFFLE, SPLIT, make_key, permutation, random_bits
 from gpuload.fields.field import Field
 from gpuload.fields.registry import kind_of
+from gpuload.packing.options import PackOptions
 from gpuload.sources.listing import BYTES, Listing
 from gpuload.types import I64, Bools
 
@@ -42,45 +43,30 @@ class Split:
 
 
 def make_plan(
-    listing: Listing,
-    *,
-    shares: Sequence[tuple[str, float]],
-    shuffle: bool,
-    seed: int,
-    maxcount: int,
-    maxsize: int | None,
-    measure: int,
-    firsts: I64 | None = None,
-    skipped: Bools | None = None,
+    listing: Listing, options: PackOptions, firsts: I64 | None = None, skipped: Bools | None = None
 ) -> tuple[Split, ...]:
-    """The splits: the source's own, where the listing has these, else in the order of `shares`.
+    """The splits: the source's own if the listing has any, else in the order of `options.shares`.
 
-    shares: name of each split, and the share of each class's samples that goes into it (see `choose_splits`).
-    shuffle: whether to permute the whole listing, else its order is kept.
-    maxcount, maxsize: largest number of samples and bytes in a shard (see `cut_shards`); maxsize None:
-        `usual_shard_bytes`.
-    measure: approximate number of images of a split that are measured for mean and std.
     firsts: int64 (N,), for each sample the row of the first one with the same image, into whose split it goes,
         unless the splits are the source's own.
     skipped: bool (N,), samples that are not packed.
     """
     count = len(listing)
     spans = sample_spans(listing.samples, listing.fields)
-    if maxsize is None:
-        maxsize = usual_shard_bytes(int(spans.sum()))
-    order = permutation(make_key(seed, SHUFFLE), count) if shuffle else np.arange(count)
+    maxsize = options.maxsize or usual_shard_bytes(int(spans.sum()))
+    order = permutation(make_key(options.seed, SHUFFLE), count) if options.shuffle else np.arange(count)
     if listing.splits is not None:
         names, split_of = listing.splits.names, listing.splits.numbers.copy()
     else:
-        names = tuple(name for name, _ in shares)
-        split_of = _draw_splits(listing, [share for _, share in shares], seed, firsts)
+        names = tuple(name for name, _ in options.shares)
+        split_of = _draw_splits(listing, [share for _, share in options.shares], options.seed, firsts)
     if skipped is not None:
         split_of[skipped] = -1
     splits = []
     for number, name in enumerate(names):
         rows = order[split_of[order] == number]
-        measured = choose_measured(len(rows), measure, make_key(seed, MEASURE, number))
-        splits.append(Split(name, rows, cut_shards(spans[rows], maxcount, maxsize), measured))
+        measured = choose_measured(len(rows), options.measure, make_key(options.seed, MEASURE, number))
+        splits.append(Split(name, rows, cut_shards(spans[rows], options.maxcount, maxsize), measured))
     return tuple(splits)
 
 

@@ -21,7 +21,8 @@ from gpuload.packing.run.dedup import Duplicates
 from gpuload.packing.run.output import Output
 from gpuload.packing.run.plan import MEASURED, ROW, Split, make_plan, write_plan
 from gpuload.packing.run.state import PlannedSplit, RunState, recorded_settings, save_base
-from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, Source
+from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, Rejection, addresses
+from gpuload.sources.rows import Source
 from gpuload.types import ClassNames
 
 _TORCH_NEEDS = ("simplejpeg", "torch")
@@ -44,7 +45,8 @@ def choose_resizer(encoding: Encoding, before: Resizer | None = None) -> Encodin
 
 
 def check_packages(options: PackOptions) -> None:
-    """Raises MissingPackageError where options ask for a package that cannot be used: before anything is written."""
+    """Raises MissingPackageError if an option needs a package that cannot be used; called before anything is
+    written."""
     if options.engine == "ray":
         require("--engine ray", "ray")
     if options.encoding.jpeg != "keep":
@@ -100,22 +102,21 @@ def decide_mode(encoding: Encoding, source: Source, listing: Listing, base: Iter
     if encoding.mode != KEEP:
         return encoding
     pixels = next((manifest.pixels for manifest in base), None)
-    reason = "there is none"
-    columns = [name for name in (NAME, WHERE) if name in listing.samples.column_names]
-    for row, sample in enumerate(listing.samples.slice(0, _MOST_LOOKED_AT).select(columns).to_pylist()):
+    reason = "there are none"
+    for address in addresses(listing.samples.slice(0, _MOST_LOOKED_AT)).to_pylist():
         if pixels is not None:
             break
         try:
-            pixels = pixels_of(source.read(row, sample[NAME], sample.get(WHERE) or ""))
+            pixels = pixels_of(source.read(address))
         except (DecodeError, OSError) as error:
             reason = str(error)
     if pixels is None:
-        raise SourceError(f"--mode keep: no mode can be told from the first images ({reason}). Name it, as in --mode L")
+        raise SourceError(f"--mode keep: the first images do not tell a mode ({reason}). Name it, as in --mode L")
     return replace(encoding, mode=f"{KEEP}={pixels.mode}")
 
 
 def check_splits(listing: Listing, options: PackOptions) -> None:
-    """Raises ArgumentError where splits are to be drawn from a source that has its own."""
+    """Raises ArgumentError if splits are to be drawn although the source has its own."""
     drawn = "--val" if options.val else "--splits" if options.splits else ""
     if drawn and listing.splits is not None:
         raise ArgumentError(
@@ -136,18 +137,9 @@ def plan_run(source: Source, options: PackOptions, output: Output) -> RunState:
     if base:
         listing = _match_listing(listing, base.items(), encoding)
         first_row = max(int(manifest.packing.get("listed", manifest.samples)) for manifest in base.values())
-    duplicates = Duplicates.find(source, options, output, listing)
-    splits = make_plan(
-        listing,
-        shares=options.shares,
-        shuffle=options.shuffle,
-        seed=options.seed,
-        maxcount=options.maxcount,
-        maxsize=options.maxsize,
-        measure=options.measure,
-        firsts=duplicates.firsts,
-        skipped=duplicates.mask(len(listing)) if options.dedup == "drop" else None,
-    )
+    duplicates = Duplicates.find(source, options, listing)
+    skipped = duplicates.mask(len(listing)) if options.dedup == "drop" else None
+    splits = make_plan(listing, options, duplicates.firsts, skipped)
     planned = [_write_split_plan(split, listing, options, output, base.get(split.name)) for split in splits]
     named = duplicates.with_names(listing, splits)
     dropped = named if options.dedup == "drop" else []
@@ -230,26 +222,20 @@ def _match_listing(listing: Listing, base: Iterable[tuple[str, Manifest]], encod
         merged = []
         for field, old_field in zip(fields, old, strict=True):
             kind = kind_of(field)
-            column = kind.class_column(field)
-            if column is None:
-                _require_same_names(split, field, old_field)
-                merged.append(field)
+            if (column := kind.class_column(field)) is None:
+                if field.classes != old_field.classes:
+                    raise SourceError(
+                        f"--append: {field.name!r} has the names {old_field.classes} in {split}, and {field.classes} "
+                        "in the new samples. Append samples with the same names in the same order"
+                    )
             elif kind.names_set_classes:
                 classes, samples = _merge_classes(samples, column, manifest.classes, classes)
-                merged.append(field)
             else:
                 names, samples = _merge_classes(samples, column, old_field.classes, field.classes)
-                merged.append(replace(field, classes=names))
+                field = replace(field, classes=names)
+            merged.append(field)
         fields = tuple(merged)
-    return Listing(samples, fields, classes, listing.rejected, listing.notes, listing.splits)
-
-
-def _require_same_names(split: str, field: Field, old: Field) -> None:
-    if field.classes != old.classes:
-        raise SourceError(
-            f"--append: {field.name!r} has the names {old.classes} in {split}, and {field.classes} in the new "
-            "samples. Append samples with the same names in the same order"
-        )
+    return replace(listing, samples=samples, fields=fields, classes=classes)
 
 
 def _merge_classes(samples: pa.Table, column: str, old: ClassNames, new: ClassNames) -> tuple[ClassNames, pa.Table]:
@@ -264,9 +250,7 @@ def _merge_classes(samples: pa.Table, column: str, old: ClassNames, new: ClassNa
     merged = old + tuple(name for name in new if name not in set(old))
     number_of = {name: number for number, name in enumerate(merged)}
     mapping = np.array([number_of[name] for name in new], np.int64)
-    values = samples.column(column).combine_chunks()
-    if isinstance(values, pa.ChunkedArray):
-        values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
+    values = pa.concat_arrays(samples.column(column).chunks)
     if pa.types.is_list(values.type):
         renumbered = pa.ListArray.from_arrays(values.offsets, pa.array(mapping[values.values.to_numpy()]))
     else:

@@ -1,12 +1,12 @@
-"""Packing to a URL: a run packs into a folder of its own here, from where its shards go to the bucket one by one.
+"""Packing to a URL: a run packs into a local folder of its own, and uploads its shards from there one by one.
 
     CACHE/packing-1/<hash of the URL>/lock        held by the run
     CACHE/packing-1/<hash of the URL>/run.json    its name, which its claim and all its objects carry
     CACHE/packing-1/<hash of the URL>/set/        what `Output` has on disk, without the shards that are uploaded
     URL/.packing.json                             the claim: written first, deleted last
 
-Everything that a later run needs to continue lies here; at the URL there is nothing but the claim that is not part of
-the set.
+Everything that a later run needs to continue is local; the claim is the only object at the URL that is not part of the
+set.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from gpuload.store.url import URL
 
 CLAIM_NAME = ".packing.json"
 
-_UPLOADS = 2  # shards at a time, each in parts; the next ones wait, so that few lie here
+_UPLOADS = 2  # shards at a time, each in parts; others wait, so that few take space on the disk
 
 
 class RemoteOutput(Output):
@@ -77,7 +77,7 @@ class RemoteOutput(Output):
         self.bucket.run = uuid.uuid4().hex if claim is None else str(claim["run"])
         folder, append = self.root / "set", options.append
         if claim is None or not (folder / SCRATCH_NAME).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # of a run that ended, or whose claim somebody deleted
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that ended, or whose claim was deleted
             splits = _splits_in(found)
             if splits and options.resume and (not append or self._has_published(known, splits)):
                 self._fetch(folder, splits, (manifest_file.FILE_NAME, REJECTED_NAME))
@@ -108,7 +108,7 @@ class RemoteOutput(Output):
             raise OutputError(_about_claim(url, there, self.root))
 
     def _has_published(self, known: dict[str, Any] | None, splits: Collection[str]) -> bool:
-        """Whether the set that is there is the one of a run that was killed after its last step."""
+        """Whether the set at the URL is that of a run that was killed after its last step."""
         published = (known or {}).get("published", {})
         return bool(published) and all(
             hashlib.sha256(self._manifest(split) or b"").hexdigest() == published[split]
@@ -117,20 +117,20 @@ class RemoteOutput(Output):
         )
 
     def _manifest(self, split: str) -> bytes | None:
-        """That at the URL."""
+        """The manifest at the URL."""
         try:
             return bytes(background().wait(self.bucket.read_whole(f"{split}/{manifest_file.FILE_NAME}")).data)
         except NoSuchObjectError:
             return None
 
     def _fetch(self, folder: Path, splits: Collection[str], names: Sequence[str]) -> None:
-        """Downloads what describes the set that is there."""
+        """Downloads the files that describe the set at the URL."""
         for split in splits:
             (folder / split).mkdir(parents=True)
             Pieces(self.bucket.url / split, folder / split).get(*names)
 
     def _forget_lost(self, found: dict[str, Stored]) -> None:
-        """Shards that are no more as they were uploaded are packed again."""
+        """Forgets uploaded shards that have changed since, so that they are packed again."""
         for marker in self.scratch.glob("*.uploaded"):
             uploaded = {name: Stored(*there) for name, there in json.loads(marker.read_text()).items()}
             if not all(background().wait(self.bucket.is_same(name, one, found)) for name, one in uploaded.items()):
@@ -151,7 +151,7 @@ class RemoteOutput(Output):
         job.path.unlink()
 
     def _wait(self, most: int) -> None:
-        """Waits until so many shards or fewer are on their way."""
+        """Waits until at most this number of shards is being uploaded."""
         while len(self._uploads) > most:
             try:
                 self._uploads[0].result()
@@ -222,7 +222,7 @@ class RemoteOutput(Output):
 
 
 def scratch_folder(url: URL) -> Path:
-    """Where the state of a run that packs to a URL lies."""
+    """The folder with the state of a run that packs to a URL."""
     return default_folder() / "packing-1" / hashlib.sha256(url.text.encode()).hexdigest()[:24]
 
 

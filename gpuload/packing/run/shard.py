@@ -1,5 +1,6 @@
 """Packs one shard in one process: reads and checks its samples; writes the tar, its DALI index and its index rows."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -27,7 +28,8 @@ from gpuload.packing.image.check import NotWantedError, StoredImage, prepare_ima
 from gpuload.packing.options import Encoding
 from gpuload.packing.run.plan import MEASURED, ROW, read_plan
 from gpuload.packing.run.workers import NOWHERE, Blamable, Blame, noted_position
-from gpuload.sources.listing import NAME, WHERE, Source
+from gpuload.sources.listing import NAME, addresses
+from gpuload.sources.rows import Source
 from gpuload.store.files import start_writeback, write_atomically
 
 _NO_SLUG = re.compile(r"[^A-Za-z0-9_]+")
@@ -58,13 +60,12 @@ class ShardJob(Blamable):
         return self.folder / f"shard-{self.first_shard + self.number:06d}.tar"
 
     def note(self, kind: str) -> Path:
-        """A file on this shard: "rows" of the index; "done", its report; and once the shard is at the URL to which the
-        set is packed, and no more in `folder`, "uploaded"."""
+        """A file about this shard: "rows" of the index; "done", its report; "uploaded", once the shard is at the URL
+        and no longer in `folder`."""
         return self.scratch / f"{self.folder.name}-{self.number:06d}.{kind}"
 
     def read_report(self) -> "ShardReport | None":
-        """The report of an earlier run; None unless that run finished the shard and its files still exist, here or
-        where they were uploaded."""
+        """The report of an earlier run; None unless that run finished the shard and its files still exist."""
         try:
             report = ShardReport(**json.loads(self.note("done").read_text()))
             if report.info is not None and not self.note("uploaded").exists():
@@ -76,9 +77,9 @@ class ShardJob(Blamable):
         return report
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShardReport:
-    """The report on a packed shard, as JSON has it: it outlives the process that packed the shard.
+    """The content of a shard, filled while it is packed. As JSON it outlives the process that packed the shard.
 
     info: `ShardInfo` as a dict; None if every sample was rejected, in which case there is no file.
     rejected: of each sample its row in the listing, its name, the reason, and whether it was skipped on request.
@@ -90,17 +91,25 @@ class ShardReport:
     remarks: counts by a sentence for the user, see `Kind.remarks`.
     """
 
-    info: dict[str, Any] | None
-    rejected: list[list[Any]]
-    kinds: dict[str, int]
-    extensions: list[str]
-    width: int
-    height: int
-    image_bytes: int
-    histogram: list[int]
-    measured: int
-    read_bytes: int
-    remarks: dict[str, int]
+    info: dict[str, Any] | None = None
+    rejected: list[list[Any]] = dataclasses.field(default_factory=list)
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
+    extensions: list[str] = dataclasses.field(default_factory=list)
+    width: int = 0
+    height: int = 0
+    image_bytes: int = 0
+    histogram: list[int] = dataclasses.field(default_factory=list)
+    measured: int = 0
+    read_bytes: int = 0
+    remarks: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, image: StoredImage) -> None:
+        self.kinds[image.kind] += 1
+        self.remarks.update(image.remarks)
+        if image.member not in self.extensions:
+            self.extensions.append(image.member)
+        self.width, self.height = max(self.width, image.width), max(self.height, image.height)
+        self.image_bytes = max(self.image_bytes, len(image.data) - image.header)
 
 
 def pack_shard(job: ShardJob) -> ShardReport:
@@ -119,7 +128,6 @@ def pack_shard(job: ShardJob) -> ShardReport:
     # The name contains the process number: a worker that outlives its killed packer must not write into the file of
     # the next run.
     temporary = job.path.with_name(f"{job.path.name}.{os.getpid()}.tmp")
-    info = None
     try:
         with closing(ShardFile(temporary)) as file, noted_position(job.position) as note:
             packed = _Packing(job, file)
@@ -130,21 +138,21 @@ def pack_shard(job: ShardJob) -> ShardReport:
             write_atomically(dali_index_path(job.path), dali_index_text(packed.members).encode("ascii"))
             write_atomically(job.note("rows"), packed.index_rows())
             temporary.replace(job.path)
-            info = asdict(ShardInfo(job.path.name, len(packed.members), packed.tar.size, file.sha256))
+            packed.report.info = asdict(ShardInfo(job.path.name, len(packed.members), packed.tar.size, file.sha256))
         else:
             temporary.unlink()
-        report = packed.report(info)
-        write_atomically(job.note("done"), json.dumps(asdict(report)).encode())
+        packed.report.histogram = packed.histogram.tolist()
+        write_atomically(job.note("done"), json.dumps(vars(packed.report)).encode())
     except OSError as error:
         raise OutputError(
             f"{job.path}: cannot be written ({error.strerror or error}). Free some space, or choose another output "
             "folder"
         ) from None
-    return report
+    return packed.report
 
 
 class LostWorkers(Blame):
-    """Gives the job to run after a worker died, and removes what it had written."""
+    """Returns the job to run after a worker died, and removes what the worker had written."""
 
     def __call__(self, job: ShardJob, code: int) -> ShardJob:
         for temporary in job.folder.glob(f"{job.path.name}.*.tmp"):
@@ -229,67 +237,56 @@ class _Packing:
         self.members: list[list[Member]] = []
         self.file = file
         self.tar = TarWriter(file)
-        self.rejected: list[list[Any]] = []
-        self.kinds: Counter[str] = Counter()
-        self.extensions: set[str] = set()
+        self.report = ShardReport()
         pixels = job.encoding.pixels
         self.histogram = np.zeros(256 * pixels.channels if pixels.dtype == "uint8" else 0, np.int64)
-        self.measured = 0
-        self.read_bytes = 0
-        self.remarks: Counter[str] = Counter()
 
     def run(self, note: Callable[[int, int], None]) -> None:
         """Packs all samples of the shard, in order."""
         parent = os.getppid()
         columns = self.samples.to_pydict()
-        wheres = columns.get(WHERE) or [""] * len(columns[ROW])
         names = {
             name
             for field in self.job.fields
             for name in (field.name, *kind_of(field).columns(field))
             if name in columns
         }
-        places = [kind_of(field).stays_in_shard and field.name for field in self.job.fields]
-        reads = [
-            [where or name, *(str(columns[place][position]) for place in places if place)]
-            for position, (name, where) in enumerate(zip(columns[NAME], wheres, strict=True))
-        ]
-        self.job.source.expect([address for addresses in reads for address in addresses])
+        stay = [columns[field.name] for field in self.job.fields if kind_of(field).stays_in_shard]
+        reads = list(zip(addresses(self.samples).to_pylist(), *stay, strict=True))
+        self.job.source.expect([address for several in reads for address in several])
         for position, (row, name) in enumerate(zip(columns[ROW], columns[NAME], strict=True)):
             if os.getppid() != parent:
                 os._exit(1)  # the packer has died, so this shard would never be finished
-            note(position, self.read_bytes)
+            note(position, self.report.read_bytes)
             values = {column: columns[column][position] for column in names}
             for address in reads[position]:
                 self.job.source.wait(address)
             try:
                 if reason := self.job.known_bad.get(position):
                     raise DecodeError(reason)
-                image, stored = self._read(row, name, wheres[position], columns[MEASURED][position], values)
+                image, stored = self._read(reads[position][0], columns[MEASURED][position], values)
             except (DecodeError, NotWantedError) as error:
-                self.rejected.append([row, name, str(error), isinstance(error, NotWantedError)])
+                self.report.rejected.append([row, name, str(error), isinstance(error, NotWantedError)])
             else:
                 self._add(sample_key(self.job.first_row + row, name), name, image, stored)
                 for field in self.job.fields:
-                    self.remarks += kind_of(field).remarks(field, values, image.placement)
-        note(NOWHERE, self.read_bytes)
+                    self.report.remarks.update(kind_of(field).remarks(field, values, image.placement))
+        note(NOWHERE, self.report.read_bytes)
 
-    def _read(
-        self, row: int, name: str, where: str, measured: bool, values: dict[str, Any]
-    ) -> tuple[StoredImage, list[StoredMember]]:
+    def _read(self, address: str, measured: bool, values: dict[str, Any]) -> tuple[StoredImage, list[StoredMember]]:
         """Reads and checks one sample: returns its image, and the member of each other field."""
         # SIGALRM's default action ends the process even if C code never returns to Python.
         signal.setitimer(signal.ITIMER_REAL, self.job.time_limit_s)
         try:
-            data = self.job.source.read(row, name, where)
-            self.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
+            data = self.job.source.read(address)
+            self.report.read_bytes += len(data) if isinstance(data, bytes) else data.nbytes
             image = prepare_image(data, measured, self.job.encoding)
             stored = []
             for field in self.job.fields:
                 kind = kind_of(field)
                 value: Any
                 if kind.stays_in_shard:
-                    value = self.job.source.read_field(field, row, values[field.name])
+                    value = self.job.source.read(values[field.name])
                 else:
                     value = {column: values[column] for column in kind.columns(field)}
                 stored.append(kind.store(field, value, image.placement))
@@ -317,12 +314,10 @@ class _Packing:
         for column, value in record.items():
             self.columns[column].append(value)
         self.points.append(image.points)
-        self.kinds[image.kind] += 1
-        self.remarks.update(image.remarks)
-        self.extensions.add(image.member)
+        self.report.add(image)
         if image.histogram is not None:
             self.histogram += image.histogram
-            self.measured += 1
+            self.report.measured += 1
 
     def index_rows(self) -> bytes:
         """The rows of the index, as an Arrow file of one batch."""
@@ -333,19 +328,3 @@ class _Packing:
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
         return bytes(sink.getvalue())
-
-    def report(self, info: dict[str, Any] | None) -> ShardReport:
-        largest = {name: int(max(self.columns[name], default=0)) for name in ("width", "height", IMAGE.bytes_column)}
-        return ShardReport(
-            info=info,
-            rejected=self.rejected,
-            kinds=dict(self.kinds),
-            extensions=sorted(self.extensions),
-            width=largest["width"],
-            height=largest["height"],
-            image_bytes=largest[IMAGE.bytes_column],
-            histogram=self.histogram.tolist(),
-            measured=self.measured,
-            read_bytes=self.read_bytes,
-            remarks=dict(self.remarks),
-        )

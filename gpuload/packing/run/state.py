@@ -1,7 +1,7 @@
-"""What a run of the packer has decided, on disk: from there a later run continues wherever it was interrupted.
+"""The decisions of a packing run, on disk, from which a later run continues.
 
 The scratch folder holds a plan for each split (`plan.py`), then `state.json`, then a `.done` for each finished shard.
-Without a `state.json` there is nothing to continue.
+Without `state.json` there is nothing to continue.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Worker processes that may die without ending the packer, and what is done when one has died.
+"""Worker processes that may die without ending the packer.
 
 Each worker has its own pipe and one task at a time, so the parent always knows which task a dead worker had, and there
 is no shared lock that a killed process could hold. (concurrent.futures abandons all tasks when one worker dies. Pebble
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpuload.errors import GpuloadError, SourceError
-from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_code
-from gpuload.sources.listing import Source
+from gpuload.machine.fork_server import EndedError, Worker, ensure_server, exit_name
+from gpuload.sources.rows import Source
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -62,7 +62,7 @@ class Workers(Generic[Task, Result]):
         self, count: int, function: Callable[[Task], Result], need_main: bool = True, preload: Sequence[str] = ()
     ) -> None:
         self._count, self._function, self._need_main, self._preload = count, function, need_main, preload
-        self._workers: list[_Busy[Task]] = []
+        self._workers: list[Worker] = []
 
     def run(
         self,
@@ -82,13 +82,13 @@ class Workers(Generic[Task, Result]):
         while waiting or self._busy():
             for worker in self._workers:
                 if worker.task is None and waiting:
-                    worker.give(waiting.popleft())
+                    worker.send(waiting.popleft())
             while waiting and len(self._workers) < self._count:
-                self._workers.append(_Busy.start(self._function, self._need_main, self._preload))
-                self._workers[-1].give(waiting.popleft())
+                self._workers.append(self._start())
+                self._workers[-1].send(waiting.popleft())
             wait([worker.pipe for worker in self._workers], _POLL_S)
             for worker in [worker for worker in self._workers if worker.pipe.poll()]:
-                task, worker.task = worker.task, None
+                task = worker.task
                 try:
                     result = worker.receive()
                 except EndedError:
@@ -97,9 +97,12 @@ class Workers(Generic[Task, Result]):
                     if task is not None:
                         waiting.appendleft(died(task, code))
                     continue
-                assert task is not None
                 yield task, result
             watch(self._busy())
+
+    def _start(self) -> Worker:
+        ensure = partial(start_server, self._preload)
+        return Worker(ensure, _prepare_worker, self._function, name="gpuload-pack", need_main=self._need_main)
 
     def _busy(self) -> list[Task]:
         return [worker.task for worker in self._workers if worker.task is not None]
@@ -113,28 +116,6 @@ class Workers(Generic[Task, Result]):
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
-
-
-class _Busy(Worker, Generic[Task]):
-    """A worker and its task, if it has one."""
-
-    task: Task | None = None
-
-    @classmethod
-    def start(cls, function: Callable[[Task], object], need_main: bool, preload: Sequence[str]) -> "_Busy[Task]":
-        ensure = partial(start_server, preload)
-        return cls(ensure, _prepare_worker, function, name="gpuload-pack", need_main=need_main)
-
-    def give(self, task: Task) -> None:
-        self.task = task
-        self.send(task)
-
-    def stop(self) -> int:
-        """Waits for the end of a process that has died or was killed, and returns its exit code."""
-        self.pipe.close()
-        code = exit_code(self.process)
-        self.process.close()
-        return code
 
 
 def _prepare_worker(pipe: Connection, function: Callable[[Task], Result]) -> Callable[[Task], Result]:
@@ -229,14 +210,6 @@ class Blame:
         return job
 
 
-def exit_name(code: int) -> str:
-    """A signal's name, or the exit code."""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"exit code {code}"
-
-
 def prepare_source(source: Source, scratch: Path) -> Source:
     """The source after `Source.prepare`, in a process that may die where the source calls for one.
 
@@ -252,7 +225,7 @@ def prepare_source(source: Source, scratch: Path) -> Source:
 
     def died(task: tuple[Source, Path], code: int) -> Any:
         raise SourceError(
-            f"{getattr(source, 'title', source.identity)}: reading it ended the process that read it "
+            f"{source.title}: reading it ended the process that read it "
             f"({exit_name(code)}). It is damaged, or memory ran out: copy or write it again"
         )
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from gpuload import DecodeError
 from gpuload.headers.jpeg import read_header
-from gpuload.packing.image.baseline import to_baseline
 from gpuload.packing.image.check import LARGER, SLOW, SMALLER, prepare_image
+from gpuload.packing.image.jpegs import to_baseline
 from gpuload.packing.options import Encoding
 
 jpeglib = pytest.importorskip("jpeglib", reason="needs the extra 'sources'")

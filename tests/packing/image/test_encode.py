@@ -13,7 +13,7 @@ from gpuload.fields.field import Field
 from gpuload.fields.placement import Placement, place
 from gpuload.fields.registry import KINDS
 from gpuload.packing.image.check import KEPT, NotWantedError, prepare_image
-from gpuload.packing.options import Encoding, PackOptions, parse_pixels, parse_share, parse_splits
+from gpuload.packing.options import Encoding, PackOptions
 
 WIDE = photo(1, 500, 375)
 
@@ -206,7 +206,7 @@ def test_masks() -> None:
         ({"encode": "x"}, "--encode: expected one of 'keep', 'jpeg', 'raw'; got 'x'"),
         (
             {"encode": "jpeg", "size": (0, 3)},
-            r"--size: expected pixels, one positive whole number or two \(width, height\), or None; got \(0, 3\)",
+            r"--size: expected pixels, one positive whole number or two \(width, height\), such as 256 or 482x415, or None; got \(0, 3\)",
         ),
         ({"size": (3, 3)}, "--size resizes images, but --encode keep does not"),
         (
@@ -248,13 +248,11 @@ def test_invalid_options_are_refused(settings, message: str) -> None:
         PackOptions(**settings)
 
 
-def test_parsing() -> None:
-    assert (parse_pixels("256"), parse_pixels("482x415")) == ((256, 256), (482, 415))
-    assert parse_splits("train=0.8, val=20%") == (("train", 0.8), ("val", 0.2))
-    assert (parse_share("1%"), parse_share("0.5")) == (0.01, 0.5)
-    with pytest.raises(ArgumentError, match="'12y' is not a size in pixels; write for instance 256, or 482x415"):
-        parse_pixels("12y")
-    with pytest.raises(ArgumentError, match="write names and shares, as in train=0.8,val=0.1,test=0.1"):
-        parse_splits("train")
-    with pytest.raises(ArgumentError, match="'x%' is not a share; write for instance 1% or 0.01"):
-        parse_share("x%")
+def test_settings_may_be_texts_as_on_the_command_line() -> None:
+    assert (Encoding("raw", "256").size, Encoding("raw", "482x415").size) == ((256, 256), (482, 415))  # type: ignore[arg-type]
+    texts = PackOptions(splits="train=0.8, val=20%", max_rejected="1%", maxsize="1MB")  # type: ignore[arg-type]
+    assert (texts.splits, texts.max_rejected, texts.maxsize) == ((("train", 0.8), ("val", 0.2)), 0.01, 1_000_000)
+    assert PackOptions(val="10%").val == PackOptions(val="0.1").val == 0.1  # type: ignore[arg-type]
+    for name, text in (("size", "12y"), ("splits", "train"), ("val", "x%"), ("maxsize", "1 GX"), ("max_rejected", "")):
+        with pytest.raises(ArgumentError, match=rf"--{name.replace('_', '-')}: expected .*; got '{text}'"):
+            (Encoding if name == "size" else PackOptions)(**{name: text})

@@ -85,7 +85,7 @@ def test_what_has_been_waited_for_is_read_without_a_request(proxy: Proxy, upload
     for name in (names[-3], *names):
         source.wait(name)
         asked = sum(count for path, count in proxy.asked.items() if path.endswith(name))
-        assert source.read(0, name) == (images / name).read_bytes()
+        assert source.read(name) == (images / name).read_bytes()
         assert asked == sum(count for path, count in proxy.asked.items() if path.endswith(name)) > 0
 
 

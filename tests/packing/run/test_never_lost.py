@@ -446,6 +446,7 @@ def test_many_files_are_listed_in_little_memory(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
+from gpuload.packing.options import PackOptions
 from gpuload.packing.run.plan import make_plan, write_plan
 from gpuload.sources import folder
 
@@ -472,7 +473,7 @@ os.scandir, real = scandir, os.stat
 os.stat = lambda path, **more: Entry(str(path)[-20:], "", False).stat() if str(path).endswith("G") else real(path, **more)
 listing = folder.FolderSource(root).list_samples()
 assert len(listing) == 200_000
-for split in make_plan(listing, shares=[("train", 1.0)], shuffle=True, seed=0, maxcount=10_000, maxsize=None, measure=9):
+for split in make_plan(listing, PackOptions(measure=9)):
     write_plan(Path({str(tmp_path)!r}), split, listing.samples)
 # not ru_maxrss, which includes the process that started this one
 print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) // 1024)

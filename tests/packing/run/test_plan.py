@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuload.disk.tar import BLOCK_BYTES, RECORD_BYTES, member_span
 from gpuload.draws import make_key
 from gpuload.fields.field import LABEL, Field
+from gpuload.packing.options import PackOptions
 from gpuload.packing.run.plan import (
     choose_measured,
     choose_splits,
@@ -31,10 +32,6 @@ def listing(sizes: list[int], labels: list[int]) -> Listing:
     return Listing(pa.table([names, sizes, labels], schema=listing_schema((LABEL,))), (LABEL,))
 
 
-def shares(val: float) -> list[tuple[str, float]]:
-    return [("train", 1 - val), ("val", val)] if val else [("train", 1.0)]
-
-
 def tar_bytes(spans: np.ndarray) -> int:
     """Size of a tar with members of these spans."""
     return -(-(int(spans.sum()) + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
@@ -50,9 +47,7 @@ def test_every_sample_once_and_limits_held(
 ) -> None:
     sizes, labels = map(list, zip(*found, strict=True))
     source = listing(sizes, labels)
-    splits = make_plan(
-        source, shares=shares(val), shuffle=True, seed=seed, maxcount=maxcount, maxsize=maxsize, measure=8
-    )
+    splits = make_plan(source, PackOptions(val, seed=seed, maxcount=maxcount, maxsize=maxsize, measure=8))
     assert sorted(row for split in splits for row in split.rows.tolist()) == list(range(len(found)))
     spans = sample_spans(source.samples, source.fields)
     for split in splits:
@@ -106,15 +101,13 @@ def test_without_class_numbers_samples_are_of_one_class(field: Field | None) -> 
     fields = () if field is None else (field,)
     columns = [[f"{n}.jpg" for n in range(10)], [100] * 10, *([[n / 8 for n in range(10)]] if fields else [])]
     source = Listing(pa.table(columns, schema=listing_schema(fields)), fields)
-    splits = make_plan(source, shares=shares(0.3), shuffle=True, seed=2, maxcount=9, maxsize=None, measure=8)
+    splits = make_plan(source, PackOptions(0.3, seed=2, maxcount=9, measure=8))
     assert [len(split.rows) for split in splits] == [7, 3]
 
 
 def test_skipped_samples_are_in_no_split() -> None:
     source, skipped = listing([100] * 50, [n % 2 for n in range(50)]), np.arange(50) % 5 == 3
-    splits = make_plan(
-        source, shares=shares(0.2), shuffle=True, seed=2, maxcount=9, maxsize=None, measure=8, skipped=skipped
-    )
+    splits = make_plan(source, PackOptions(0.2, seed=2, maxcount=9, measure=8), skipped=skipped)
     assert sorted(row for split in splits for row in split.rows.tolist()) == np.flatnonzero(~skipped).tolist()
 
 
@@ -147,7 +140,7 @@ def test_the_seed_changes_order_and_split() -> None:
     source = listing([100] * 200, [n % 2 for n in range(200)])
 
     def plan(seed: int, shuffle: bool = True, val: float = 0.1) -> list[list[int]]:
-        splits = make_plan(source, shares=shares(val), shuffle=shuffle, seed=seed, maxcount=50, maxsize=None, measure=8)
+        splits = make_plan(source, PackOptions(val, shuffle=shuffle, seed=seed, maxcount=50, measure=8))
         return [split.rows.tolist() for split in splits]
 
     assert plan(0) == plan(0)
@@ -173,7 +166,7 @@ def test_measured(count: int, measured: int) -> None:
 
 def test_a_written_plan_reads_back(tmp_path) -> None:
     source = listing(list(range(10)), [n % 3 for n in range(10)])
-    (split,) = make_plan(source, shares=shares(0), shuffle=True, seed=1, maxcount=4, maxsize=None, measure=8)
+    (split,) = make_plan(source, PackOptions(seed=1, maxcount=4, measure=8))
     write_plan(tmp_path, split, source.samples)
     shards = [read_plan(tmp_path, split.name, number).to_pydict() for number in range(3)]
     assert [row for shard in shards for row in shard["row"]] == split.rows.tolist()

@@ -11,10 +11,10 @@ from zips import write_zip
 from gpuload import SourceError
 from gpuload.fields.registry import kind_of
 from gpuload.sources import FolderSource, TableSource
+from gpuload.sources.at_path import FilesSource, open_files
 from gpuload.sources.coco import CocoSource
 from gpuload.sources.files import Files, Folder, Names, Ref
 from gpuload.sources.folder import SidecarSource, UnlabeledSource
-from gpuload.sources.rows import FilesSource, open_files
 from gpuload.sources.voc import VocSource
 
 XML = b"<annotation><object><name>x</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"
@@ -91,10 +91,10 @@ def test_every_source_lists_and_reads_the_same_from_any_container(
         assert other.samples.drop_columns([*masks, *(["where"] if container is archive else [])]) == (
             listing.samples.drop_columns(masks)
         )
-        for row, (sample, same) in enumerate(zip(other.samples.to_pylist(), listing.samples.to_pylist(), strict=True)):
-            assert source.read(row, sample["name"], sample.get("where", "")) == files[same["name"]]
+        for sample, same in zip(other.samples.to_pylist(), listing.samples.to_pylist(), strict=True):
+            assert source.read(sample.get("where", sample["name"])) == files[same["name"]]
             for name in masks:
-                assert source.read_field(listing.fields[-1], row, sample[name]) == files[same[name]]
+                assert source.read(sample[name]) == files[same[name]]
 
 
 def test_texts_are_read_as_text_files_are(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
 from gpuload import DecodeError, SourceError
 from gpuload.sources import zip_archive
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Folder, Told
-from gpuload.sources.rows import open_files
+from gpuload.sources.at_path import open_files
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Folder
 from gpuload.sources.zip_archive import ZipArchive
 
 IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
@@ -33,19 +33,19 @@ def archive_of(tmp_path: Path, data: bytes) -> ZipArchive:
 
 
 def listed(files: Files) -> dict[str, int]:
-    return {found.name: found.size for found in files.walk(IMAGE_EXTENSIONS, Told())}
+    return {found.name: found.size for found in files.walk(IMAGE_EXTENSIONS, Findings())}
 
 
 def rejected(files: Files) -> list[tuple[str, str]]:
-    told = Told()
-    list(files.walk(IMAGE_EXTENSIONS, told))
-    return [(rejection.source, rejection.reason) for rejection in told.rejected]
+    findings = Findings()
+    list(files.walk(IMAGE_EXTENSIONS, findings))
+    return [(rejection.source, rejection.reason) for rejection in findings.rejected]
 
 
 def notes(files: Files) -> list[str]:
-    told = Told()
-    list(files.walk(IMAGE_EXTENSIONS, told))
-    return told.notes
+    findings = Findings()
+    list(files.walk(IMAGE_EXTENSIONS, findings))
+    return findings.notes
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -130,11 +130,11 @@ def test_hidden_files_and_nested_archives_are_passed_over(tmp_path: Path) -> Non
         "a/in.zip": inner,
         "b/": b"",
     }
-    told = Told()
+    findings = Findings()
     archive = ZipArchive(write_zip(tmp_path / "a.zip", members))
-    assert [found.name for found in archive.walk(IMAGE_EXTENSIONS, told)] == ["a/1.jpg"]
-    assert told.all_notes() == ("passed over, by extension: 1 × .zip",)
-    assert told.rejected == []
+    assert [found.name for found in archive.walk(IMAGE_EXTENSIONS, findings)] == ["a/1.jpg"]
+    assert findings.all_notes() == ("passed over, by extension: 1 × .zip",)
+    assert findings.rejected == []
 
 
 @pytest.mark.parametrize("name", ["../1.jpg", "a/../../1.jpg", "/etc/1.jpg", "C:/1.jpg", "C:\\1.jpg", "a/../1.jpg"])
@@ -278,7 +278,7 @@ def test_no_damage_is_a_crash(tmp_path: Path, changes: list[tuple[int, int]], de
         data[at % len(data)] = value
     archive = archive_of(tmp_path, bytes(data))
     try:
-        found = list(archive.walk(IMAGE_EXTENSIONS, Told()))
+        found = list(archive.walk(IMAGE_EXTENSIONS, Findings()))
     except SourceError:
         return
     for file in found:
@@ -342,5 +342,5 @@ def test_what_info_zip_packs(tmp_path: Path) -> None:
         archive = ZipArchive(tmp_path / name)
         assert list(listed(archive).items()) == list(listed(Folder(folder)).items())
         assert archive.folders() == Folder(folder).folders()
-        for found in Folder(folder).walk(IMAGE_EXTENSIONS, Told()):
+        for found in Folder(folder).walk(IMAGE_EXTENSIONS, Findings()):
             assert archive.read(archive.find(found.name).address) == Folder(folder).read(found.address)
