@@ -14,6 +14,7 @@ import os
 import runpy
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,17 +33,11 @@ IMPORTS = ("torch", "numba", "gpuload.loader.iterator", "gpuload.decode.native.d
 @functools.cache
 def python(*more: str) -> list[str]:
     """more: modules to import beside `IMPORTS`."""
-    folder = tempfile.TemporaryDirectory()
-    place = f"{folder.name}/socket"
+    place = f"{tempfile.mkdtemp()}/socket"
     command = [sys.executable, "-W", "ignore", __file__, "--serve", place, *more]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert server.stdin is not None and server.stdout is not None
-
-    def end() -> None:
-        server.communicate()  # at the end of its input it ends
-        folder.cleanup()
-
-    atexit.register(end)
+    assert server.stdout is not None
+    atexit.register(server.communicate)  # at the end of its input it ends
     assert server.stdout.readline() == b"ready\n"
     return [sys.executable, "-I", "-S", __file__, place]
 
@@ -94,6 +89,7 @@ def serve(place: str, *more: str) -> dict[str, Any]:
     while True:
         ready, _, _ = select.select([0, listener, *running, *(command for _, command in running.values())], [], [])
         if 0 in ready:
+            shutil.rmtree(Path(place).parent)
             os._exit(0)
         for file, (process, command) in list(running.items()):
             if file not in ready and command in ready:  # the command was killed
