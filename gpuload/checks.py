@@ -43,6 +43,7 @@ else:
 
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 P = ParamSpec("P")
 C = TypeVar("C", bound=type[Any])
 
@@ -298,13 +299,11 @@ def number(low: float, high: float, expected: str) -> Rule[float]:
     return Rule(expected, read)
 
 
-def choice(*words: str) -> Rule[str]:
+def choice(*words: Word) -> Rule[Word]:
     """One of these words, such as `choice(*get_args(SomeLiteral))`."""
 
-    def read(value: Any) -> str:
-        if as_text(value) not in words:
-            raise ValueError
-        return str(value)
+    def read(value: Any) -> Word:
+        return words[words.index(as_text(value))]
 
     return Rule(f"one of {', '.join(map(repr, words))}", read)
 

@@ -199,7 +199,7 @@ class PadOrCrop(Geometry):
 
 
 CropName = Literal["random", "center", "none", "pad_or_crop", "cover", "center_cover", "letterbox", "keep"]
-CROPS: Mapping[str, Geometry] = {
+CROPS: Mapping[CropName, Geometry] = {
     "random": RandomResizedCrop(),
     "center": CenterCrop(),
     "none": Stretch(),

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuload.augment import Form
 from gpuload.augment.schedule import Schedule
+from gpuload.decode.arguments import DecoderName
 from gpuload.decode.guard import FindFaults, Guard, OnCorrupt
 from gpuload.decode.interface import NoDecoder, Stored
 from gpuload.decode.runner import OnPart, Runner, Stage
@@ -35,7 +36,7 @@ _SPARE = 3  # batches beside those ahead whose memory is kept
 
 
 def choose_backend(
-    decoder: str,
+    decoder: DecoderName,
     device: str,
     ranks: Ranks,
     decodes: bool = True,
@@ -65,7 +66,7 @@ def choose_backend(
     dali = _dali_fault()
     if dali is None:
         if decoder != "auto":
-            return ("both" if decoder == "both" else "dali"), device_id
+            return decoder, device_id
         if native is None and device_id is not None:
             return prefer(device_id), device_id
         assert native is not None

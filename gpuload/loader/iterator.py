@@ -199,7 +199,7 @@ class DaliIterator(NotSupported):
             self._schedule.fit(manifest.pixels, manifest.is_raw, (manifest.mean, manifest.std))
 
         units = None if isinstance(decoder, str) else decoder
-        wanted = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
+        wanted: DecoderName = decoder if isinstance(decoder, str) else "dali" if isinstance(decoder, Dali) else "both"
         places = any(form.places for form in self._schedule.forms)
         if (functions is not None or places) and decoder == "auto" and native_fault() is None:
             wanted = "native"  # even on a GPU: functions run on the CPU, and DALI does not scale and pad
