@@ -11,7 +11,7 @@ from gpuload.fields.tree import take
 from gpuload.transforms.erasing import ErasedRegions
 from gpuload.transforms.kernels import KERNELS, gaussian_blur, levels, warp
 from gpuload.transforms.noise import normal_noise, on_device
-from gpuload.transforms.ops import MAP_ARGS, Op
+from gpuload.transforms.ops import ANY_CHANNELS, MAP_ARGS, Op
 from gpuload.transforms.own import kernel_of
 from gpuload.transforms.steps import Steps
 from gpuload.types import F32, I8, I64
@@ -118,10 +118,10 @@ def _groups(codes: I8) -> list[tuple[int, int, int]]:
 
 def _execute(code: int, images: Tensor, args: Tensor, numbers: F32, pixels: Pixels) -> Tensor:
     """One operation on images that all have it; `numbers` are `args` as a NumPy array."""
-    if images.shape[1] != 3 and code in (Op.SATURATION, Op.HUE, Op.GRAYSCALE):
-        return images
     if (kernel := kernel_of(code)) is not None:
         return _checked(kernel(images, args), images, kernel)
+    if images.shape[1] != 3 and code not in ANY_CHANNELS:
+        return images
     if code == Op.GAUSSIAN_BLUR:
         return gaussian_blur(images, args, numbers)
     if code == Op.AFFINE_BILINEAR:

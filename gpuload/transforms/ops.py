@@ -35,3 +35,26 @@ class Op(IntEnum):
     KEEP = 18  # share of this image in the mixture; the first chain begins
     MIX = 19  # share of this image in the mixture; the next chain begins, with the image kept
     MIXED = 20  # share of this image in the mixture, which is what comes after
+
+
+# Operations that are defined for any number of channels. The others leave images of other than three channels as they
+# are: compiled code would read and write beyond them.
+ANY_CHANNELS = (
+    Op.BRIGHTNESS,
+    Op.CONTRAST,
+    Op.GAUSSIAN_BLUR,
+    Op.SOLARIZE,
+    Op.POSTERIZE,
+    Op.AUTOCONTRAST,
+    Op.EQUALIZE,
+    Op.INVERT,
+    Op.SHARPNESS,
+    Op.AFFINE,
+    Op.WARP_NEAREST,
+    Op.WARP_BILINEAR,
+    Op.AFFINE_BILINEAR,
+    Op.SOLARIZE_ADD,
+    Op.KEEP,
+    Op.MIX,
+    Op.MIXED,
+)

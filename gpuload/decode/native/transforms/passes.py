@@ -9,14 +9,14 @@ from gpuload.decode.native.pointers import bytes_at, call, floats_at, longs_at, 
 from gpuload.decode.native.steps import kept, step
 from gpuload.decode.native.transforms.image import IMAGE_FIELDS, KEPT, scratch_bytes
 from gpuload.decode.native.values import OUTPUT_FIELDS, Output, output_at
-from gpuload.transforms.ops import ARGS, FIRST_OWN, Op
+from gpuload.transforms.ops import ANY_CHANNELS, ARGS, FIRST_OWN, Op
 
-# 1: operations that are tables; 2: those that need no statistics, and may follow others in the same table; -1: those
-# that leave images of other than three channels as they are.
+# 1: operations that are tables; 2: those that need no statistics, and may follow others in the same table.
 _IN_TABLES = np.zeros(FIRST_OWN, np.int8)
 _IN_TABLES[[Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE]] = 1
-_IN_TABLES[[Op.SATURATION, Op.HUE, Op.GRAYSCALE]] = -1
 _IN_TABLES[[Op.NOTHING, Op.BRIGHTNESS, Op.SOLARIZE, Op.SOLARIZE_ADD, Op.POSTERIZE, Op.INVERT]] = 2
+_ANY_CHANNELS = np.zeros(FIRST_OWN, np.bool_)
+_ANY_CHANNELS[list(ANY_CHANNELS)] = True
 
 
 @inlined
@@ -46,7 +46,7 @@ def _go_through(image: int, steps: int, operations: int, spare: int) -> Any:
     codes, step = signed_at(of[5]), 0
     while step < steps:
         code, end = codes[step], step + 1
-        if code > 0 and (of[2] == 3 or _IN_TABLES[code] >= 0):
+        if code > 0 and (of[2] == 3 or _ANY_CHANNELS[code]):
             while end < steps and _IN_TABLES[code] > 0 and _IN_TABLES[codes[end]] > 1:
                 end += 1
             call(addresses[code], image, step, end)
