@@ -1,8 +1,10 @@
 """The diffs of docs/coming-from.md: both sides train in as many steps, on the same samples in each epoch."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 from documentation import clients
@@ -50,8 +52,14 @@ def test_both_sides_of_a_diff_see_the_same(client_folder: Path, title: str, monk
     assert steps[1][:epoch] != steps[1][epoch:]  # in another order
 
 
-def test_at_most_ten_lines_change() -> None:
+def test_the_record_is_of_these_diffs() -> None:
+    """At most ten lines change, and no program is slower."""
+    record = json.loads(clients.RECORD.read_text())["clients"]
     assert all(diff.lines <= 10 for diff in DIFFS.values())
+    assert {title: found["lines"] for title, found in record.items()} == {title: DIFFS[title].lines for title in record}
+    for title, found in record.items():
+        assert (found["steps"], found["samples"]) == (clients.SAMPLES // clients.BATCH, clients.SAMPLES)
+        assert median(found["after"]) >= median(found["before"]), title
 
 
 def test_lines_are_counted_by_what_changes() -> None:

@@ -10,6 +10,7 @@ with the records.
 import argparse
 import json
 import re
+import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tools" / "results"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "own-functions", "geometry", "buckets", "captions")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("performance", "own-functions", "geometry", "buckets", "captions", "coming-from")
+    ),
 )
 _TABLE = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -200,7 +204,19 @@ def colours() -> str:
     return table(head, rows)
 
 
+def clients() -> str:
+    """Training programs of others with their own loaders and with gpuload."""
+    rows = []
+    for title, found in record("clients")["clients"].items():
+        own, ours = (statistics.median(found[side]) for side in ("before", "after"))
+        counts = [f"{found[name]:,}" for name in ("lines", "steps", "samples")]
+        rows.append([title, *counts, f"{own:,.0f}", f"**{ours:,.0f}**", f"{ours / own:.1f}"])
+    columns = ["lines changed", "steps", "samples", "its loader: images/s", "gpuload", "ratio"]
+    return table(["program", *columns], rows)
+
+
 TABLES = {
+    "clients": clients,
     "loaders": short,
     "all-loaders": long,
     "other-images": other_images,
