@@ -452,7 +452,7 @@ _MAKES = 'case $2 in venv) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"; chmod +
     [
         ("exit 127", True, "skipped: this machine does not have it"),
         ("case $2 in venv) echo no space left; exit 1; esac", True, "skipped: cannot be set up here. no space left"),
-        (_MAKES + "*) echo 5 passed; esac", True, "packed, verified, an epoch by DALI"),
+        (_MAKES + "*) echo 5 passed; esac", True, "packed, verified, an epoch for NumPy"),
         (
             _MAKES + 'import*) ;; *) case "$*" in *check_wheel*) echo no module x; exit 1; esac; esac',
             False,

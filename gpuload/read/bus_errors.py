@@ -104,7 +104,9 @@ def count() -> int:
 
 def take_fault(owner: object) -> tuple[Path, int] | None:
     """An unreadable file of this owner and the byte of the fault; each is returned once."""
-    for slot, (path, its_owner) in list(_table.files.items()):
+    # A copy takes no object that the garbage collector counts: a list of items might start it, and mappings among the
+    # garbage are released then.
+    for slot, (path, its_owner) in _table.files.copy().items():
         if its_owner is owner and _table.numbers[slot, 2]:
             _table.files.pop(slot, None)
             return path, int(_table.numbers[slot, 2] - _table.numbers[slot, 0])

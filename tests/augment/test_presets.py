@@ -239,8 +239,8 @@ def test_segmentation_scales_crops_and_pads_as_torchvisions_references(transform
     crops = Augment.segmentation(48, base_size=52, flip=0).draw(0, 0, np.arange(count), *sides).crops
     shown = (crops.roi_end - crops.roi_start).astype(np.float64)
     scaled = np.rint(48 / shown * [height, width]).astype(int)
-    resize = transforms.RandomResize(26, 104)
-    theirs = {tuple(resize(torch.zeros(1, height, width, dtype=torch.uint8)).shape[1:]) for _ in range(count)}
+    resizes = [transforms.RandomResize(side, side + 1) for side in range(26, 104)]  # its upper end is not drawn
+    theirs = {tuple(resize(torch.zeros(1, height, width, dtype=torch.uint8)).shape[1:]) for resize in resizes}
     assert {*map(tuple, scaled.tolist())} == theirs and set(scaled[:, 0]) == set(range(26, 104))
     top, left = np.rint((crops.start + crops.roi_start) * scaled / [height, width]).astype(int).T
     assert ((top >= 0) & (top <= np.maximum(scaled[:, 0] - 48, 0))).all() and (top[scaled[:, 0] <= 48] == 0).all()

@@ -22,8 +22,8 @@ def promised() -> list[int]:
     """Levels of 255: inside an image, inside where it was decoded in full size, at its edges, and of 99.9 % of all."""
     page = " ".join((ROOT / "docs" / "loading.md").read_text().split())
     [levels] = re.findall(
-        r"inside an image, decoded photos differ by at most (\d+) of 255 levels \((\d+) where the image was decoded in full "
-        r"size\), along its edges by at most (\d+), and 99.9 % of all values by at most (\d+)",
+        r"decoded photos differ by at most (\d+) of 255 levels inside the image \((\d+) where it was decoded at full "
+        r"size\) and by at most (\d+) along its edges; 99.9 % of all values differ by at most (\d+)",
         page,
     )
     return [int(level) for level in levels]

@@ -2,6 +2,7 @@
 names the shard, never the end of the process.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -17,7 +18,8 @@ from loaders import drain, load
 import gpuload
 from gpuload.order.epoch import EpochOrder
 from gpuload.read import batches as batches_module
-from gpuload.read import reader
+from gpuload.read import bus_errors, reader
+from gpuload.read.mapped_file import MappedFile
 from gpuload.sources import FolderSource
 
 Row = tuple[int, bytes]
@@ -247,6 +249,27 @@ def test_a_handler_that_was_installed_later_does_not_end_the_process(copy: Path,
     assert done.stdout == "fine\n", done.stderr
     assert done.returncode == (-7 if order else 0)
     assert done.stderr.count("Fatal Python error: Bus error") == bool(order)
+
+
+def test_files_are_released_while_a_fault_is_looked_for(packed: Path) -> None:
+    """By the garbage collector, which any allocation may start."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.file, self.itself = MappedFile(packed / "index.arrow", owner), self
+
+    owner, before = object(), gc.get_threshold()
+    try:
+        gc.disable()
+        for _ in range(100):
+            Cycle()
+        pairs = [(number, number) for number in range(5000)]  # Python keeps 2,000 freed ones, which start nothing
+        gc.set_threshold(gc.get_count()[0] + 50)
+        gc.enable()
+        assert bus_errors.take_fault(owner) is None and len(pairs) == 5000
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("end", ["", "sent", "other"])
