@@ -29,7 +29,9 @@ _LOG = logging.getLogger(__name__)
 _RELEASE_S, _POLL_S = 1.0, 0.005  # for which a shard that is waited for waits for memory
 _DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
 
-_stores: "weakref.WeakSet[CachedStore]" = weakref.WeakSet()  # of this process: what they need is not deleted
+# Those of this process, by their ids: what they need is not evicted. Another thread may open one at any moment, which a
+# WeakSet, iterated in Python, would not survive.
+_stores: "weakref.WeakValueDictionary[int, CachedStore]" = weakref.WeakValueDictionary()
 
 # Shards whose bytes this process has compared with their SHA-256: as it downloaded them, or as it found them.
 _compared: dict[str, tuple[int, ...]] = {}
@@ -51,7 +53,7 @@ class CachedStore(DownloadingStore):
         super().__init__(url, names, shards)
         self._cache, self._trusts = cache, trusts
         cache.clear_leftovers()
-        _stores.add(self)
+        _stores[id(self)] = self
 
     def _lease(self, number: int) -> Lease | None:
         shard = self._shards[number]
@@ -80,7 +82,7 @@ class CachedStore(DownloadingStore):
         if isinstance(part, _Found):
             return True
         shard = self._shards[number]
-        stores = list(_stores)
+        stores = [store for reference in _stores.valuerefs() if (store := reference()) is not None]
 
         def rank(sha256: str) -> float:
             return min(store.rank(sha256) for store in stores)

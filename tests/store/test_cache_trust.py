@@ -1,8 +1,11 @@
 """What lies in the cache is used only where it is a file of one's own with the bytes of the manifest."""
 
+import asyncio
 import logging
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import gpuload
 from gpuload import ArgumentError, FormatError, GpuloadError
 from gpuload.store import stores
 from gpuload.store.cache import Cache, Wanted
+from gpuload.store.stores import CachedStore
+from gpuload.store.url import URL
 
 Rows = list[tuple[int, bytes]]
 
@@ -226,3 +231,26 @@ def test_a_cache_that_cannot_be_written(proxy: Any, tmp_path: Path) -> None:
             match=rf"^cache {tmp_path}: cannot be written \(File exists\). Check the folder and its disk",
         ):
             drain([loader])
+
+
+def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
+    """As for a loader of validation that is constructed while the one of training downloads."""
+    cache, shard, ended = Cache(tmp_path), Wanted("0" * 64, 1000), threading.Event()
+
+    def opened() -> CachedStore:
+        return CachedStore(URL("https://example.invalid/set"), cache, ["shard-000000.tar"], [shard])
+
+    def go_on_opening() -> None:
+        while not ended.is_set():
+            opened()
+
+    stores, part, other = [opened() for _ in range(3000)], cache.begin(shard), threading.Thread(target=go_on_opening)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other.start()
+    try:
+        assert all(asyncio.run(stores[0]._make_room(0, part, False)) for _ in range(100))
+    finally:
+        sys.setswitchinterval(before)
+        ended.set()
+        other.join()
