@@ -75,3 +75,37 @@ def test_a_child_is_told_that_it_has_no_threads(packed: Path, decoder: str) -> N
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{[0] * (FORKS + 1)}\n", done.stderr
+
+
+LOCKED = """
+import os, signal, sys, threading
+import gpuload, numba
+from llvmlite.binding import ffi
+from numba.core.compiler_lock import global_compiler_lock
+
+lock = {"numba": global_compiler_lock, "llvmlite": ffi.lib._lock}[sys.argv[2]]
+loader = gpuload.DaliIterator(sys.argv[1], 8, augment=gpuload.Augment(12), device="cpu", decoder="native")
+held, ended = threading.Event(), threading.Event()
+
+def hold():
+    with lock:
+        held.set()
+        ended.wait(0.2)
+
+threading.Thread(target=hold).start()
+held.wait()
+if (process := os.fork()) == 0:
+    signal.alarm(20)  # ends a child that hangs
+    assert numba.njit(lambda number: number + 1)(1) == 2
+    os._exit(0)
+print(os.waitpid(process, 0)[1])
+assert numba.njit(lambda number: number + 2)(1) == 3
+"""
+
+
+@pytest.mark.parametrize("library", ["numba", "llvmlite"])
+def test_a_child_inherits_no_lock_of_a_compiler(packed: Path, library: str) -> None:
+    """A thread that decodes may load a compiled function at the moment of a fork."""
+    command = [*prepared.python(), "-W", "ignore", "-c", LOCKED, str(packed), library]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

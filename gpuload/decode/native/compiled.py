@@ -5,10 +5,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llvmlite.binding import ffi
 from numba import njit, types
+from numba.core.compiler_lock import global_compiler_lock
 
 from gpuload.decode.native.cache import open_cache
 
@@ -68,6 +72,7 @@ def cached(function: F, by_address: bool = False, is_exact: bool = False) -> F:
     return made
 
 
+@cache
 def address_of(function: Any) -> int:
     """The address of a function cached `by_address`, with three int64 arguments; loads or compiles it if necessary."""
     if not function.overloads:
@@ -151,5 +156,21 @@ def wait_for_all() -> None:
             compilation.wait()
 
 
+# Decoding threads may load functions, for which numba and llvmlite hold a lock each. A child forked meanwhile would
+# inherit the locks without the thread that releases them, and wait forever.
+_locks = (global_compiler_lock, getattr(ffi.lib, "_lock", nullcontext()))
+
+
+def _acquire() -> None:
+    wait_for_all()
+    for lock in _locks:
+        lock.__enter__()
+
+
+def _release() -> None:
+    for lock in reversed(_locks):
+        lock.__exit__(None, None, None)
+
+
 if hasattr(os, "register_at_fork"):  # a system that forks
-    os.register_at_fork(before=wait_for_all)
+    os.register_at_fork(before=_acquire, after_in_parent=_release, after_in_child=_release)
