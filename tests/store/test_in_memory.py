@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,7 @@ def test_what_goes_on_going_wrong_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
+    monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=20))  # on a busy machine, too
     with in_ram(proxy, tmp_path) as loader:
         with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {message}") as raised:
             drain([loader])
