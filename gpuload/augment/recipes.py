@@ -141,7 +141,7 @@ class Recipes:
             "multiscale": (None, Resize([*range(480, 801, 32)], 1333)),
             "lsj": (1024, ScaleJitter((0.1, 2.0), fill=(123, 117, 104))),
         }
-        size, crop = policies[check("Augment.detection", "policy", str(policy), choice(*policies))]
+        size, crop = policies[check("Augment.detection", "policy", policy, choice(*policies))]
         return cls(**{"size": size, "crop": crop, "flip": 0.5, "normalize": None, **changes})
 
     @classmethod

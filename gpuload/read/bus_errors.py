@@ -42,7 +42,7 @@ class _Table:
 
 
 _table = _Table()
-_engines: list[Any] = []  # keep compiled code alive
+_handlers: list[tuple[int, "_SignalAction", "_SignalAction", Any]] = []  # the latter keep memory and code alive
 
 
 def install() -> bool:
@@ -54,17 +54,18 @@ def install() -> bool:
     if sys.platform != "linux":  # the layouts below are Linux's
         return False
     libc = ctypes.CDLL(None)
-    if not _engines:
+    if not _handlers:
         try:
             import llvmlite.binding
         except (ImportError, OSError):
             return False
         previous, default = _SignalAction(), _SignalAction()
         addresses = ctypes.addressof(previous), ctypes.addressof(default)
-        _engines.append((_compile(llvmlite.binding, libc, *addresses), previous, default))
-    engine, previous, _ = _engines[0]
+        engine = _compile(llvmlite.binding, libc, *addresses)
+        _handlers.append((engine.get_function_address("handle"), previous, default, engine))
+    handler, previous, *_ = _handlers[0]  # without llvmlite, whose lock a forked child may have inherited locked
     own, current = _SignalAction(), _SignalAction()
-    own.handler = engine.get_function_address("handle")
+    own.handler = handler
     own.flags = _SA_SIGINFO | _SA_ONSTACK
     libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
     if current.handler != own.handler:

@@ -18,7 +18,8 @@ from gpuload.counted import counted
 from gpuload.errors import SourceError, some_of
 from gpuload.headers import npy
 from gpuload.sources.at_path import LocalSource
-from gpuload.sources.files import Files, Findings, Folder, Ref
+from gpuload.sources.files import Files, Findings, Ref
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.named_arrays import NamedArrays, is_in_unit_range
 from gpuload.sources.rows import Names, Row, image_array
 from gpuload.sources.splits import SPLIT, split_called, without_split

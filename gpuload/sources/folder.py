@@ -10,8 +10,9 @@ from gpuload.errors import SourceError
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import are_boxes, no_captions, read_text
 from gpuload.sources.at_path import FilesSource
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Folder, Ref, extension_of, is_text, printable
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Ref, extension_of, is_text, printable
 from gpuload.sources.listing import some_of
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Row
 from gpuload.sources.splits import SPLIT, ambiguous, by_folders, splits_called
 

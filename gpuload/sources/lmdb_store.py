@@ -6,7 +6,8 @@ from typing import Any
 from gpuload.errors import SourceError
 from gpuload.sources.at_path import LocalSource
 from gpuload.sources.columns import Table
-from gpuload.sources.files import Files, Findings, Folder
+from gpuload.sources.files import Files, Findings
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Row
 
 _PICKLE = b"\x80"  # and a protocol number: the first byte of every binary pickle

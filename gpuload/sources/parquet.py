@@ -10,7 +10,8 @@ from gpuload.counted import counted
 from gpuload.errors import GpuloadError, SourceError, some_of
 from gpuload.sources.at_path import LocalSource
 from gpuload.sources.columns import Features, Table
-from gpuload.sources.files import Files, Findings, Folder
+from gpuload.sources.files import Files, Findings
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.rows import Row
 from gpuload.sources.splits import SPLIT, split_called
 

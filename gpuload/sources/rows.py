@@ -25,8 +25,9 @@ from gpuload.fields.captions import CaptionKind
 from gpuload.fields.field import Field
 from gpuload.fields.kind import Columns
 from gpuload.fields.registry import KINDS
-from gpuload.sources.files import Files, Findings, Ref, read_file
+from gpuload.sources.files import Files, Findings, Ref
 from gpuload.sources.listing import BYTES, NAME, WHERE, Listing, listing_schema, some_of
+from gpuload.sources.local_folder import read_file
 from gpuload.sources.splits import COLUMNS, SPLIT, SourceSplits, splits_of_column, splits_of_paths
 from gpuload.types import Array, ClassNames
 

@@ -18,16 +18,7 @@ from typing import Any, NamedTuple
 
 from gpuload.errors import DecodeError, SourceError
 from gpuload.machine.untrusted import open_regular
-from gpuload.sources.files import (
-    HEAD_BYTES,
-    IMAGE_EXTENSIONS,
-    Files,
-    Findings,
-    Names,
-    Ref,
-    extension_of,
-    is_hidden,
-)
+from gpuload.sources.files import HEAD_BYTES, IMAGE_EXTENSIONS, Files, Findings, Names, Ref, extension_of, is_hidden
 
 _MOST_CHARACTERS = 4096  # of a name, as of a path of Linux
 MAX_MEMBER_BYTES = 1 << 30  # packed or unpacked; Pillow's largest image has 0.5 GB of pixels

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuload.packing.run import shard
 from gpuload.packing.run.shard import ShardFile
 from gpuload.packing.run.workers import NOWHERE, noted_position, read_position
-from gpuload.sources.files import read_file
+from gpuload.sources.local_folder import read_file
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -13,8 +13,9 @@ from gpuload.fields.registry import kind_of
 from gpuload.sources import FolderSource, TableSource
 from gpuload.sources.at_path import FilesSource, open_files
 from gpuload.sources.coco import CocoSource
-from gpuload.sources.files import Files, Folder, Names, Ref
+from gpuload.sources.files import Files, Names, Ref
 from gpuload.sources.folder import SidecarSource, UnlabeledSource
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.voc import VocSource
 
 XML = b"<annotation><object><name>x</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"

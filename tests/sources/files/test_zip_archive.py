@@ -18,7 +18,8 @@ from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 from gpuload import DecodeError, SourceError
 from gpuload.sources import zip_archive
 from gpuload.sources.at_path import open_files
-from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings, Folder
+from gpuload.sources.files import IMAGE_EXTENSIONS, Files, Findings
+from gpuload.sources.local_folder import Folder
 from gpuload.sources.zip_archive import ZipArchive
 
 IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
