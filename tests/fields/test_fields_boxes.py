@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload import Boxes
-from gpuload.fields.boxes import PaddedBoxes, convert_boxes, move_boxes
+from gpuload.fields.boxes import move_boxes
 from gpuload.fields.field import Field
 from gpuload.fields.registry import KINDS
 from gpuload.fields.rows import Rows
@@ -50,6 +50,10 @@ def rows(boxes: list[Any], labels: list[Any], view: Crops, size: tuple[int, int]
         "dataset": np.zeros(len(boxes), np.int64),
     }
     return Rows(columns, {}, [view], [size], [affine])
+
+
+def values(spec: Boxes, rows: Rows) -> Any:
+    return KINDS["boxes"].bind(spec, FIELD, ()).values(rows)
 
 
 def draw_boxes(rng: np.random.Generator, count: int, width: int, height: int, step: float = 1) -> np.ndarray:
@@ -154,8 +158,7 @@ def test_identity_crops_leave_boxes_as_they_are(seed: int) -> None:
     boxes = (rng.random((7, 2, 2)) * [width, height]).astype(np.float32)
     boxes = np.sort(boxes, axis=1).reshape(7, 4)
     assume((boxes[:, :2] < boxes[:, 2:]).all())
-    field = KINDS["boxes"].bind(Boxes(min_visible=1.0), FIELD, ())
-    found = field.values(rows([boxes], [[*range(7)]], crops([0, 0, height, width]), (height, width)))
+    found = values(Boxes(min_visible=1.0), rows([boxes], [[*range(7)]], crops([0, 0, height, width]), (height, width)))
     assert found.boxes[0].tolist() == boxes.tolist()
     assert found.labels.tolist() == [[*range(7)]]
     assert found.counts.tolist() == [7]
@@ -186,9 +189,7 @@ def test_kept_boxes_are_inside_and_visible_enough(seed: int, min_visible: float)
     size = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
     affine = np.array([np.eye(2, 3)] * 5) + rng.normal(0, 0.2, (5, 2, 3)) if seed % 2 else None
     labels = [[100 * n + number for number in range(len(row))] for n, row in enumerate(boxes)]
-    found = (
-        KINDS["boxes"].bind(Boxes(min_visible=min_visible), FIELD, ()).values(rows(boxes, labels, view, size, affine))
-    )
+    found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, size, affine))
     images = np.repeat(np.arange(5), [len(row) for row in boxes])
     _, visible = move_boxes(np.concatenate(boxes), images, view, size, affine)
     kept = (visible >= min_visible) & (visible > 0)
@@ -205,27 +206,22 @@ def test_min_visible_is_the_least_fraction_that_is_kept() -> None:
     boxes, labels = [[[0, 0, 10, 10], [0, 0, 20, 10], [30, 0, 40, 10]]], [[1, 2, 3]]
     view = crops([0, 8, 20, 28])  # a fifth of the first remains, 12 of 20 columns of the second, nothing of the third
     for min_visible, expected in [(0, [1, 2]), (0.2, [1, 2]), (0.21, [2]), (0.6, [2]), (0.61, []), (1, [])]:
-        found = (
-            KINDS["boxes"].bind(Boxes(min_visible=min_visible), FIELD, ()).values(rows(boxes, labels, view, (20, 20)))
-        )
+        found = values(Boxes(min_visible=min_visible), rows(boxes, labels, view, (20, 20)))
         assert (found.labels.tolist(), found.counts.tolist()) == ([expected], [len(expected)])
 
 
 def test_an_empty_box_is_dropped_without_a_warning() -> None:
-    found = (
-        KINDS["boxes"]
-        .bind(Boxes(min_visible=0), FIELD, ())
-        .values(rows([[[5, 5, 5, 9], [1, 1, 2, 2]]], [[7, 8]], crops([0, 0, 20, 20]), (20, 20)))
+    found = values(
+        Boxes(min_visible=0), rows([[[5, 5, 5, 9], [1, 1, 2, 2]]], [[7, 8]], crops([0, 0, 20, 20]), (20, 20))
     )
     assert found.labels.tolist() == [[8]]
 
 
 @pytest.mark.parametrize(("form", "normalized"), [(f, n) for f in ("xyxy", "xywh", "cxcywh") for n in (False, True)])
 def test_formats(form: Any, normalized: bool) -> None:
-    found = (
-        KINDS["boxes"]
-        .bind(Boxes(format=form, normalized=normalized), FIELD, ())
-        .values(rows([[[4, 6, 12, 16]], []], [[3], []], crops([[0, 0, 40, 32]] * 2), (80, 32)))
+    found = values(
+        Boxes(format=form, normalized=normalized),
+        rows([[[4, 6, 12, 16]], []], [[3], []], crops([[0, 0, 40, 32]] * 2), (80, 32)),
     )
     expected = {"xyxy": [4, 12, 12, 32], "xywh": [4, 12, 8, 20], "cxcywh": [8, 22, 8, 20]}[form]
     scale = [32, 80, 32, 80] if normalized else 1
@@ -234,53 +230,31 @@ def test_formats(form: Any, normalized: bool) -> None:
 
 
 def test_max_boxes_fixes_the_width_of_every_batch() -> None:
-    field = KINDS["boxes"].bind(Boxes(max_boxes=2), FIELD, ())
+    spec = Boxes(max_boxes=2)
     box = [0, 0, 4, 4]
     view = crops([[0, 0, 8, 8]] * 3)
-    found = field.values(rows([[box] * 3, [], [box]], [[5, 6, 7], [], [8]], view, (8, 8)))
+    found = values(spec, rows([[box] * 3, [], [box]], [[5, 6, 7], [], [8]], view, (8, 8)))
     assert found.labels.tolist() == [[5, 6], [-1, -1], [8, -1]]
     assert found.counts.tolist() == [2, 0, 1]
-    assert field.values(rows([[]] * 3, [[]] * 3, view, (8, 8))).boxes.shape == (3, 2, 4)
-    assert field.values(rows([], [], crops([]), (8, 8))).boxes.shape == (0, 2, 4)
+    assert values(spec, rows([[]] * 3, [[]] * 3, view, (8, 8))).boxes.shape == (3, 2, 4)
+    assert values(spec, rows([], [], crops([]), (8, 8))).boxes.shape == (0, 2, 4)
 
 
 @pytest.mark.parametrize(("count", "shape"), [(0, (0, 0, 4)), (3, (3, 0, 4))])
 @pytest.mark.parametrize("affine", [False, True])
 def test_batches_without_boxes(count: int, shape: tuple[int, ...], affine: bool) -> None:
     turned = np.array([np.eye(2, 3)] * count).reshape(-1, 2, 3) if affine else None
-    found = (
-        KINDS["boxes"]
-        .bind(Boxes(), FIELD, ())
-        .values(rows([[]] * count, [[]] * count, crops([[0, 0, 8, 8]] * count), (8, 8), turned))
-    )
+    found = values(Boxes(), rows([[]] * count, [[]] * count, crops([[0, 0, 8, 8]] * count), (8, 8), turned))
     assert (found.boxes.shape, found.labels.shape, found.counts.tolist()) == (shape, shape[:2], [0] * count)
 
 
 def test_each_view_has_its_own_boxes() -> None:
     one = rows([[[0, 0, 10, 10]]], [[3]], crops([0, 0, 10, 10]), (10, 10))
     two = Rows(one.columns, {}, [*one.views, crops([0, 5, 10, 15])], [(10, 10), (20, 20)], [None, None])
-    found = KINDS["boxes"].bind(Boxes(), FIELD, ()).values(two)
+    found = values(Boxes(), two)
     assert type(found) is tuple
     assert [view.boxes.tolist() for view in found] == [[[[0, 0, 10, 10]]], [[[0, 0, 10, 20]]]]
-    assert isinstance(KINDS["boxes"].bind(Boxes(), FIELD, ()).values(one), PaddedBoxes)
-
-
-@pytest.fixture(scope="session")
-def ops() -> ModuleType:
-    """torchvision.ops, which also works with a CPU-only torch."""
-    importlib.import_module("torchvision_anywhere")
-    return importlib.import_module("torchvision.ops")
-
-
-@given(seed=SEEDS)
-def test_formats_match_torchvision(ops: ModuleType, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    boxes = draw_boxes(rng, 9, 300, 200, step=0.25).astype(np.float32)
-    for form in ("xyxy", "xywh", "cxcywh"):
-        ours = torch.from_numpy(convert_boxes(boxes, form))
-        theirs = ops.box_convert(torch.from_numpy(boxes), "xyxy", form)
-        assert torch.equal(ours, theirs)
-        torch.testing.assert_close(ops.box_convert(ours, form, "xyxy"), torch.from_numpy(boxes))
+    assert type(values(Boxes(), one)).__name__ == "PaddedBoxes"
 
 
 @given(seed=SEEDS)

@@ -1,20 +1,17 @@
 """Errors for invalid fields, raised before the first batch where that is possible."""
 
-import json
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from images import encode, photo
-from packed_fields import COUNT, pack, sample, values_of
+from packed_fields import COUNT, open_loader, pack, sample, values_of
 
 import gpuload
 from gpuload import Boxes, Mask, MultiHot, OneHot, Target, Tokens
-from gpuload.fields.registry import bind_field
-from gpuload.fields.rows import Rows
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +40,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gpuload.Dataset:
 )  # fmt: skip
 def test_specs_that_do_not_fit_the_data_set_are_refused(dataset: gpuload.Dataset, spec: Any, message: str) -> None:
     with pytest.raises(gpuload.ArgumentError, match=message):
-        bind_field(spec, [dataset])
+        open_loader(spec, dataset)
 
 
 def test_arrays_of_unequal_shapes(dataset: gpuload.Dataset, tmp_path: Path) -> None:
-    key, first = dataset.keys([1, 2])
+    key, first = dataset.keys([3, 0])
     message = rf"train: sample '{key}': its 'text' has shape \(4,\), that of .*'{first}' has \(5,\). Arrays are stacked, so their shapes must be equal; Tokens\('text'\) pads one-dimensional ones"
     with pytest.raises(gpuload.DecodeError, match=message):
-        values_of("text", dataset, [2, 0, 4, 1])
+        values_of("text", dataset, [0, 2, 3, 4])
     assert values_of("text", dataset, [2, 4]).shape == (2, 5)
     grids = [np.zeros((2,), int), np.zeros((1, 2), int)]
     mixed = pack(tmp_path / "grids", [{"image": encode(photo()), "text": grid} for grid in grids])
@@ -63,7 +60,11 @@ def test_arrays_of_unequal_shapes(dataset: gpuload.Dataset, tmp_path: Path) -> N
     with pytest.raises(
         gpuload.ArgumentError, match=r"tokens must have one dimension, the first array in .*train has shape \(1, 2\)"
     ):
-        bind_field(Tokens("text"), [mixed.subset([1])])
+        open_loader(Tokens("text"), mixed.subset([1]))
+
+
+def mixture(*sets: gpuload.Dataset) -> gpuload.Mixture:
+    return gpuload.Mixture(sets, (1 / len(sets),) * len(sets))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,11 @@ def test_data_sets_that_cannot_be_mixed(
 ) -> None:
     other = pack(tmp_path / "out", [{"image": encode(photo()), name: value}])
     with pytest.raises(gpuload.ArgumentError, match=message):
-        bind_field(name, [dataset, other])
-    for sets in ([dataset, other], [other, dataset]):
+        open_loader(name, mixture(dataset, other))
+    for sets in ((dataset, other), (other, dataset)):
         missing = "mask" if name != "mask" else "caption"
         with pytest.raises(gpuload.ArgumentError, match=rf"{re.escape(str(other.folder))}: has no field '{missing}'"):
-            bind_field(missing, sets)
+            open_loader(missing, mixture(*sets))
 
 
 def test_packed_fields_with_a_reserved_name(dataset: gpuload.Dataset, tmp_path: Path) -> None:
@@ -97,14 +98,14 @@ def test_packed_fields_with_a_reserved_name(dataset: gpuload.Dataset, tmp_path: 
     for spec in ("index", Target("index")):
         message = r"out/train: has a packed field 'index', a name that gpuload reserves .* Pack it under another"
         with pytest.raises(gpuload.ArgumentError, match=message):
-            bind_field(spec, [dataset, other])
+            open_loader(spec, mixture(dataset, other))
     assert values_of("dataset", other, [0]).tolist() == [0]
 
 
-def test_text_that_is_not_json(dataset: gpuload.Dataset) -> None:
-    field = bind_field("about", [dataset])
-    texts = pa.array([json.dumps({"a": 1}), "{a: 1}"], pa.large_string())
-    rows = Rows({"about": texts, "index": np.array([3, 4]), "dataset": np.zeros(2, np.int64)}, {}, [], [], [])
-    message = rf"train: sample '{dataset.keys([4])[0]}': its field 'about' is not a JSON document \(Expecting property"
-    with pytest.raises(gpuload.DecodeError, match=message):
-        field.values(rows)  # type: ignore[union-attr]
+def test_text_that_is_not_json(tmp_path: Path) -> None:
+    """As a set of another tool may have it."""
+    other = pack(tmp_path, [{"image": encode(photo()), "text": text} for text in ('{"a": 1}', "{a: 1}")])
+    other.fields["text"] = dataclasses.replace(other.fields["text"], kind="json")
+    message = rf"train: sample '{other.keys([1])[0]}': its field 'text' is not a JSON document \(Expecting property"
+    with open_loader("text", other) as loader, pytest.raises(gpuload.DecodeError, match=message):
+        next(iter(loader))

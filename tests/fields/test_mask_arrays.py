@@ -9,15 +9,15 @@ from PIL import Image
 
 from gpuload import DecodeError
 from gpuload.fields.field import Field
-from gpuload.fields.masks import MaskKind
 from gpuload.fields.placement import place
+from gpuload.fields.registry import KINDS
 
 FIELD = Field("mask", "mask", "mask.png")
 NUMBERS = np.arange(12).reshape(3, 4) * 23
 
 
 def stored(value: Any) -> Any:
-    member = MaskKind().store(FIELD, value, place((4, 3), None, "shortest", False))
+    member = KINDS["mask"].store(FIELD, value, place((4, 3), None, "shortest", False))
     return np.asarray(Image.open(io.BytesIO(member.content)))
 
 
@@ -68,4 +68,4 @@ def test_files_that_are_no_masks(content: bytes, message: str) -> None:
 
 def test_a_plain_file_is_kept() -> None:
     content = png(NUMBERS.astype(np.uint8))
-    assert MaskKind().store(FIELD, content, place((4, 3), None, "shortest", False)).content == content
+    assert KINDS["mask"].store(FIELD, content, place((4, 3), None, "shortest", False)).content == content

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from packed_fields import flips
 
-from gpuload import FormatError, Keypoints, SourceError
+from gpuload import Augment, FormatError, Keypoints, SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.motion import moving_fields
 from gpuload.fields.parsing import number_classes, parse_list
@@ -92,16 +91,22 @@ def test_the_level_of_white(dtype: str, peak: int) -> None:
     assert Pixels(1, dtype).peak == peak
 
 
+def whole_images(count: int) -> Any:
+    """The crops of images of 20x20 pixels."""
+    sides = np.full((2, count), 20, np.int32)
+    return Augment(20, crop="none", flip=0).draw(0, 0, np.arange(count), *sides).crops
+
+
 def test_points_that_were_not_labelled_have_no_place_in_a_crop() -> None:
     """What a function gets, where only their visibility was 0."""
     field = Field("keypoints", "keypoints", "keypoints.json", None, 3)
     (moving,) = moving_fields([KINDS["keypoints"].bind(Keypoints(flip_pairs=()), field, ())])
     stored = pa.array([[[1, 2, 2, 3, 4, 0, 30, 4, 2]], []], pa.list_(pa.list_(pa.float32(), 9)))
-    first, second = moving.split({"keypoints": stored}, flips([0, 0]), (20, 20))  # type: ignore[arg-type]
+    first, second = moving.split({"keypoints": stored}, whole_images(2), (20, 20))
     assert np.asarray(first["keypoints"]).tolist() == [[[1, 2, 2], [0, 0, 0], [0, 0, 0]]]
     assert np.asarray(second["keypoints"]).shape == (0, 3, 3)
     stored = pa.array([[[4, 8, 2, 4, 24, 2, 24, 4, 2]]], stored.type)  # into half the height
-    (only,) = moving.split({"keypoints": stored}, flips([0]), (10, 20))  # type: ignore[arg-type]
+    (only,) = moving.split({"keypoints": stored}, whole_images(1), (10, 20))
     assert np.asarray(only["keypoints"]).tolist() == [[[4, 4, 2], [0, 0, 0], [0, 0, 0]]]
     joined = moving.join([only, first])["keypoints"]
     assert joined.to_pylist() == [[[4, 4, 2, 0, 0, 0, 0, 0, 0]], [[1, 2, 2, 0, 0, 0, 0, 0, 0]]]

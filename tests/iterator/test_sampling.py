@@ -13,8 +13,6 @@ from loaders import drain, load, world
 import gpuload
 from gpuload import transforms
 from gpuload.cli import main
-from gpuload.order.drawn import MOST_DRAWS
-from gpuload.order.sampling import find_samplings, fingerprint_of
 
 WEIGHTS = np.arange(97) % 5 / 4.0
 
@@ -223,18 +221,17 @@ def test_a_mixture_takes_no_number_of_samples(packed: Path) -> None:
 
 
 def test_a_pass_has_less_than_2_to_the_31_draws(packed: Path) -> None:
-    most = gpuload.Balance("label", num_samples=MOST_DRAWS)
-    (sampling,) = find_samplings((gpuload.Dataset(packed),), most, shuffle=True) or ()
-    assert sampling.draws == MOST_DRAWS
+    with load(packed, 8, sampling=gpuload.Balance("label", num_samples=2**31 - 1)) as loader:
+        assert len(loader) == (2**31 - 1) // 8
     with pytest.raises(gpuload.ArgumentError, match=r"num_samples=2147483648\): expected a whole number in"):
-        gpuload.Balance("label", num_samples=MOST_DRAWS + 1)
+        gpuload.Balance("label", num_samples=2**31)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_the_fingerprint_of_weights(packed: Path, replacement: bool) -> None:
     """States of runs hold it."""
     weights = gpuload.Weights(WEIGHTS, replacement=replacement, num_samples=50)
-    (sampling,) = find_samplings((gpuload.Dataset(packed),), weights, shuffle=True) or ()
     content = repr((50, "<f8", not replacement)).encode() + WEIGHTS.tobytes()
-    assert sampling.fingerprint == hashlib.sha256(content).hexdigest()[:16]
-    assert fingerprint_of((sampling,)) == hashlib.sha256(sampling.fingerprint.encode()).hexdigest()[:16]
+    of_each_set = hashlib.sha256(content).hexdigest()[:16]
+    with load(packed, 8, sampling=weights) as loader:
+        assert loader.state_dict()["sampling"] == hashlib.sha256(of_each_set.encode()).hexdigest()[:16]

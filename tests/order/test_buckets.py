@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuload import ArgumentError, Buckets, Dataset, ShardError
-from gpuload.order import bucketed
-from gpuload.order.bucketed import BucketBatch, BucketedStream, BucketPlan, by_rest
+from gpuload.order.bucketed import BucketedStream, BucketPlan
 from gpuload.order.buckets import number_samples
 from gpuload.order.global_batches import Epochs, Part
 from gpuload.order.mixture import ShuffledBlocks
-from gpuload.order.position import Position
 from gpuload.order.stream import Stream
 
 
@@ -74,7 +72,7 @@ def test_what_buckets_cannot_be(arguments: dict[str, Any], match: str) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _small_portions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bucketed, "_LEAST_PLANNED", 50)
+        patch.setattr("gpuload.order.bucketed._LEAST_PLANNED", 50)
         yield
 
 
@@ -114,7 +112,7 @@ def by_buckets(
     return BucketedStream(stream_of(shards), plan, epochs or Epochs(1, size, False, 0, 1))
 
 
-def batch_list(stream: BucketedStream, position: int, stop: int) -> list[BucketBatch]:
+def batch_list(stream: BucketedStream, position: int, stop: int) -> list[Any]:
     found = []
     while position < stop:
         found.append(stream.batch_at(position))
@@ -122,7 +120,7 @@ def batch_list(stream: BucketedStream, position: int, stop: int) -> list[BucketB
     return found
 
 
-def plain(batches: list[BucketBatch]) -> list[Any]:
+def plain(batches: list[Any]) -> list[Any]:
     return [(batch.start, batch.stop, batch.bucket, batch.members.tolist()) for batch in batches]
 
 
@@ -213,7 +211,6 @@ def test_ranks_wait_for_their_own_rows_alone() -> None:
 
 
 def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
-    assert by_rest([0, 2, 5, 2]) == [2, 1, 3]
     plan = BucketPlan((), (), np.array((26, 7, 3)))  # batches of 12: two whole ones, then 7, 3 and 2
     epochs = [plan.epochs(Epochs(36, 12, False, rank, 4, exact=True)) for rank in range(4)]
     assert [e.batches for e in epochs] == [5] * 4
@@ -223,7 +220,7 @@ def test_what_is_left_comes_from_the_largest_to_the_smallest() -> None:
     assert sizes.T.tolist() == [[3, 3, 3, 3], [3, 3, 3, 3], [2, 2, 2, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
     assert [part.stop for part in parts[3]] == [84, 96, 103, 106, 108]
     assert epochs[3].empty_parts(start) == [Part(106, 106, 106), Part(108, 108, 108)]
-    assert list(epochs[0].parts(Position(2, 72, 31))) == [Part(103, 104, 106), Part(106, 107, 108)]
+    assert list(epochs[0].parts(start._replace(samples=31))) == [Part(103, 104, 106), Part(106, 107, 108)]
     covered = Counter(p for of_rank in parts for part in of_rank for p in range(part.first, part.last))
     assert covered == Counter(range(72, 108))
     padded = [plan.epochs(Epochs(36, 12, False, rank, 4)) for rank in range(4)]
@@ -242,7 +239,7 @@ def test_samples_are_planned_in_portions(monkeypatch: pytest.MonkeyPatch) -> Non
     numbers = numbers_of([[300, 300]], 4)
     make = lambda: by_buckets([[300, 300]], numbers, 4, 16)  # noqa: E731
     expected = plain(batch_list(make(), 0, 1600))
-    monkeypatch.setattr(bucketed, "_PLANNED", 7)
+    monkeypatch.setattr("gpuload.order.bucketed._PLANNED", 7)
     assert plain(batch_list(make(), 0, 1600)) == expected
 
 

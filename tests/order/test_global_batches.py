@@ -6,30 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuload.order.global_batches import Epochs, count_batches, rank_part
-from gpuload.order.position import Position
-
-
-@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9), st.booleans())
-def test_ranks_share_each_batch_without_overlap(samples: int, batch: int, world: int, drop_last: bool) -> None:
-    step = batch * world
-    steps = count_batches(samples, step, drop_last)
-    covered: list[int] = []
-    for number in range(steps):
-        start, stop = number * step, min((number + 1) * step, samples)
-        parts = [rank_part(start, stop, rank, world) for rank in range(world)]
-        assert max(b - a for a, b in parts) <= batch
-        assert max(b - a for a, b in parts) - min(b - a for a, b in parts) <= 1
-        covered += [position for a, b in parts for position in range(a, b)]
-    assert covered == list(range(samples - samples % step if drop_last else samples))
+from gpuload.order.global_batches import Epochs
 
 
 @pytest.mark.parametrize(
     ("samples", "batch", "drop_last", "expected"),
     [(7, 2, True, 3), (7, 2, False, 4), (6, 2, True, 3), (6, 2, False, 3), (1, 2, True, 0), (1, 2, False, 1)],
 )
-def test_count_batches(samples: int, batch: int, drop_last: bool, expected: int) -> None:
-    assert count_batches(samples, batch, drop_last) == expected
+def test_batches_of_an_epoch(samples: int, batch: int, drop_last: bool, expected: int) -> None:
+    assert Epochs(samples, batch, drop_last, 0, 1).batches == expected
 
 
 @given(
@@ -50,11 +35,11 @@ def test_ranks_keep_step_from_any_position(
 ) -> None:
     """Also where a state is further than this epoch is long. No rank gets an empty part, unless it asks for that."""
     step, left = batch * world, max(0, samples - done)
-    position = Position(2, begin, done)
     ranks = [Epochs(samples, step, drop_last, rank, world, None, exact) for rank in range(world)]
+    position = ranks[0].start(2)._replace(begin=begin, samples=done)
     found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
     stops = [part.stop for part in found[0]]
-    assert len(stops) == count_batches(left, step, drop_last)
+    assert len(stops) == (left // step if drop_last else -(-left // step))
     assert all([part.stop for part in parts] == stops for parts in found)
     covered: list[int] = []
     for start, stop, parts in zip([begin + done, *stops], stops, zip(*found, strict=True), strict=False):
@@ -84,7 +69,7 @@ def test_ranks_keep_step_from_any_position(
 )
 def test_no_rank_gets_an_empty_batch(samples: int, batch: int, world: int, sizes: list[tuple[int, ...]]) -> None:
     ranks = [Epochs(samples, batch * world, False, rank, world) for rank in range(world)]
-    found = [[part.samples for part in one.parts(Position(0, 0, 0))] for one in ranks]
+    found = [[part.samples for part in one.parts(one.start(0))] for one in ranks]
     assert list(zip(*found, strict=True)) == sizes
     assert {one.rank_samples for one in ranks} == {-(-samples // world)}
 
@@ -103,17 +88,20 @@ def test_even_parts_extend_into_the_next_epoch(
     samples: int, batch: int, world: int, parts: list[Any], padding: tuple[int, ...] | None
 ) -> None:
     ranks = [Epochs(samples, batch * world, False, rank, world, even=True) for rank in range(world)]
-    found = list(zip(*([(p.first, p.last) for p in one.parts(Position(0, 0, 0))] for one in ranks), strict=True))
+    found = list(zip(*([(p.first, p.last) for p in one.parts(one.start(0))] for one in ranks), strict=True))
     if padding is None:
         parts, padding = [*parts, tuple((96 + rank, 97 + rank) for rank in range(4))], (0, 1, 1, 1)
     assert found == parts
     start = (len(parts) - 1) * batch * world
     assert tuple(one.padding(start, samples) for one in ranks) == padding
-    assert all(one.is_last(Position(0, 0, samples)) and not one.is_last(Position(0, 0, start)) for one in ranks)
+    for one in ranks:
+        ends = [one.is_last(one.start(0)._replace(samples=done)) for done in (start, samples)]
+        assert ends == [False, True]
 
 
 def test_epochs_follow_one_another() -> None:
     epochs = Epochs(12, 4, True, 0, 1)
-    assert epochs.batches == 3 and epochs.start(5) == Position(5, 60, 0)
-    assert epochs.following(Position(5, 60, 8)) == Position(6, 72, 0)
-    assert epochs.following(Position(5, 60, 20)) == Position(6, 80, 0)  # resumed with smaller batches: no sample again
+    assert epochs.batches == 3 and epochs.start(5) == (5, 60, 0)
+    assert epochs.following(epochs.start(5)._replace(samples=8)) == (6, 72, 0)
+    # resumed with smaller batches: no sample again
+    assert epochs.following(epochs.start(5)._replace(samples=20)) == (6, 80, 0)

@@ -8,8 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gpuload
-from gpuload.order.mixture import BLOCK, ShuffledBlocks, Stratified
+from gpuload.order.mixture import ShuffledBlocks, Stratified
 
+BLOCK = 4096  # positions, as the guide promises
 weights = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 
@@ -27,11 +28,24 @@ def test_blocks_know_what_was_drawn_before(start: int) -> None:
     assert whole[:BLOCK] != whole[BLOCK : 2 * BLOCK]
 
 
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.7, 0.25, 0.05), [2867, 1024, 205]),
+        ((1 / 3, 1 / 3, 1 / 3), [1366, 1365, 1365]),
+        ((2048.5 / BLOCK, 1023.75 / BLOCK, 1023.75 / BLOCK), [2048, 1024, 1024]),
+        ((1.0,), [BLOCK]),
+    ],
+)
+def test_shares_of_a_block_are_whole_numbers(shares: tuple[float, ...], expected: list[int]) -> None:
+    assert ShuffledBlocks(shares, 0).drawn(BLOCK).tolist() == expected
+
+
 def test_golden_blocks() -> None:
     """A change here breaks every state_dict of a mixture that people have saved."""
     order = ShuffledBlocks((0.5, 0.3, 0.2), 7)
     assert order.sources(4090, 4106).tolist() == [2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 2, 0]
-    assert (order.drawn(4100).tolist(), BLOCK) == ([2052, 1229, 819], 4096)
+    assert order.drawn(4100).tolist() == [2052, 1229, 819]
     assert Stratified((0.5, 0.3, 0.2)).sources(95, 110).tolist() == [1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
 
 

@@ -1,29 +1,25 @@
 """Orders in lanes: against a description of them sample by sample, for any sizes, lanes, ranks and positions."""
 
-import json
-import runpy
 import weakref
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaders import load
 
-from gpuload import ArgumentError, StateError
+import gpuload
+from gpuload import ArgumentError, Shuffle
 from gpuload.draws import SAMPLES, SHARDS, make_key, permutation
 from gpuload.machine.ranks import Ranks
 from gpuload.order.epoch import EpochOrder, Share
 from gpuload.order.global_batches import Epochs
-from gpuload.order.mixture import ShuffledBlocks
-from gpuload.order.plan import find_share, node_lanes
-from gpuload.order.position import Position, RunIdentity
+from gpuload.order.mixture import ShuffledBlocks, open_data
+from gpuload.order.plan import OrderOptions, plan_order
 from gpuload.order.stream import Stream
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 class Case(NamedTuple):
@@ -155,11 +151,11 @@ def test_ranks_get_the_same_batches_by_lanes(
     whole = stream(case.sizes, case.lanes, case.seed)
     size = case.lanes * times
     length = max(steps * size + (0 if drop_last else case.seed % size) or size, case.lanes)
-    position = Position(0, begin, 0)
     for world in (n for n in range(1, case.lanes + 1) if case.lanes % n == 0):
         per = case.lanes // world
         shares = [Share(rank * per, (rank + 1) * per, case.lanes) if world > 1 else None for rank in range(world)]
         ranks = [Epochs(length, size, drop_last, rank, world, share, exact) for rank, share in enumerate(shares)]
+        position = ranks[0].start(0)._replace(begin=begin)
         found = [[*one.parts(position), *one.empty_parts(position)] for one in ranks]
         stops = [part.stop for part in found[0]]
         assert len(stops) == ranks[0].batches and all([part.stop for part in parts] == stops for parts in found)
@@ -179,10 +175,12 @@ def test_ranks_get_the_same_batches_by_lanes(
             assert times == 1 or length < size or not any(repeated)
 
 
-def test_an_order_is_freed_at_once() -> None:
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_an_order_is_freed_at_once(lanes: int) -> None:
     """Without waiting for the garbage collector, so that memory does not grow from epoch to epoch."""
-    order = Case([5] * 8, 4).order()
-    assert len(order.serving(Share(0, 2, 4))[0:20]) == 20
+    order = Case([5] * 8, lanes).order()
+    assert len(order[0:20]) == 20
+    assert lanes == 1 or len(order.serving(Share(0, 2, 4))[0:20]) == 20
     gone = weakref.ref(order)
     del order
     assert gone() is None
@@ -195,9 +193,6 @@ def test_one_lane_is_the_order_without_lanes() -> None:
     assert type(two.order) is EpochOrder
 
 
-DATA: Any = SimpleNamespace(shard_sizes=np.array([4, 0, 4, 4, 4]), folder="shards/train")
-
-
 @pytest.mark.parametrize(
     ("lanes", "ranks", "batch_size", "expected", "node"),
     [
@@ -208,55 +203,30 @@ DATA: Any = SimpleNamespace(shard_sizes=np.array([4, 0, 4, 4, 4]), folder="shard
         (4, Ranks(3, 4, 3, 4), 5, Share(3, 4, 4), 4),
     ],
 )
-def test_the_lanes_of_a_rank(lanes: int, ranks: Ranks, batch_size: int, expected: Share | None, node: int) -> None:
-    share = find_share(lanes, [DATA], None, ranks, batch_size=batch_size)
-    assert share == expected and node_lanes(lanes, share, ranks) == node
+def test_the_lanes_of_a_rank(
+    packed: Path, lanes: int, ranks: Ranks, batch_size: int, expected: Share | None, node: int
+) -> None:
+    plan = plan_order(*open_data(packed), ranks, OrderOptions(batch_size, Shuffle(lanes=lanes), 0, True))
+    assert plan.epochs.share == expected and plan.node_lanes == node
 
 
 @pytest.mark.parametrize(("lanes", "ranks", "batch_size"), [(4, 3, 8), (2, 4, 8), (4, 2, 5)])
-def test_ranks_that_cannot_have_lanes_of_their_own_are_told(lanes: int, ranks: int, batch_size: int) -> None:
+def test_ranks_that_cannot_have_lanes_of_their_own_are_told(
+    packed: Path, lanes: int, ranks: int, batch_size: int
+) -> None:
+    options = OrderOptions(batch_size, Shuffle(lanes=lanes), 0, True)
     with pytest.warns(UserWarning, match=rf"lanes={lanes}\): {ranks} ranks with batch_size={batch_size} cannot have"):
-        share = find_share(lanes, [DATA], None, Ranks(0, ranks), batch_size=batch_size)
-    assert share is None and node_lanes(lanes, share, Ranks(0, ranks)) == lanes
+        plan = plan_order(*open_data(packed), Ranks(0, ranks), options)
+    assert plan.epochs.share is None and plan.node_lanes == lanes
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"lanes": 5},
-            r"lanes=5\): expected at most as many lanes as shards with samples, shards/train has 4. Use few",
-        ),
-        ({"datasets": [DATA, DATA]}, r"lanes=4\): expected a single data set, found a mixture of 2. Use lanes=1, or"),
-        ({"samplings": ()}, r"lanes=4\): does not go with sampling=.* Use lanes=1, or leave it out$"),
-    ],
-)
-def test_what_lanes_do_not_go_with(change: dict[str, Any], message: str) -> None:
-    usual = {
-        "datasets": [DATA],
-        "samplings": None,
-        "ranks": Ranks(),
-        "lanes": 4,
-        "batch_size": 4,
-    }
+def test_lanes_are_of_shards_with_samples(packed: Path) -> None:
+    few = gpuload.Dataset(packed).subset([0, 1, 10, 11, 20, 30, 40])
+    message = r"lanes=6\): expected at most as many lanes as shards with samples, .* has 5. Use fewer lanes, or pack"
     with pytest.raises(ArgumentError, match=message):
-        find_share(**{**usual, **change})
-
-
-def test_a_state_belongs_to_its_lanes() -> None:
-    data: Any = type("Data", (), {"folder": "f", "fingerprint": "0" * 16, "__len__": lambda self: 9})()
-    without, laned = RunIdentity(data, 3, True, 8), RunIdentity(data, 3, True, 8, lanes=4)
-    position = Position(1, 2, 3)
-    assert "lanes" not in without.state_dict(position) and laned.state_dict(position)["lanes"] == 4
-    assert laned.load(laned.state_dict(position)) == without.load(without.state_dict(position)) == position
-    with pytest.raises(StateError, match="was made with lanes=1, this loader has lanes=4.* construct it with lanes=1"):
-        laned.load(without.state_dict(position))
-    with pytest.raises(StateError, match="was made with lanes=4, this loader has lanes=1"):
-        without.load(laned.state_dict(position))
-
-
-def test_golden_orders() -> None:
-    """A change here breaks every state_dict that people have saved: see tests/golden/regenerate_order.py."""
-    golden = json.loads((GOLDEN / "laned_order.json").read_text())
-    assert len(golden) == 4
-    assert runpy.run_path(str(GOLDEN / "regenerate_order.py"))["laned_orders"]() == golden
+        load(few, 2, shuffle=Shuffle(lanes=6))
+    load(few, 2, shuffle=Shuffle(lanes=5)).close()
+    with pytest.raises(
+        ArgumentError, match=r"lanes=2\): expected a single data set, found a mixture of 2. Use lanes=1"
+    ):
+        load(gpuload.mix([(packed, 1), (packed, 1)]), shuffle=Shuffle(lanes=2))

@@ -6,17 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import loaders
 import numpy as np
 import pyarrow as pa
 import pytest
 from images import encode, photo
-from loaders import load
 
 import gpuload
 from gpuload.cli import main
-from gpuload.order import mixedness
-from gpuload.order.mixedness import Mixing, expected_classes, is_sorted_by_class, measure_mixing, smallest_good_window
+from gpuload.order.mixedness import Mixing, is_sorted_by_class, measure_mixing, smallest_good_window
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +30,24 @@ def sorted_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "train"
 
 
+def expected_classes(labels: Any, batch_size: int) -> float | None:
+    """Of samples with these labels, in one shard."""
+    one: Any = SimpleNamespace(fields=["label"], labels=np.array(labels), shard_sizes=np.array([len(labels)]))
+    return measure_mixing(one, 1, batch_size).expected_classes
+
+
 def test_expected_classes_against_drawing() -> None:
     sizes = np.array([50, 30, 15, 4, 1])
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), sizes)
     drawn = [len(np.unique(rng.permutation(labels)[:10])) for _ in range(4000)]
-    assert abs(expected_classes(sizes, 10) - np.mean(drawn)) < 0.05
-    assert expected_classes(sizes, 100) == pytest.approx(5)
-    assert expected_classes(sizes, 1) == pytest.approx(1)
+    assert expected_classes(labels, 10) == pytest.approx(np.mean(drawn), abs=0.05)
+    assert expected_classes(labels, 100) == pytest.approx(5)
+    assert expected_classes(labels, 1) == pytest.approx(1)
     # Two of four: each class of two is missed by one pair in six. Three of four: none is.
-    assert expected_classes(np.array([2, 2]), 2) == pytest.approx(2 - 2 / 6)
-    assert expected_classes(np.array([2, 2]), 3) == pytest.approx(2)
-    assert expected_classes(np.array([1, 3]), 2) == pytest.approx(2 - 3 / 6)
+    assert expected_classes([0, 0, 1, 1], 2) == pytest.approx(2 - 2 / 6)
+    assert expected_classes([0, 0, 1, 1], 3) == pytest.approx(2)
+    assert expected_classes([0, 1, 1, 1], 2) == pytest.approx(2 - 3 / 6)
 
 
 def test_distance_is_near_0_for_one_window_and_large_for_windows_of_one_shard(sorted_set: Path) -> None:
@@ -103,7 +106,7 @@ def test_windows_that_are_tried(monkeypatch: pytest.MonkeyPatch, shards: int, wi
         tried.append(window)
         return Mixing(window, batch_size, 0, 1 if window < good else 10, 10)
 
-    monkeypatch.setattr(mixedness, "measure_mixing", measure)
+    monkeypatch.setattr("gpuload.order.mixedness.measure_mixing", measure)
     dataset: Any = SimpleNamespace(shard_paths=[Path()] * shards)
     good = 1000
     assert smallest_good_window(dataset, 8) is None and tried == windows
@@ -162,11 +165,3 @@ def test_a_loader_warns_of_sorted_shards(sorted_set: Path, packed: Path) -> None
         gpuload.DaliIterator(sorted_set, shuffle=gpuload.Shuffle(window=12), **options)
         gpuload.DaliIterator(sorted_set, shuffle=False, **options)
         gpuload.DaliIterator(packed, shuffle=gpuload.Shuffle(window=1), **options)
-
-
-def test_a_loader_that_shuffles_warns_of_sorted_shards(sorted_set: Path) -> None:
-    with pytest.warns(UserWarning, match=r"its shards are sorted by class, so that 2 of them") as found:
-        load(sorted_set, shuffle=gpuload.Shuffle(window=2))
-    assert found[0].filename == loaders.__file__
-    load(sorted_set, shuffle=False)
-    load(sorted_set, shuffle=gpuload.Shuffle(window=8))
