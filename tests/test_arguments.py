@@ -412,7 +412,7 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
         ),
         "Boxes": Call(
             gpuload.Boxes,
-            {},
+            {"as_targets": True},
             {
                 **field_name,
                 "format": words("xyxy", "xywh", "cxcywh"),
@@ -420,6 +420,8 @@ def calls(packed: Path, loader: gpuload.DaliIterator) -> dict[str, Call]:
                 "min_visible": PROBABILITY,
                 "max_boxes": or_none(COUNT),
                 "as_targets": FLAG,
+                "masks": FLAG,
+                "crowds": FLAG,
             },
         ),
         "Buckets": Call(

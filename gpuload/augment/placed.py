@@ -69,7 +69,7 @@ class Resize(_Padded):
                 f"{images.heights[row]:.0f} pixels, would have a side of {resized[row].max():,.0f}. Use max_size"
             )
         crops = placed(images, np.zeros(2), resized, resized)
-        return crops._replace(sizes=resized.astype(np.int64))
+        return crops._replace(sizes=resized.astype(np.int64), padded=self.pad_to_multiple_of is not None)
 
     def _resized(self, images: Images, short: F64, long: F64) -> F64:
         """float64 (N, 2): height and width, by torchvision's arithmetic. short, long: the sides of each image."""

@@ -117,10 +117,15 @@ def find_functions(
     """The functions of all views and epochs; None if there are none.
 
     Raises:
-        ArgumentError: a function of whole images with tiles as samples.
+        ArgumentError: a function of whole images with tiles as samples, or a field that it cannot move.
     """
     if not schedule.functions:
         return None
+    if stays := [field for field in moving if field.stays]:
+        raise ArgumentError(
+            f"Boxes({stays[0].name!r}, {stays[0].stays}=True): functions of samples do not move {stays[0].stays}. Use "
+            "a crop, or transform them in the training loop"
+        )
     if any(dataset.tiling for dataset in datasets) and any(form.function == "before_crop" for form in schedule.forms):
         raise ArgumentError(
             "Function(before_crop=True): gets whole images, and the samples are tiles. Use before_crop=False"

@@ -203,7 +203,7 @@ class Dataset(StoredSet):
             counts = grid.counts(images).prod(axis=1)
             rows, numbers = rows_of(counts), np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         else:
-            if (kind := self.require_field(holding).kind) != "boxes":
+            if (kind := self.require_field(holding).kind) not in ("boxes", "instances"):
                 raise ArgumentError(
                     f"Dataset.tiles(holding={holding!r}): expected a field of boxes, it is of kind {kind!r}"
                 )

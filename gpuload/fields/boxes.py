@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,9 @@ from PIL import Image
 
 from gpuload.checks import COUNT, FLAG, choice, number, optional, settings
 from gpuload.counted import counted
-from gpuload.errors import SourceError
+from gpuload.errors import ArgumentError, SourceError
 from gpuload.fields.field import Field
-from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, shortest
+from gpuload.fields.kind import NAME, BadRows, FieldSpec, Kind, Member, Parsed, describe, shortest
 from gpuload.fields.motion import Entry, MovingField, crop_edges, extents, flips
 from gpuload.fields.parsing import names_of, number_classes, parse_list
 from gpuload.fields.placement import Placement
@@ -45,11 +45,15 @@ class Boxes(FieldSpec):
         boxes in an image of the batch.
     as_targets: gives what torchvision's detection models train with instead: a list of N dicts with "boxes", float32
         (n, 4), "labels", int64 (n,), the class numbers plus 1, since 0 is their background, "area", float32 (n,),
-        "iscrowd", int64 (n,), all 0, and "image_id": COCO's, where the set was packed from its JSON, else the sample's
-        index.
+        "iscrowd", int64 (n,), and "image_id": COCO's, where the set was packed from its JSON, else the sample's index.
+        The area is the packed one, scaled as the box: COCO's of the instance, else that of the box.
+    masks: adds "masks" to these, uint8 (n, height, width), 1 where an instance is; of each image's own size where
+        images come as a list.
+    crowds: keeps boxes that COCO marks as crowds, with "iscrowd" 1, for evaluation. For training they are left out.
 
     Raises:
-        ArgumentError: the format is unknown, min_visible is outside 0..1, or max_boxes is below 1.
+        ArgumentError: the format is unknown, min_visible is outside 0..1, max_boxes is below 1, or masks or crowds are
+            asked for without as_targets. When bound: the boxes were packed without masks or crowds.
     """
 
     name: Annotated[str, NAME] = "boxes"
@@ -58,8 +62,17 @@ class Boxes(FieldSpec):
     min_visible: Annotated[float, number(0, 1, "a fraction of a box's area, in 0..1")] = 0.1
     max_boxes: Annotated[int | None, optional(COUNT)] = None
     as_targets: Annotated[bool, FLAG] = False
+    masks: Annotated[bool, FLAG] = False
+    crowds: Annotated[bool, FLAG] = False
 
     kind = "boxes"
+    other_kinds = ("instances",)
+
+    def __post_init__(self) -> None:
+        if (self.masks or self.crowds) and not self.as_targets:
+            raise ArgumentError(
+                f"Boxes(masks={self.masks}, crowds={self.crowds}): are in targets alone. Use as_targets=True"
+            )
 
 
 class PaddedBoxes(NamedTuple):
@@ -74,7 +87,30 @@ class PaddedBoxes(NamedTuple):
     counts: Any
 
 
-Stored = tuple[F64, I64, I64]  # boxes (T, 4) of all samples, their classes (T,), and how many each sample has (N,)
+class Instances(NamedTuple):
+    """The T boxes of N samples.
+
+    boxes: float64 (T, 4). labels: int64 (T,), their classes. counts: int64 (N,), how many each sample has. areas:
+    float64 (T,). crowds: int64 (T,), 1 for those of crowds. numbers: int64 (T,), of each among all that are stored.
+    """
+
+    boxes: F64
+    labels: I64
+    counts: I64
+    areas: F64
+    crowds: I64
+    numbers: I64
+
+    @property
+    def images(self) -> I64:
+        """int64 (T,): the row of each one's sample."""
+        return rows_of(self.counts)
+
+    def take(self, kept: I64) -> "Instances":
+        """The instances with these numbers."""
+        counts = np.bincount(self.images[kept], minlength=len(self.counts))
+        columns: Any = [column[kept] for column in self._replace(counts=self.images)]
+        return Instances(*columns)._replace(counts=counts)
 
 
 class BoundBoxes(MovingField):
@@ -89,50 +125,69 @@ class BoundBoxes(MovingField):
         ids = [dataset.fields.get(_IMAGE_ID) for dataset in self.datasets]
         if self.spec.as_targets and ids and all(field is not None and field.kind == "json" for field in ids):
             self.columns = (*self.columns, _IMAGE_ID)
+        if self.field.kind == "boxes" and (self.spec.masks or self.spec.crowds):
+            raise ArgumentError(
+                f"{describe(self.spec)}: were packed without masks and crowds. Pack them again from COCO's JSON with "
+                f"segmentations, or with {self.name}_masks"
+            )
 
     def values(self, rows: Rows) -> Value:
         stored = self._stored(rows.columns)
         ids = [parse_json(text) for text in rows.columns[_IMAGE_ID].to_pylist()] if _IMAGE_ID in self.columns else ()
 
         def boxes_in(view: Crops, size: HeightWidth, affine: F64 | None) -> Any:
-            boxes, labels, counts = self._visible(stored, view, size, affine)
-            areas = _areas(boxes.reshape(-1, 2, 2))
-            boxes = convert_boxes(boxes, self.spec.format)
+            seen = self._visible(stored, view, size, affine)
+            boxes = convert_boxes(seen.boxes, self.spec.format)
             if self.spec.normalized:
-                boxes /= np.tile(extents(view, size, rows_of(counts)), 2)
-            if self.spec.as_targets:
-                columns = boxes.astype(np.float32), labels + 1, areas.astype(np.float32), np.zeros_like(labels)
-                parts, some = [split_rows(one, counts) for one in columns], slice(self.spec.max_boxes)
-                return Each(
-                    {"boxes": b[some], "labels": c[some], "area": a[some], "iscrowd": z[some], "image_id": i}
-                    for b, c, a, z, i in zip(*parts, ids or rows.columns["index"].tolist(), strict=True)
-                )
-            return PaddedBoxes(*pad_all(counts, self.spec.max_boxes, (boxes.astype(np.float32), 0), (labels, -1)))
+                boxes /= np.tile(extents(view, size, seen.images), 2)
+            boxes = boxes.astype(np.float32)
+            if not self.spec.as_targets:
+                return PaddedBoxes(*pad_all(seen.counts, self.spec.max_boxes, (boxes, 0), (seen.labels, -1)))
+            columns = boxes, seen.labels + 1, seen.areas.astype(np.float32), seen.crowds, seen.numbers
+            parts = zip(*(split_rows(column, seen.counts) for column in columns), strict=True)
+            some = [[part[: self.spec.max_boxes] for part in of_sample] for of_sample in parts]
+            targets = Each(
+                {"boxes": b, "labels": c, "area": a, "iscrowd": z, "image_id": i}
+                for (b, c, a, z, _), i in zip(some, ids or rows.columns["index"].tolist(), strict=True)
+            )
+            if self.spec.masks:
+                masks = self._draw(rows, [numbers for *_, numbers in some], view, size, affine)
+                targets[:] = [{**target, "masks": drawn} for target, drawn in zip(targets, masks, strict=True)]
+            return targets
 
         return rows.per_view(boxes_in)
 
     def split(self, columns: Mapping[str, Any], view: Crops | None, size: HeightWidth) -> list[Entry]:
         stored = self._stored(columns)
-        boxes, labels, counts = stored if view is None else self._visible(stored, view, size)
-        parts = zip(split_rows(boxes.astype(np.float32), counts), split_rows(labels, counts), strict=True)
-        return [dict(zip(self.columns, part, strict=False)) for part in parts]
+        some = stored if view is None else self._visible(stored, view, size)
+        parts = [split_rows(column, some.counts) for column in (some.boxes.astype(np.float32), some.labels)]
+        return [dict(zip(self.columns, part, strict=False)) for part in zip(*parts, strict=True)]
 
     def join(self, samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         name, classes = self.columns[:2]
         labels = [sample[classes].astype(np.int64, copy=False) for sample in samples]
         return {name: joined_lists([sample[name] for sample in samples], 4), classes: joined_lists(labels)}
 
-    def _stored(self, columns: Mapping[str, Any]) -> Stored:
-        boxes, labels = (columns[name] for name in self.columns[:2])
-        return flat(boxes).reshape(-1, 4).astype(np.float64), flat(labels).astype(np.int64), lengths_of(boxes)
+    def _stored(self, columns: Mapping[str, Any]) -> Instances:
+        lists, labels = (columns[name] for name in self.columns[:2])
+        boxes = flat(lists).reshape(-1, 4).astype(np.float64)
+        areas, numbers = _areas(boxes.reshape(-1, 2, 2)), np.arange(len(boxes))
+        return Instances(
+            boxes, flat(labels).astype(np.int64), lengths_of(lists), areas, np.zeros_like(numbers), numbers
+        )
 
-    def _visible(self, stored: Stored, view: Crops, size: HeightWidth, affine: F64 | None = None) -> Stored:
+    def _visible(self, stored: Instances, view: Crops, size: HeightWidth, affine: F64 | None = None) -> Instances:
         """The boxes of which enough is visible, in pixels of the view's images."""
-        boxes, labels, counts = stored
-        images = rows_of(counts)
-        moved, visible = move_boxes(boxes, images, view, size, affine)
+        moved, visible = move_boxes(stored.boxes, stored.images, view, size, affine)
+        grown = _fraction(_areas(moved.reshape(-1, 2, 2)), _areas(stored.boxes.reshape(-1, 2, 2)))
         kept = np.flatnonzero((visible >= self.spec.min_visible) & (visible > 0))
-        return moved[kept], labels[kept], np.bincount(images[kept], minlength=len(counts))
+        return stored._replace(boxes=moved, areas=stored.areas * grown).take(kept)
+
+    def _draw(
+        self, rows: Rows, numbers: Sequence[I64], view: Crops, size: HeightWidth, affine: F64 | None
+    ) -> Sequence[Array]:
+        """uint8 (n, height, width): the masks of the instances with these numbers, for each sample."""
+        raise NotImplementedError  # of boxes without masks
 
 
 class BoxesKind(Kind):
@@ -143,9 +198,9 @@ class BoxesKind(Kind):
 
     name = "boxes"
     specs = (Boxes,)
-    keys = ("boxes",)
+    keys: ClassVar[tuple[str, ...]] = ("boxes",)
     bound = BoundBoxes
-    usual_names = ("boxes", "bboxes")
+    usual_names: ClassVar[tuple[str, ...]] = ("boxes", "bboxes")
     in_tables = True
     entry_bytes = 48
 
@@ -158,6 +213,9 @@ class BoxesKind(Kind):
 
     def companions(self, name: str) -> tuple[str, ...]:
         return (f"{name}_class",)
+
+    def with_others(self, name: str, sample: Mapping[str, Any]) -> str:
+        return "instances" if f"{name}_masks" in sample else self.name
 
     def pick(self, name: str, sample: Mapping[str, Any]) -> Any:
         boxes = np.asarray(sample[name], np.float64).reshape(-1, 4).tolist()
@@ -177,9 +235,7 @@ class BoxesKind(Kind):
 
     def store(self, field: Field, value: Any, placement: Placement) -> Member:
         """Clips the boxes to the canvas and drops those of which nothing is left on it."""
-        corners = np.array(value[field.name], np.float32).reshape(-1, 2, 2)
-        moved = np.clip(placement.move_points(corners), 0, placement.canvas).reshape(-1, 4)
-        kept = np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
+        moved, kept = place_boxes(value[field.name], placement)
         boxes = shortest(moved[kept].astype(np.float32))
         classes = [value[self.class_column(field)][number] for number in kept.tolist()]
         content = json.dumps({"boxes": boxes, "classes": classes})
@@ -246,6 +302,14 @@ class BoxesKind(Kind):
             rows_of(4 * count)[~np.isfinite(flat(boxes))],
             lambda row: f"its {field.name!r} as {boxes[row].as_py()}, expected finite numbers",
         )
+
+
+def place_boxes(boxes: Any, placement: Placement) -> tuple[F64, I64]:
+    """float64 (M, 4): the boxes moved with their image and clipped to the canvas; and the numbers of those of which
+    something is left on it."""
+    corners = np.array(boxes, np.float32).reshape(-1, 2, 2)
+    moved = np.clip(placement.move_points(corners), 0, placement.canvas).reshape(-1, 4)
+    return moved, np.flatnonzero((moved[:, 2] > moved[:, 0]) & (moved[:, 3] > moved[:, 1]))
 
 
 def _check_boxes(where: str, name: str, row: int, boxes: Any, box_classes: Any) -> list[list[float]]:

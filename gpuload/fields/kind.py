@@ -130,6 +130,10 @@ class Kind(ABC):
         """Further keys of a sample that belong to the value under this name."""
         return ()
 
+    def with_others(self, name: str, sample: Mapping[str, Any]) -> str:
+        """The name of the kind of the value under this name, where the sample's other entries tell more of it."""
+        return self.name
+
     def parse_cell(self, cell: Any) -> Any:
         """The value for `parse` from a table's cell, which is text or a value from JSON or Parquet.
 

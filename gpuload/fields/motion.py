@@ -73,9 +73,12 @@ Entry = dict[str, Array]  # of a sample, by name
 
 
 class MovingField(BoundField):
-    """A bound field whose values are places in an image."""
+    """A bound field whose values are places in an image.
 
-    ahead = True
+    stays: what of it a function of the user's cannot move; "" if that is nothing.
+    """
+
+    ahead, stays = True, ""
 
     @property
     def points(self) -> int:

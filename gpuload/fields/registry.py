@@ -14,6 +14,7 @@ from gpuload.fields.captions import BoundText, CaptionKind, JsonKind
 from gpuload.fields.class_numbers import ClassKind, LabelsKind
 from gpuload.fields.field import Field
 from gpuload.fields.images import ImageKind, RawKind
+from gpuload.fields.instances import InstancesKind
 from gpuload.fields.keypoints import KeypointsKind
 from gpuload.fields.kind import FieldSpec, Kind, describe
 from gpuload.fields.masks import MaskKind
@@ -35,6 +36,7 @@ KINDS: dict[str, Kind] = {
         LabelsKind(),
         CaptionKind(),
         BoxesKind(),
+        InstancesKind(),
         KeypointsKind(),
         MaskKind(),
         ArrayKind(),

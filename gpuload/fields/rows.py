@@ -42,6 +42,7 @@ class Crops(NamedTuple):
         window is larger where the resize filter may use pixels beyond the region's edge.
     mirror, mirror_y: int32 (N,), 1 where the output is flipped left to right, and top to bottom.
     sizes: int64 (N, 2), the height and width of each output, where they differ; None where the batch has one size.
+    padded: whether outputs of their own sizes are padded to the largest, instead of in a list.
 
     The region of an image that is `placed` may extend beyond the image, although the window does not.
     """
@@ -53,6 +54,7 @@ class Crops(NamedTuple):
     mirror: I32
     mirror_y: I32
     sizes: I64 | None = None
+    padded: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gpuload.pictures.marks import color_of
 from gpuload.pictures.shown import Cell, jpeg_uri, thumbnail
 from gpuload.report.pixels import quiet_loader
 
-_DRAWN = ("class", "labels", "caption", "boxes", "keypoints", "mask", "target")
+_DRAWN = ("class", "labels", "caption", "boxes", "instances", "keypoints", "mask", "target")
 _SHOWN, _EPOCHS = 16, 8
 _SHOWN_PX = 176  # side of the pictures on the page
 

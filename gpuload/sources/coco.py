@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuload.checks import as_items, as_text, number, several, shown
 from gpuload.errors import SourceError
+from gpuload.fields.outlines import check_outline
 from gpuload.machine.untrusted import parse_json
 from gpuload.sources.annotations import annotation_files, read_content, with_boxes
 from gpuload.sources.at_path import FilesSource
@@ -19,6 +20,7 @@ from gpuload.sources.rows import Names, Row
 from gpuload.sources.splits import SPLIT, named_splits, one_file_each
 
 Entry = dict[str, Any]
+Corners = tuple[float, float, float, float]
 
 
 class CocoSource(FilesSource):
@@ -27,8 +29,9 @@ class CocoSource(FilesSource):
     annotations: the file; None: the one in the folder `annotations` of the container, see `annotation_files`, or one
         for each split, such as `instances_train2017.json` and `instances_val2017.json`.
 
-    Instances give the fields "boxes" (x0 y0 x1 y1; those of crowds left out), "labels" (the classes in the image) and
-    "image_id" as JSON; an image without any keeps empty ones. Captions give "caption", the first of an image, and
+    Instances give the fields "boxes" (x0 y0 x1 y1), "labels" (the classes in the image) and "image_id" as JSON; an
+    image without any keeps empty ones. Where they have areas or segmentations, the boxes have these, too, and those of
+    crowds are marked; else crowds are left out. Captions give "caption", the first of an image, and
     "captions", all of them as JSON; an image without one is left out. Classes are numbered from 0 in the order of their
     COCO numbers, which have gaps. Samples are in the order of the file. Names in the file start at the root, or at a
     folder in it, such as `images/train2017`.
@@ -156,6 +159,7 @@ class _Document:
         every = [entry for entries in self._entries.values() for entry in entries]
         self._has_captions = any("caption" in entry for entry in every)
         self._has_points = any("keypoints" in entry for entry in every if _is_instance(entry))
+        self._has_masks = any("bbox" in entry and entry.keys() & {"segmentation", "area"} for entry in every)
         self._categories = sorted(document.get("categories") or [], key=lambda category: int(category["id"]))
         self._number_of = {category["id"]: number for number, category in enumerate(self._categories)}
         self.classes = self._class_names({entry.get("category_id") for entry in every if _is_instance(entry)})
@@ -179,7 +183,7 @@ class _Document:
 
     def check_alike(self, other: "_Document") -> None:
         """Raises SourceError if this and another file cannot be splits of one set."""
-        alike = [(one.classes, one._has_captions, one._has_points) for one in (self, other)]
+        alike = [(one.classes, one._has_captions, one._has_points, one._has_masks) for one in (self, other)]
         if alike[0] != alike[1]:
             raise SourceError(
                 f"{other.title}: has other fields or categories than {self.title}. Give one of them with --labels"
@@ -213,19 +217,28 @@ class _Document:
             fields |= {"caption": texts[0], "captions": texts}
         if self._categories:
             instances = [entry for entry in entries if _is_instance(entry)]
-            classes = [self._number_of[entry["category_id"]] for entry in instances]
-            fields |= with_boxes([_corners(entry["bbox"]) for entry in instances], classes)
+            fields |= with_boxes(*self._boxes(instances))
+            if self._has_masks:
+                every = [entry for entry in entries if "bbox" in entry]
+                fields["boxes"], fields["boxes_class"] = self._boxes(every)
+                fields["boxes_area"] = [entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in every]
+                fields["boxes_crowd"] = [int(bool(entry.get("iscrowd"))) for entry in every]
+                fields["boxes_masks"] = [entry.get("segmentation") or [] for entry in every]
             if self._has_points:
                 fields["keypoints"] = [entry["keypoints"] for entry in instances if "keypoints" in entry]
             fields["image_id"] = json.dumps(number)
         return fields
+
+    def _boxes(self, entries: list[Entry]) -> tuple[list[Corners], list[int]]:
+        """Corners and class numbers."""
+        return [_corners(entry["bbox"]) for entry in entries], [self._number_of[e["category_id"]] for e in entries]
 
 
 def _is_instance(entry: Entry) -> bool:
     return "bbox" in entry and not entry.get("iscrowd")
 
 
-def _corners(box: list[float]) -> tuple[float, float, float, float]:
+def _corners(box: list[float]) -> Corners:
     x, y, width, height = box
     return x, y, x + width, y + height
 
@@ -261,7 +274,14 @@ _ENTRIES: dict[str, tuple[str, Checks, Checks]] = {
     "annotations": (
         "an annotation",
         {"id": _id, "image_id": _id},
-        {"caption": _text, "bbox": _box, "category_id": _id, "keypoints": as_items},
+        {
+            "caption": _text,
+            "bbox": _box,
+            "category_id": _id,
+            "keypoints": as_items,
+            "area": number(-1e24, 1e24, "").read,
+            "segmentation": lambda value: check_outline(value or []),
+        },
     ),
     "categories": ("a category", {"id": _category_id, "name": _name}, {"keypoints": _texts}),
 }
@@ -283,7 +303,7 @@ def _check_document(found: Any) -> None:
             for key in sorted(entry.keys() & {**required, **optional}):
                 try:
                     {**required, **optional}[key](entry[key])
-                except (TypeError, ValueError, OverflowError):
+                except (TypeError, ValueError, OverflowError, KeyError):
                     raise ValueError(f"has {what} whose {key} is {shown(entry[key])}") from None
             if name == "annotations" and not {"caption", "bbox"} & set(entry):
                 raise ValueError("has an annotation with neither a caption nor a bbox")

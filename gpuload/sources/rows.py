@@ -50,7 +50,8 @@ class Source(ABC):
     "image": a `Ref`, encoded bytes, the path of a file, a PIL image, or an array, uint8 or float in 0..1, (H, W),
         (H, W, C) or (C, H, W) with 1 or 3 channels.
     "label": a class, as number or name. "labels": a list of them. "boxes": (M, 4) x0 y0 x1 y1 in pixels, with
-        "boxes_class". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
+        "boxes_class", and of instances "boxes_masks", COCO's segmentations or masks (H, W), "boxes_area" and
+        "boxes_crowd". "keypoints": a list of instances, each of points x, y, visibility. "mask": as an image, a class
         number for each pixel. "name": what the sample is called, by default as its file, or its number.
     "split": "train", "val" or "test", or another name of these (see `splits`); then the packer draws no splits.
     Any other key by the type of its value: a float or a list of floats is a target, a str a caption, an array stays
@@ -278,6 +279,7 @@ class _Reader:
                 kinds[name] = kind.name if kind else "array", value.detail
                 continue
             kind = kind or next(kind for kind in KINDS.values() if kind.claims(value))
+            kind = KINDS[kind.with_others(name, row)]
             kinds[name] = kind.name, kind.detail(value)
             companions.update(kind.companions(name))
         return {name: kind for name, kind in kinds.items() if name not in companions}

@@ -40,7 +40,7 @@ def fields_of(number: int, kind: str) -> list[tuple[dict[str, Any], bytes, int, 
     tokens, pixels = np.arange(number + 1, dtype=np.int64), np.full((HEIGHT, WIDTH, 3), 40 * number, np.uint8)
     raw, skip = npy(pixels)
     array, header = npy(tokens)
-    box, points = [1.0, 2.5, 20.0, 22.0], [1.0, 2.0, 2.0, 3.5, 4.0, 1.0]
+    box, points, triangle = [1.0, 2.5, 20.0, 22.0], [1.0, 2.0, 2.0, 3.5, 4.0, 1.0], [1.0, 2.5, 20.0, 2.5, 20.0, 22.0]
     image = (raw, skip) if kind == "raw" else (encode(photo(number, WIDTH, HEIGHT)), 0)
     return [
         ({"name": "image", "kind": kind, "member": "npy" if kind == "raw" else "jpg"}, *image, {}),
@@ -65,6 +65,20 @@ def fields_of(number: int, kind: str) -> list[tuple[dict[str, Any], bytes, int, 
             json.dumps({"boxes": [box], "classes": [0]}).encode(),
             0,
             {"boxes": (pa.list_(pa.list_(F4, 4)), [box]), "boxes_class": (pa.list_(LONG), [0])},
+        ),
+        (
+            {"name": "things", "kind": "instances", "member": "things.json", "classes": ["x"]},
+            json.dumps(
+                {"boxes": [box], "classes": [0], "areas": [40.5], "crowds": [0], "masks": [[triangle]]}
+            ).encode(),
+            0,
+            {
+                "things": (pa.list_(pa.list_(F4, 4)), [box]),
+                "things_class": (pa.list_(LONG), [0]),
+                "things_area": (pa.list_(pa.float64()), [40.5]),
+                "things_crowd": (pa.list_(LONG), [0]),
+                "things_masks": (TEXT, json.dumps([[triangle]])),
+            },
         ),
         (
             {"name": "keypoints", "kind": "keypoints", "member": "keypoints.json", "size": 2},
@@ -151,6 +165,7 @@ def test_a_set_written_by_hand(tmp_path: Path, kind: str) -> None:
     assert batch["meta"] == [{"a": 1}] * SAMPLES and batch["xy"].tolist() == [[0.5, 2.0]] * SAMPLES
     assert batch["labels"].tolist() == [[1, 1]] * SAMPLES
     assert batch["boxes"].boxes[:, 0].tolist() == [[1, 2.5, 20, 22]] * SAMPLES
+    assert batch["things"].boxes.tolist() == batch["boxes"].boxes.tolist()
     assert batch["keypoints"].keypoints[0, 0].tolist() == [[1, 2, 2], [3.5, 4, 1]]
     assert batch["mask"][0].tolist() == np.eye(HEIGHT, WIDTH, dtype=np.uint8).tolist()
     assert batch["tokens"].lengths.tolist() == list(range(1, SAMPLES + 1))

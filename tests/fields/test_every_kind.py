@@ -137,6 +137,16 @@ EXAMPLES = {
         lambda value: value / 2,
         lambda n: boxes(n),
     ),
+    "instances": Example(
+        lambda n: {
+            "boxes": boxes(n), "boxes_class": ["dog", "cat"][: n % 3], "boxes_area": [20.0, 30.0][: n % 3],
+            "boxes_crowd": [0] * (n % 3), "boxes_masks": [[[x0, y0, x1, y0, x1, y1, x0, y1]] for x0, y0, x1, y1 in boxes(n)],
+        },
+        lambda out, row: out.boxes[row][: out.counts[row]].numpy(),
+        lambda n: np.array(boxes(n), np.float32).reshape(-1, 4),
+        mirror_boxes,
+        lambda value: value / 2,
+    ),
     "keypoints": Example(
         lambda n: {"keypoints": points(n)},
         lambda out, row: out.keypoints[row][: out.counts[row]].numpy(),
