@@ -6,8 +6,6 @@ import numpy as np
 from images import encode, photo
 from PIL import Image
 
-from gpuload.packing.image.check import KEPT
-
 
 def exif(orientation: int, tag_type: int = 3, order: str = "<") -> bytes:
     """An EXIF segment with only an orientation."""
@@ -35,14 +33,14 @@ BASE = encode(PHOTO)
 XMP_ROTATED = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
 
 ODD = {
-    "baseline": (BASE, KEPT),
-    "gray": (encode(GRAY), KEPT),
-    "progressive": (encode(PHOTO, progressive=True), KEPT),
-    "4:4:4": (encode(PHOTO, subsampling="4:4:4"), KEPT),
-    "restart markers": (encode(PHOTO, restart_marker_blocks=1), KEPT),
-    "one pixel": (encode(photo(width=1, height=1)), KEPT),
-    "orientation 1": (encode(PHOTO, exif=exif(1)), KEPT),
-    "big-endian orientation 1": (encode(PHOTO, exif=exif(1, order=">")), KEPT),
+    "baseline": (BASE, "kept"),
+    "gray": (encode(GRAY), "kept"),
+    "progressive": (encode(PHOTO, progressive=True), "kept"),
+    "4:4:4": (encode(PHOTO, subsampling="4:4:4"), "kept"),
+    "restart markers": (encode(PHOTO, restart_marker_blocks=1), "kept"),
+    "one pixel": (encode(photo(width=1, height=1)), "kept"),
+    "orientation 1": (encode(PHOTO, exif=exif(1)), "kept"),
+    "big-endian orientation 1": (encode(PHOTO, exif=exif(1, order=">")), "kept"),
     **{f"orientation {n}": (encode(PHOTO, exif=exif(n)), "exif-rotated") for n in range(2, 9)},
     "big-endian orientation 6": (encode(PHOTO, exif=exif(6, order=">")), "exif-rotated"),
     "orientation 9": (encode(PHOTO, exif=exif(9)), "jpeg-odd-exif"),
@@ -54,10 +52,10 @@ ODD = {
     "bytes between segments": (BASE[:20] + bytes(3) + BASE[20:], "jpeg-odd-header"),
     "fill bytes": (after_start(BASE, b"\xff\xff"), "jpeg-odd-header"),
     "zeros for an end marker": (BASE[:-2] + bytes(64), "jpeg-no-end"),
-    "bytes after the end": (BASE + b"trailer", KEPT),
-    "MPO": (encode(PHOTO, "MPO", save_all=True, append_images=[photo(1)]), KEPT),
-    "PNG": (encode(PHOTO, "PNG"), KEPT),
-    "PNG, gray": (encode(GRAY, "PNG"), KEPT),
+    "bytes after the end": (BASE + b"trailer", "kept"),
+    "MPO": (encode(PHOTO, "MPO", save_all=True, append_images=[photo(1)]), "kept"),
+    "PNG": (encode(PHOTO, "PNG"), "kept"),
+    "PNG, gray": (encode(GRAY, "PNG"), "kept"),
     "PNG with bytes after its end": (encode(PHOTO, "PNG") + b"more", "png"),
     "PNG, alpha": (encode(ALPHA, "PNG"), "png"),
     "PNG, palette": (encode(PHOTO.quantize(16), "PNG"), "png"),

@@ -15,7 +15,7 @@ from PIL import Image
 
 import gpuload
 from gpuload.transforms.ops import Op
-from gpuload.transforms.steps import Steps, Transform
+from gpuload.transforms.steps import Steps
 
 COLOURS = np.array([[0, 0, 0], [128, 128, 128], [255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 0]], np.uint8)
 FIRST_SHAPE = 2  # the mask's class that is number 0 among the boxes' classes
@@ -65,7 +65,7 @@ def pack_painted(folder: Path, count: int = 18, side: int = 100) -> Path:
 class Moves:
     """A transform reduced to its geometric part: colours do not change."""
 
-    def __init__(self, transform: Transform) -> None:
+    def __init__(self, transform: Any) -> None:
         self.transform = transform
 
     def draw(self, draws: Any, height: int, width: int) -> Steps:

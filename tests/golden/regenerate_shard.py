@@ -13,8 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run.packer import pack
+import gpuload
 from gpuload.sources import FolderSource
 
 HERE = Path(__file__).parent
@@ -23,7 +22,7 @@ FILES = ("shard-000000.tar", "shard-000000.idx")
 
 def pack_golden(out: Path) -> Path:
     """The folder with the shard, packed anew."""
-    pack(FolderSource(HERE / "images"), out, PackOptions(seed=1, workers=1))
+    gpuload.pack(FolderSource(HERE / "images"), out, seed=1, workers=1)
     return out / "train"
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 import gpuload
 from gpuload.cli import main
-from gpuload.fields.images import POINTS
 
+POINTS = "image_points"
 SIZES = [(400, 300), (640, 450), (96, 64)]  # the last one is too small
 
 

@@ -17,9 +17,8 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
-from gpuload.read import batches as batches_module
-from gpuload.read import bus_errors, reader
-from gpuload.read.mapped_file import MappedFile
+from gpuload.read import bus_errors, mapped_file
+from gpuload.read.reader import Reader
 from gpuload.sources import FolderSource
 
 Row = tuple[int, bytes]
@@ -107,8 +106,8 @@ def test_a_shard_changes_during_an_epoch(
     message: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader, "_LOOK_S", 0)
-    monkeypatch.setattr(batches_module, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr("gpuload.read.reader._LOOK_S", 0)
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
     with load(copy, decoder=decoder, prefetch=1, shuffle=gpuload.Shuffle(window=window)) as loader:
         expected = undisturbed[decoder, window]
         batches = rows_of(iter(loader))
@@ -163,7 +162,7 @@ def test_zeros_in_place_of_raw_pixels_are_not_handed_out(photos: Path, tmp_path:
 
 
 def test_a_truncated_index_is_named(copy: Path, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
     with load(copy, decoder=decoder, prefetch=1, shuffle=gpuload.Shuffle(window=1)) as loader:
         batches = iter(loader)
         next(batches)
@@ -256,7 +255,7 @@ def test_files_are_released_while_a_fault_is_looked_for(packed: Path) -> None:
 
     class Cycle:
         def __init__(self) -> None:
-            self.file, self.itself = MappedFile(packed / "index.arrow", owner), self
+            self.file, self.itself = mapped_file.MappedFile(packed / "index.arrow", owner), self
 
     owner, before = object(), gc.get_threshold()
     try:
@@ -288,7 +287,7 @@ def test_a_fault_in_a_protected_file_is_noted_and_any_other_one_ends_the_process
 
 def test_a_shard_that_is_overwritten_just_before_it_is_released(copy: Path) -> None:
     dataset = gpuload.Dataset(copy)
-    order, read_from = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2), reader.Reader(dataset)
+    order, read_from = EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2), Reader(dataset)
     first = order.window_shards(0)
     read_from.read(order, 0, 4)
     overwrite(shards(copy)[int(first[0])])

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from loaders import drain, load
 
 import gpuload
 from gpuload.order.epoch import EpochOrder
-from gpuload.read import batches, read_ahead
-from gpuload.read import reader as reader_module
+from gpuload.read import read_ahead
+from gpuload.read.reader import Reader
 
 SCRIPT = """
 import os, signal, threading
@@ -91,7 +92,7 @@ def test_verify_refuses_a_flipped_bit_before_any_sample_of_its_shard_is_handed_o
 
 def test_each_content_is_hashed_once(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    check_digest = reader_module.Window.__init__.__globals__["MappedShard"].check_digest
+    check_digest = resolve_name("gpuload.read.shards:MappedShard.check_digest")
 
     def counting(shard: Any, *args: Any, **options: Any) -> bool:
         hashed.append(shard.number)
@@ -121,7 +122,7 @@ def checked_when_read(ahead: Any, shards: Any, numbers: Any, check: Any = read_a
 def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
     packed: Path, decoder: str, verify: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_READ_AT_ONCE", 1)
+    monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
     expected = drain([load(packed, decoder=decoder, shuffle=gpuload.Shuffle(window=2))])
     with load(
         gpuload.Dataset(packed, verify=verify), prefetch=1, decoder=decoder, shuffle=gpuload.Shuffle(window=2)
@@ -138,7 +139,7 @@ def test_an_error_in_the_thread_reaches_the_loop_and_the_next_loop_is_whole(
 
 def test_the_thread_ends_with_a_reader_that_nobody_closed(packed: Path) -> None:
     dataset = gpuload.Dataset(packed)
-    reader = reader_module.Reader(dataset)
+    reader = Reader(dataset)
     reader.read(EpochOrder(dataset.shard_sizes, seed=0, epoch=0, window=2), 0, 4)
     thread = reader.ahead._thread
     assert thread is not None and thread.is_alive()

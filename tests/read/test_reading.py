@@ -18,8 +18,6 @@ from gpuload.order.global_batches import Part
 from gpuload.order.mixture import interleave, open_data
 from gpuload.order.sampling import find_samplings
 from gpuload.order.stream import Stream
-from gpuload.read import batches as batches_module
-from gpuload.read import reader as reader_module
 from gpuload.read.batch import Batch, MemberViews
 from gpuload.read.batches import BatchReader, read_alone
 from gpuload.read.reader import Reader
@@ -177,7 +175,7 @@ def test_some_batches_are_read_at_a_time(dataset: gpuload.Dataset, monkeypatch: 
             yield Part(first, min(first + 4, 50), first + 8)  # another rank has as many
 
     for enough in (9, 12):
-        monkeypatch.setattr(batches_module, "_READ_AT_ONCE", enough)
+        monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", enough)
         assert next(reader.batches(parts(), AUGMENTS)).stop == 8 and asked == [0, 4, 8]
         asked.clear()
     batches = reader.batches(parts(), AUGMENTS)
@@ -225,7 +223,7 @@ def test_after_an_error_every_shard_is_mapped_again(
     packed: Path, tmp_path: Path, notice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the next loop: what is mapped of a shard that could not be read may hold zeros."""
-    monkeypatch.setattr(reader_module, "_LOOK_S", -1)
+    monkeypatch.setattr("gpuload.read.reader._LOOK_S", -1)
     dataset = gpuload.Dataset(shutil.copytree(packed, tmp_path / "train"))
     order = EpochOrder(dataset.shard_sizes, seed=1, epoch=0, window=5)
     reader = Reader(dataset)

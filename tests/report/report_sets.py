@@ -2,6 +2,7 @@
 
 import io
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,7 @@ from painted import paint
 from PIL import Image
 
 import gpuload
-from gpuload import Augment
-from gpuload.report.build import Options, build
-from gpuload.report.page import render
-from gpuload.report.samples import Thumbnails, open_splits
+from gpuload.cli import main
 
 EVIL = "<script>window.hacked = 1</script>\"'><img src=x onerror=window.hacked=1>{{7*7}}"
 CLASSES = 95  # more than a page lists at once
@@ -77,9 +75,10 @@ def pack_evil(folder: Path) -> Path:
     return folder / "train"
 
 
-def make_report(*folders: Path | str, images: int = 1000) -> Any:
+def make_report(*folders: Path | str, images: int = 1000) -> tuple[dict[str, Any], str]:
     """The facts and the page of some packed sets."""
-    options = Options(images, Augment(32), 8, 8)
-    facts, thumbnails = build(open_splits([str(folder) for folder in folders]), options, lambda done, of, read: None)
-    assert isinstance(thumbnails, Thumbnails)
-    return facts, render(facts, thumbnails, ", ".join(map(str, folders)))
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        arguments = ["--images", str(images), "--size", "32", "--batch-size", "8", "-o", str(page)]
+        assert main(["report", *map(str, folders), *arguments]) == 0
+        return json.loads(page.with_suffix(".json").read_text()), page.read_text(encoding="utf-8")

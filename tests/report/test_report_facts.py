@@ -12,7 +12,6 @@ from report_sets import CLASSES, again, make_report, textured
 
 import gpuload
 from gpuload import ArgumentError
-from gpuload.report.page import facts_as_json
 from gpuload.report.pixels import choose, measure, shares, side_for
 from gpuload.report.samples import open_splits
 from gpuload.report.statistics import histogram
@@ -76,12 +75,8 @@ def test_what_training_sees(facts: dict[str, Any]) -> None:
     assert training["mixing"]["window"] == 3 and not training["mixing"]["is_poor"]
 
 
-def test_the_json_has_the_same_facts(facts: dict[str, Any]) -> None:
-    text = facts_as_json(facts)
-    found = json.loads(text)
-    assert "data:image" not in text
-    assert found["duplicates"]["groups"] == 13 and found["splits"][0]["samples"] == 120
-    assert set(found) == {"made_by", *facts}
+def test_the_json_holds_no_pictures(facts: dict[str, Any]) -> None:
+    assert "data:image" not in json.dumps(facts) and facts["made_by"] == "gpuload report"
 
 
 def pack(folder: Path, samples: list[Any], **options: Any) -> Path:

@@ -19,10 +19,8 @@ from reading import rejected_of, rows_of
 import gpuload
 from gpuload import ArgumentError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.packing.run import packer
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
-from gpuload.sources.columns import parse_columns
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
@@ -304,7 +302,7 @@ def test_hdf5(tmp_path: Path, layout: str) -> None:
     with pytest.raises(SourceError, match=r"which array holds the images\? It has .*Give --column image=NAME"):
         with h5py.File(tmp_path / "b.h5", "w") as file:
             file["y"] = np.arange(3)
-        packer.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
+        gpuload.pack(open_source(tmp_path / "b.h5"), tmp_path / "out2")
 
 
 def test_hdf5_encoded_images(tmp_path: Path) -> None:
@@ -332,7 +330,7 @@ def test_hdf5_with_a_filter_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match=r"f.h5: cannot be read \(.*PyTables' Blosc: pip install hdf5plugin; else copy"
     ):
-        packer.pack(open_source(tmp_path / "f.h5"), tmp_path / "out")
+        gpuload.pack(open_source(tmp_path / "f.h5"), tmp_path / "out")
 
 
 def test_npy_and_npz(tmp_path: Path) -> None:
@@ -359,7 +357,7 @@ def test_npy_and_npz(tmp_path: Path) -> None:
         assert np.load(io.BytesIO(members(folder)["4.tokens.npy"])).tolist() == [12, 13, 14]
     np.save(tmp_path / "o.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(SourceError, match="Arrays of Python objects are pickles, which are never opened"):
-        packer.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
+        gpuload.pack(open_source(tmp_path / "o.npy"), tmp_path / "out2")
 
 
 @pytest.mark.parametrize("kind", ["maps", "images"])
@@ -479,11 +477,11 @@ def test_dicts_that_are_wrong(tmp_path: Path, samples, message: str) -> None:
         gpuload.pack(samples, tmp_path / "out", sise=3)
 
 
-def test_what_is_not_known(tmp_path: Path) -> None:
+def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.xyz").touch()
     with pytest.raises(SourceError, match="a.xyz: is of an unknown kind. Name it with --from"):
         open_source(tmp_path / "a.xyz")
     with pytest.raises(ArgumentError, match="--from is one of folder, sidecar, .*; got 'x'"):
         open_source(tmp_path, form="x")
-    with pytest.raises(ArgumentError, match="--column x=y: write ROLE=NAME, with one of the roles path, image"):
-        parse_columns(["x=y"])
+    assert cli.main(["pack", str(tmp_path), str(tmp_path / "out"), "--column", "x=y"]) == cli.WRONG
+    assert "--column x=y: write ROLE=NAME, with one of the roles path, image" in capsys.readouterr().err

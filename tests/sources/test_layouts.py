@@ -13,8 +13,7 @@ from zips import write_zip
 import gpuload
 from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.sources import FolderSource, open_source
-from gpuload.sources.coco import CocoSource
+from gpuload.sources import open_source
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 CLASSES = {"a/1.jpg": PHOTOS[0], "b/2.jpg": PHOTOS[1], "c/3.jpg": PHOTOS[2]}
@@ -93,7 +92,7 @@ def test_coco_that_lacks_something(make_folder: Folder, change: dict[str, object
 
 def test_coco_without_annotations(make_folder: Folder) -> None:
     with pytest.raises(SourceError, match=r"holds no \.json in a folder 'annotations'. Give the file .* with --labels"):
-        CocoSource(make_folder(IMAGES)).list_samples()
+        open_source(make_folder(IMAGES), form="coco").list_samples()
 
 
 def test_who_means_it_gets_a_class_called_images(make_folder: Folder) -> None:
@@ -169,19 +168,12 @@ def test_the_output_folder_by_another_name(make_folder: Folder, tmp_path: Path) 
     root = make_folder({**CLASSES, "d/out/x.jpg": PHOTOS[3], "e/outer/x.jpg": PHOTOS[4]})
     (tmp_path / "link").symlink_to(root / "d" / "out")
     (root / "f").symlink_to(root / "d" / "out")
-    source = FolderSource(root)
+    source = open_source(root)
     source.leave_out(tmp_path / "link")
     names = source.list_samples().samples.column("name").to_pylist()
     assert names == [*CLASSES, "e/outer/x.jpg"]
     source.leave_out(tmp_path / "missing")
     assert len(source.list_samples()) == 6
-
-
-def test_python_leaves_the_output_folder_out_too(make_folder: Folder) -> None:
-    root = make_folder(CLASSES)
-    report = gpuload.pack(FolderSource(root), root / "packed", workers=1)
-    assert report.manifests["train"].classes == ("a", "b", "c")
-    assert "passed over 'packed', the output folder" in report.notes
 
 
 def test_a_manifest_alone_is_no_packed_set(make_folder: Folder) -> None:

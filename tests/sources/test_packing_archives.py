@@ -1,12 +1,10 @@
 """Zip archives, and images without labels, through the real packer: what comes out is what a folder gives."""
 
 import json
-import shutil
-import subprocess
-import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from images import Folder, encode, photo
@@ -14,10 +12,9 @@ from PIL import Image
 from reading import files_of, rejected_of, rows_of
 from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
 
-from gpuload import cli
+import gpuload
+from gpuload import SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run import packer
 from gpuload.packing.verify import verify
 from gpuload.sources import open_source
 
@@ -52,24 +49,6 @@ def test_an_archive_gives_the_bytes_of_the_unpacked_folder(
     assert pack(archive, tmp_path / "2", *options, code=cli.REJECTED) == expected
     assert Manifest.read(tmp_path / "2" / "train").classes == ("a", "b", "empty", "ü")
     assert "train/shard-000001.tar" in expected
-
-
-def test_what_the_packer_says_and_tar_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    archive = write_zip(tmp_path / "photos.zip", {f"photos/{name}": data for name, data in CLASSES.items()})
-    pack(archive, tmp_path / "out", "--no-shuffle")
-    assert (
-        "note: names and classes start inside 'photos', which holds everything in the archive"
-        in capsys.readouterr().out
-    )
-    shard = tmp_path / "out" / "train" / "shard-000000.tar"
-    names = subprocess.run(["tar", "tf", shard], capture_output=True, text=True, check=True).stdout.split()
-    ordered = sorted(CLASSES, key=lambda name: name.split("/"))
-    keys = [f"{number:08d}-{Path(name).stem}" for number, name in enumerate(ordered)]
-    assert names == [f"{key}.{extension}" for key in keys for extension in ("jpg", "cls")]
-    with tarfile.open(shard) as tar:
-        contents = [tar.extractfile(f"{key}.jpg").read() for key in keys]  # type: ignore[union-attr]
-    assert contents == [CLASSES[name] for name in ordered]
-    assert {row["source"] for row in rows_of(tmp_path / "out" / "train")} == set(CLASSES)
 
 
 Files = Mapping[str, bytes]
@@ -123,18 +102,6 @@ def test_a_table_may_name_the_folder_around_everything(make_folder: Folder, tmp_
     assert pack(write_zip(tmp_path / "train.zip", files), tmp_path / "2", "--labels", tmp_path / "t.csv") == expected
 
 
-def test_images_without_labels(make_folder: Folder, tmp_path: Path) -> None:
-    folder = make_folder({**CLASSES, "top.jpg": PHOTOS[0], "x.txt": b"", ".hidden.jpg": b""})
-    pack(folder, tmp_path / "out", "--no-labels", "--no-shuffle")
-    manifest = Manifest.read(tmp_path / "out" / "train")
-    assert [field.name for field in manifest.fields] == ["image"]
-    assert manifest.classes is None
-    rows = rows_of(tmp_path / "out" / "train")
-    assert [row["source"] for row in rows] == sorted([*CLASSES, "top.jpg"], key=lambda name: name.split("/"))
-    assert "label" not in rows[0]
-    assert {row["source"]: row["image"] for row in rows} == {**CLASSES, "top.jpg": PHOTOS[0]}
-
-
 def test_members_that_are_not_read_are_named(make_folder: Folder, tmp_path: Path) -> None:
     """Each in `rejected.jsonl` with its reason; the rest is packed."""
     files = {f"{'ab'[n % 2]}/{n}.jpg": data for n, data in enumerate(PHOTOS)}
@@ -168,20 +135,14 @@ def test_a_run_with_an_archive_is_resumed(tmp_path: Path) -> None:
     options = ("--maxcount", "2")
     expected = pack(archive, tmp_path / "whole", *options)
 
-    def stop(progress: packer.Progress) -> None:
+    def stop(progress: Any) -> None:
         if progress.images >= 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        packer.pack(open_source(archive), tmp_path / "out", PackOptions(maxcount=2, workers=1), stop)
+        gpuload.pack(open_source(archive), tmp_path / "out", maxcount=2, workers=1, watch=stop)
     assert (tmp_path / "out" / ".packing").exists()
     assert pack(archive, tmp_path / "out", *options, "--resume") == expected
-
-
-def test_copies_in_an_archive(tmp_path: Path) -> None:
-    archive = write_zip(tmp_path / "a.zip", {**CLASSES, "a/copy.jpg": CLASSES["a/1.jpg"]})
-    pack(archive, tmp_path / "out", "--dedup", "drop")
-    assert rejected_of(tmp_path / "out" / "train") == {"a/copy.jpg": "has the same bytes as 'a/1.jpg'"}
 
 
 @pytest.mark.parametrize(
@@ -207,12 +168,21 @@ def test_archives_that_cannot_be_packed(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(
-    shutil.which("zip") is None or shutil.which("unzip") is None, reason="needs Info-ZIP (apt install zip unzip)"
-)
-def test_an_archive_by_info_zip(make_folder: Folder, tmp_path: Path) -> None:
-    folder = make_folder({**CLASSES, "ünï/日本.jpg": PHOTOS[1]})
-    subprocess.run(["zip", "-q", "-r", tmp_path / "a.zip", folder.name], cwd=folder.parent, check=True)
-    subprocess.run(["unzip", "-q", "a.zip", "-d", "unpacked"], cwd=tmp_path, check=True)
-    expected = pack(tmp_path / "unpacked" / folder.name, tmp_path / "1")
-    assert pack(tmp_path / "a.zip", tmp_path / "2") == expected
+def test_texts_are_read_as_text_files_are(make_folder: Folder, tmp_path: Path) -> None:
+    files = {"1.jpg": b"", "1.txt": "ü\r\nb\rc\n".encode()}
+    for root in (make_folder(files), write_zip(tmp_path / "a.zip", files)):
+        assert open_source(root, form="sidecar").list_samples().samples.column("caption").to_pylist() == ["ü\nb\nc"]
+    wrong = write_zip(tmp_path / "a.zip", {"1.jpg": b"", "1.txt": b"\xff"})
+    with pytest.raises(SourceError, match=r"a\.zip/1\.txt: cannot be read as UTF-8 text"):
+        open_source(wrong, form="sidecar").list_samples()
+
+
+def test_the_identity_of_a_source_names_its_container(tmp_path: Path) -> None:
+    """As it has been before there were containers, so that a run begun then can be resumed."""
+    assert open_source(tmp_path).identity == f"FolderSource(root={tmp_path})"
+    assert open_source("a.zip", "t.csv").identity == "TableSource(columns={}, root=a.zip, table=t.csv)"
+
+
+def test_a_folder_may_have_an_archives_name(make_folder: Folder, tmp_path: Path) -> None:
+    make_folder(CLASSES).rename(tmp_path / "a.zip")
+    assert len(open_source(tmp_path / "a.zip").list_samples()) == len(CLASSES)

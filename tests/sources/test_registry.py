@@ -1,37 +1,27 @@
 """The table of sources: every row works, none depends on another, and what a row does not take is refused by name."""
 
 import ast
+import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 
-import numpy as np
 import pytest
 from images import Folder
 from zips import write_zip
 
 from gpuload import ArgumentError, SourceError
-from gpuload.sources import Source, open_source
-from gpuload.sources.registry import FORMATS, LABELS, TABLE, format_names
+from gpuload.sources import open_source
 
-ROWS = [*FORMATS, TABLE]
-MODULES = {f"gpuload.sources.{row.source.partition(':')[0]}" for row in ROWS}
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_row_names_a_source(row) -> None:
-    assert issubclass(resolve_name(f"gpuload.sources.{row.source}"), Source)
+ROOM = Path(__file__).parents[2] / "gpuload" / "sources"
+MODULES = set(re.findall(r'"(\w+):\w+Source"', (ROOM / "registry.py").read_text()))
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_no_source_imports_another(module: str) -> None:
-    spec = find_spec(module)
-    assert spec is not None
-    tree = ast.parse(Path(str(spec.origin)).read_text())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported & (MODULES - {module}) == set()
+    tree = ast.parse((ROOM / f"{module}.py").read_text())
+    imported = {str(node.module).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert len(MODULES) > 5 and imported & (MODULES - {module}) == set()
 
 
 def test_packages_of_single_sources_are_imported_when_they_are_needed() -> None:
@@ -115,20 +105,6 @@ def test_what_a_source_does_not_take(tmp_path: Path, name: str, options, message
     with pytest.raises(ArgumentError, match=message) as caught:
         open_source(tmp_path / name, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_names_are_unique() -> None:
-    assert len({row.name for row in ROWS}) == len(ROWS)
-    assert set(LABELS.values()) < set(ROWS)
-    assert format_names() == [row.name for row in FORMATS]
-    suffixes = [suffix for row in FORMATS for suffix in row.suffixes]
-    assert len(set(suffixes)) == len(suffixes)
-
-
-def test_options_reach_the_source(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((3, 4, 4, 3), np.uint8))
-    source = open_source(tmp_path / "x.npy", "y.npy", {"image": ("x",)})
-    assert (source.path, source.labels, source.columns) == (tmp_path / "x.npy", Path("y.npy"), {"image": ("x",)})
 
 
 def test_a_broken_archive_is_no_crash(tmp_path: Path) -> None:

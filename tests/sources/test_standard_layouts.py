@@ -16,8 +16,6 @@ import gpuload
 from gpuload import SourceError, cli
 from gpuload.disk import Manifest
 from gpuload.sources import open_source
-from gpuload.sources.arrays import by_split
-from gpuload.sources.splits import one_file_each, without_split
 
 PHOTOS = [encode(photo(number, 40 + number, 30)) for number in range(6)]
 RNG = np.random.default_rng(0)
@@ -85,8 +83,10 @@ def test_files_of_coco_that_are_no_splits(make_folder: Folder) -> None:
     same = {**two_of_coco(["0.jpg"], ["0.jpg"], ("images", "images"))}
     with pytest.raises(SourceError, match="names images that .*train2017.json names, too: 'images/0.jpg'"):
         open_source(make_folder(same)).list_samples()
-    assert one_file_each(["a/instances_train2017.json", "a/instances_val2017.json"])["val"].endswith("val2017.json")
-    assert one_file_each(["train_1.json", "train_2.json"]) == one_file_each(["a.json", "train.json"]) == {}
+    for names in (("train_1", "train_2"), ("a", "train")):
+        files = {f"annotations/{name}.json": coco(["0.jpg"]) for name in names}
+        with pytest.raises(SourceError, match="holds several files of annotations"):
+            open_source(make_folder({**files, "images/0.jpg": PHOTOS[0]})).list_samples()
 
 
 def voc(**lists: str) -> dict[str, bytes]:
@@ -144,6 +144,29 @@ def test_arrays_of_keras_are_splits(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {name: manifest.samples for name, manifest in whole.items()} == {"train": 7}
 
 
+@pytest.mark.parametrize("names", ["{1}_{0}", "{0}-{1}"])
+def test_words_in_names_of_arrays_are_splits(tmp_path: Path, names: str) -> None:
+    """Whichever word it is, and however training and validation are called."""
+    called = {"train": "training", "test": "dev"}
+    arrays = {
+        names.format({"x": "images", "y": "label"}[what], called[split]): array
+        for name, array in keras().items()
+        for what, split in [name.split("_")]
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    manifests = packed(tmp_path / "a.npz", tmp_path / "out")
+    assert {name: manifest.samples for name, manifest in manifests.items()} == {"train": 5, "val": 2}
+    assert manifests["train"].fields[1].name == "label"
+
+
+@pytest.mark.parametrize("names", ["x_train x_test y_test", "x_train x_training x_test y_test"])
+def test_names_of_arrays_that_are_no_splits(tmp_path: Path, names: str) -> None:
+    np.savez(tmp_path / "a.npz", **{name: keras()[f"{name[0]}_train"] for name in names.split()})
+    source = open_source(tmp_path / "a.npz")
+    with pytest.raises(SourceError, match="which array holds the images"):
+        source.prepare(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -165,23 +188,6 @@ def test_arrays_of_splits_that_do_not_fit(tmp_path: Path, changes: dict[str, Any
     with pytest.raises(SourceError, match=message):
         source.prepare(tmp_path)
         source.list_samples()
-
-
-def test_names_of_arrays_of_splits() -> None:
-    assert without_split("x_train") == ("x", "train")
-    assert without_split("val_images") == ("images", "val")
-    assert without_split("training") == ("", "train")
-    assert without_split("x_train_test") == ("x_train_test", "")
-    assert without_split("trained") == ("trained", "")
-    arrays = {name: Path(name) for name in ("x_test", "x_train")}
-    assert by_split(arrays) == {"train": {"x": Path("x_train")}, "test": {"x": Path("x_test")}}
-    for names in (
-        "x_train y_train",
-        "x_train x_test y_test",
-        "x_train x_training x_test y_test",
-        "x_train x_test y_train y",
-    ):
-        assert by_split(dict.fromkeys(names.split(), Path())) == {}
 
 
 def sources_with_labels(folder: Path) -> dict[str, Path]:

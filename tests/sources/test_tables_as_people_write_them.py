@@ -1,6 +1,7 @@
 """Tables as people and competitions write them: ids without an extension, other names of columns, and mistakes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from images import Folder, encode, photo
@@ -8,19 +9,18 @@ from reading import rows_of
 from zips import write_zip
 
 from gpuload import ArgumentError, SourceError, cli
-from gpuload.sources import Listing, open_source
-from gpuload.sources.columns import parse_columns
+from gpuload.sources import open_source
 
 IMAGES = {f"{n}.jpg": b"%d" % n for n in range(4)}
 
 
-def listed(root: Path, text: str | bytes, columns: dict[str, tuple[str, ...]] | None = None, name: str = "t.csv") -> Listing:  # fmt: skip
+def listed(root: Path, text: str | bytes, columns: dict[str, tuple[str, ...]] | None = None, name: str = "t.csv") -> Any:  # fmt: skip
     table = root.with_suffix(f".{name}")
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
     return open_source(root, table, columns).list_samples()
 
 
-def names(listing: Listing) -> list[str]:
+def names(listing: Any) -> list[str]:
     return listing.samples.column("name").to_pylist()
 
 
@@ -130,16 +130,11 @@ def test_byte_order_marks_and_other_separators(make_folder: Folder, text: str) -
     assert listed(make_folder({"1.jpg": b""}), text).samples.column("label").to_pylist() == [1]
 
 
-def test_a_role_is_given_once() -> None:
-    assert parse_columns(["target=a,b", "split=c"]) == {"target": ("a", "b"), "split": ("c",)}
-    with pytest.raises(ArgumentError, match="--column target=b: 'target' is given twice. Write --column target=a,b if"):
-        parse_columns(["target=a", "target=b"])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--label-column", "x", "--column", "label=y"], "--label-column x and --column label=y name two columns for one"),
+        (["--column", "target=a", "--column", "target=b"], "--column target=b: 'target' is given twice. Write --column target=a,b if"),
         (["--val", "ten"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got 'ten'"),
         (["--val", "10"], "--val: expected a share of the images, from 0 to below 1, such as 0.1 or 10%; got '10'"),
     ],

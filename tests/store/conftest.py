@@ -1,6 +1,7 @@
 """A packed set behind servers on the loopback."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,12 @@ def proxy(served: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives up within seconds."""
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives up within seconds. Can be called with fields of `Patience` that shall differ."""
     from gpuload.store.objects import Objects
-    from gpuload.store.patience import Patience
 
-    monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 2, 0.02, 0.1))
+    def set_patience(**changes: float) -> None:
+        monkeypatch.setattr(Objects, "patience", replace(Objects.patience, **changes))
+
+    set_patience(silent_s=0.5, request_s=5, give_up_s=2, first_wait_s=0.02, longest_wait_s=0.1)
+    return set_patience

@@ -18,7 +18,6 @@ import gpuload
 from gpuload import ArgumentError, FormatError, GpuloadError
 from gpuload.store import stores
 from gpuload.store.cache import Cache, Wanted
-from gpuload.store.stores import CachedStore
 from gpuload.store.url import URL
 
 Rows = list[tuple[int, bytes]]
@@ -237,8 +236,8 @@ def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
     """As for a loader of validation that is constructed while the one of training downloads."""
     cache, shard, ended = Cache(tmp_path), Wanted("0" * 64, 1000), threading.Event()
 
-    def opened() -> CachedStore:
-        return CachedStore(URL("https://example.invalid/set"), cache, ["shard-000000.tar"], [shard])
+    def opened() -> Any:
+        return stores.CachedStore(URL("https://example.invalid/set"), cache, ["shard-000000.tar"], [shard])
 
     def go_on_opening() -> None:
         while not ended.is_set():

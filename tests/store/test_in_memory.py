@@ -25,10 +25,8 @@ import gpuload
 from gpuload import ArgumentError, RemoteError, ShardError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
-from gpuload.store import cache, stores
+from gpuload.store import stores
 from gpuload.store.objects import Objects
-from gpuload.store.patience import Patience
-from gpuload.store.stores import MemoryFile, MemoryStore
 
 Rows = list[tuple[int, bytes]]
 
@@ -145,14 +143,14 @@ class Watched:
     """What all stores of a loader take, after each step of any of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.most, self.stores = 0, set[MemoryStore]()
-        count = MemoryStore._count
+        self.most = 0
+        count = stores.MemoryStore._count
 
-        def counted(store: MemoryStore, file: MemoryFile) -> None:
+        def counted(store: Any, file: Any) -> None:
             count(store, file)
             self.most = max(self.most, store.taken())
 
-        monkeypatch.setattr(MemoryStore, "_count", counted)
+        monkeypatch.setattr(stores.MemoryStore, "_count", counted)
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -211,7 +209,7 @@ def test_what_goes_wrong_once_is_tried_again(
     proxy.fault = lambda path, number: fault if number == 1 and path.endswith(wrong) else None
     if fault == "stall":
         proxy.silent_s = 2.0
-        monkeypatch.setattr(Objects, "patience", Patience(silent_s=0.7))
+        monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=0.7))
     assert becomes(0, memory_files)  # else shards of earlier tests would not be downloaded
     with in_ram(proxy, tmp_path) as loader:
         assert drain([loader]) == epochs[0]
@@ -235,19 +233,19 @@ def test_what_goes_on_going_wrong_is_an_error(
     message: str,
     proxy: Any,
     tmp_path: Path,
-    impatient: None,
+    impatient: Any,
     epochs: list[Rows],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
-    monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=20))  # on a busy machine, too
+    impatient(silent_s=20)  # on a busy machine, too
     with in_ram(proxy, tmp_path) as loader:
         with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {message}") as raised:
             drain([loader])
         assert "is kept" not in str(raised.value)
         assert becomes(0, memory_files)  # although there is the error still
         proxy.reset()  # and the next loop goes on where the last one stopped
-        monkeypatch.setattr(Objects, "patience", Patience())
+        monkeypatch.undo()
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
         assert drain([loader]) == epochs[0]
 
@@ -271,7 +269,7 @@ def test_a_set_that_was_replaced(packed: Path, tmp_path: Path, impatient: None) 
 
 
 def test_memory_that_does_not_suffice(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "available_memory", lambda: 1000)
+    monkeypatch.setattr("gpuload.store.cache.available_memory", lambda: 1000)
     with pytest.raises(
         ArgumentError,
         match=r"^cache_size=0: two windows of 2 shards take [\d,]+ bytes of memory, and 1,000 can be had. Give a sm",

@@ -25,9 +25,7 @@ from store.servers import Proxy, file_server, running
 
 import gpuload
 from gpuload import FormatError, RemoteError
-from gpuload.disk import opening
 from gpuload.order.epoch import EpochOrder
-from gpuload.read.read_ahead import _LEAST_AHEAD
 from gpuload.store.background import background
 
 INDEX = "/index.arrow"
@@ -35,7 +33,7 @@ INDEX = "/index.arrow"
 
 @pytest.fixture(autouse=True)
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("gpuload.disk.opening.WHOLE_BYTES", 0)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,7 @@ def test_opening_and_a_window_fetch_a_part(serving: Any, many: Path, tmp_path: P
         needed = {0, *order.window_shards(0).tolist()}  # the first sample's is looked at by fields
         assert needed <= here(dataset)
         # A few batches are read ahead: some windows, and what is fetched ahead of these.
-        most = 1 + 4 * 2 + _LEAST_AHEAD
+        most = 1 + 4 * 2 + 8
         assert len(here(dataset)) <= most
     assert serving.sent[INDEX] - opened <= most * part_bytes(many) < size
     assert serving.asked[INDEX] <= 1 + most
@@ -294,7 +292,7 @@ def test_a_small_index_and_a_server_without_ranges(many: Path, tmp_path: Path, m
     with running(file_server(many, ranges=False)) as server:
         dataset = gpuload.Dataset(server.url, tmp_path / "none")
         assert dataset.index.parts is None and all_rows(dataset) == all_rows(gpuload.Dataset(many))
-    monkeypatch.setattr(opening, "WHOLE_BYTES", (many / "index.arrow").stat().st_size)
+    monkeypatch.setattr("gpuload.disk.opening.WHOLE_BYTES", (many / "index.arrow").stat().st_size)
     with serve(many) as server:
         dataset = gpuload.Dataset(server.url, tmp_path / "small")
         assert dataset.index.parts is None and [path.name for path in tmp_path.rglob("rows-*")] == []
@@ -317,17 +315,12 @@ def test_without_a_network_what_is_here_is_read(
     assert "Using the copy of its manifest and index in the cache" in caplog.text
 
 
-def test_an_index_that_does_not_come_is_an_error_of_the_loop(serving: Any, many: Path, tmp_path: Path) -> None:
-    from gpuload.store.objects import Objects
-    from gpuload.store.patience import Patience
-
+def test_an_index_that_does_not_come_is_an_error_of_the_loop(
+    serving: Any, many: Path, tmp_path: Path, impatient: Any
+) -> None:
     with load(many, 4, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
         expected = drain([loader])
-    with (
-        remote(serving, tmp_path, batch_size=4, shuffle=gpuload.Shuffle(window=2)) as loader,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(Objects, "patience", Patience(0.5, 5, 1, 0.02, 0.1))
+    with remote(serving, tmp_path, batch_size=4, shuffle=gpuload.Shuffle(window=2)) as loader:
         begun = drain([loader], steps=1)
         serving.fault = lambda path, number: "503" if path == INDEX else None
         loader.load_state_dict(loader.state_dict())

@@ -18,7 +18,6 @@ from store.servers import Proxy, file_server, running, shards_asked
 import gpuload
 from gpuload import ArgumentError, FormatError, MissingPackageError, RemoteError, ShardError, cli
 from gpuload.store.objects import Objects
-from gpuload.store.patience import Patience
 
 Rows = list[tuple[int, bytes]]
 
@@ -109,7 +108,7 @@ def test_what_goes_wrong_once_is_tried_again(
     proxy.fault = lambda path, number: fault if number == 1 and path.endswith(wrong) else None
     if fault == "stall":  # each takes seconds
         proxy.silent_s = 4.0
-        monkeypatch.setattr(Objects, "patience", Patience(silent_s=1.5))
+        monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=1.5))
     with remote(proxy, tmp_path) as loader:
         assert drain([loader]) == epochs[0]
     asked = shards_asked(proxy)
@@ -150,19 +149,19 @@ def test_what_goes_on_going_wrong_is_an_error_in_a_while(
     message: str,
     proxy: Any,
     tmp_path: Path,
-    impatient: None,
+    impatient: Any,
     epochs: list[Rows],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
     proxy.silent_s = 1.0
     if fault != "stall":  # a busy machine is no silent server
-        monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=20))
+        impatient(silent_s=20)
     with remote(proxy, tmp_path) as loader:
         with pytest.raises(error, match=f"^{proxy.url}/train.*{message}|^{proxy.url}{message}"):
             drain([loader])
         proxy.reset()  # and the next loop goes on where the last one stopped
-        monkeypatch.setattr(Objects, "patience", Patience())
+        monkeypatch.undo()
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
         assert drain([loader]) == epochs[0]
 

@@ -123,6 +123,7 @@ def test_doors(door: Callable[[Any], object], tmp_path: Path, monkeypatch: pytes
         ("s3://bucket/set", "s3://bucket/set"),
         ("https://host:8080/set", "https://host:8080/set"),
         ("https://host/set@2", "https://host/set@2"),
+        ("https:/me:secret@host/set#secret", "https:/…@host/set?…"),
         ("s3://bucket/data@v2/train", "s3://bucket/data@v2/train"),
         ("hf://datasets/owner/name@main/train", "hf://datasets/owner/name@main/train"),
         ("a@b.example wrote https://host/x: is it there?", "a@b.example wrote https://host/x: is it there?"),

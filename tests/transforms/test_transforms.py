@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload import transforms as own
-from gpuload.draws import TRANSFORM_DRAWS, make_key
+from gpuload.draws import make_key
 from gpuload.fields.tree import take
 from gpuload.transforms import RandomErasing
-from gpuload.transforms.auto import Space, auto_space, linspace, rand_space, trivial_space
-from gpuload.transforms.erasing import ErasedRegions
-from gpuload.transforms.ops import ARGS, Op
+from gpuload.transforms.auto import auto_space, rand_space, trivial_space
+from gpuload.transforms.ops import Op
 from gpuload.transforms.policies import POLICIES
-from gpuload.transforms.steps import Steps, Transform, draw_steps, join, sample_draws
+from gpuload.transforms.steps import Steps, draw_steps, join, sample_draws
 
 COUNT = 10_000
 # Two samples of 10,000 from one distribution are further apart than this once in 1,000 draws.
@@ -48,7 +47,7 @@ SOME = [
 ]
 
 
-def draw(*transforms: Transform, samples: Any = COUNT, height: int = 224, width: int = 224, seed: int = 0) -> Steps:
+def draw(*transforms: Any, samples: Any = COUNT, height: int = 224, width: int = 224, seed: int = 0) -> Steps:
     numbers = np.arange(samples) if isinstance(samples, int) else np.asarray(samples)
     return draw_steps(transforms, lambda i: sample_draws(make_key(seed, i), numbers), height, width)
 
@@ -164,7 +163,7 @@ def test_erased_regions_are_distributed_as_torchvisions(
 
 
 def test_erased_values() -> None:
-    def of(value: Any, p: float = 0.5) -> ErasedRegions:
+    def of(value: Any, p: float = 0.5) -> Any:
         return RandomErasing(p=p, value=value).draw(sample_draws(3, np.arange(5000)), 50, 50)[0]
 
     assert abs((of(0).box[:, 2] > 0).mean() - 0.5) < 0.03
@@ -184,7 +183,7 @@ def test_erased_values() -> None:
 @pytest.mark.parametrize(("height", "width"), [(224, 224), (32, 32), (331, 97)])
 @pytest.mark.parametrize("bins", [2, 10, 11, 30, 31, 100])
 def test_tables_of_magnitudes_are_torchvisions(transforms: ModuleType, bins: int, height: int, width: int) -> None:
-    def assert_same(space: Space, reference: dict[str, Any], count: int) -> None:
+    def assert_same(space: Any, reference: dict[str, Any], count: int) -> None:
         assert list(space) == list(reference)
         for name, (table, signed) in reference.items():
             expected, magnitudes = table(count, height, width), space[name]
@@ -198,13 +197,6 @@ def test_tables_of_magnitudes_are_torchvisions(transforms: ModuleType, bins: int
     in_order = auto_space(height, width)
     reference = transforms.AutoAugment._AUGMENTATION_SPACE
     assert_same({name: in_order[name] for name in reference}, reference, 10)
-
-
-@settings(deadline=None)
-@given(st.floats(-500, 500), st.floats(-500, 500), st.integers(2, 200))
-def test_linspace_is_torchs_within_a_bit(first: float, last: float, count: int) -> None:
-    expected = torch.linspace(first, last, count).double().numpy()
-    np.testing.assert_allclose(linspace(first, last, count), expected, rtol=2e-7, atol=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
@@ -287,7 +279,7 @@ def test_changes_are_distributed_as_torchvisions(
     steps = draw(getattr(own, name)(**options), samples=count)
     found = [
         kind_of_step(op, args)
-        for op, args in zip(steps.ops.ravel().tolist(), steps.args.reshape(-1, ARGS), strict=True)
+        for op, args in zip(steps.ops.ravel().tolist(), steps.args.reshape(-1, steps.args.shape[-1]), strict=True)
         if op or name != "AutoAugment"  # there it is a change that its probability has left out
     ]
     assert abs(len(found) - len(done)) < 4 * np.sqrt(2 * count)
@@ -356,7 +348,7 @@ def test_parts_of_a_whole_have_numbers_of_their_own() -> None:
     nested = own.RandomApply((pair, own.RandAugment(64), own.ColorJitter(1, 1, 1, 0.5), pair), p=1)
     nested.draw(recorded, 32, 32)
     assert len(set(numbers)) == len(numbers) > 130
-    assert max(numbers) < TRANSFORM_DRAWS.count
+    assert max(numbers) < 4096
 
 
 def test_a_transform_that_needs_more_random_numbers_than_it_has_is_refused() -> None:
@@ -381,7 +373,7 @@ def test_what_moves_pixels() -> None:
 
 def test_no_transforms_are_no_steps() -> None:
     steps = draw(samples=7)
-    assert steps.ops.shape == (7, 0) and steps.args.shape == (7, 0, ARGS)
+    assert steps.ops.shape == (7, 0) and steps.args.shape[:2] == (7, 0)
     assert join([steps, draw(own.RandomInvert(), samples=7)]).ops.shape == (7, 1)
     assert draw(own.ColorJitter(), samples=7).ops.shape == (7, 0)
 

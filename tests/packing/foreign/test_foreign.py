@@ -19,8 +19,7 @@ import gpuload
 from gpuload import ArgumentError, OutputError, ShardError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
-from gpuload.packing.foreign import index
-from gpuload.packing.foreign.index import expand_shards, index_shards
+from gpuload.packing.foreign.index import index_shards
 from gpuload.packing.verify import verify
 
 WDS2IDX = Path(sys.executable).with_name("wds2idx")
@@ -399,23 +398,27 @@ def test_files_of_classes(tmp_path: Path) -> None:
 
 
 def test_names_are_taken_once_and_in_order(tmp_path: Path) -> None:
-    for name in ("b.tar", "a.tar", "we{ird.tar"):
-        (tmp_path / name).touch()
-    found = expand_shards([str(tmp_path / "b.tar"), str(tmp_path / "[ab].tar"), str(tmp_path / "we{ird.tar")])
-    assert [path.name for path in found] == ["b.tar", "a.tar", "we{ird.tar"]
+    for number, name in enumerate(("b.tar", "a.tar", "we{ird.tar")):
+        write_tar(tmp_path / name, {f"{number}.jpg": JPG})
+    _, manifest = index_shards([str(tmp_path / name) for name in ("b.tar", "[ab].tar", "we{ird.tar")])
+    assert [shard.name for shard in manifest.shards] == ["b.tar", "a.tar", "we{ird.tar"]
 
 
 @pytest.mark.parametrize(
     "pattern", ["s-{0..2}.tar", "{a,b}/s-{08..11}.tar", "s-{a,b{1..2}}.tar", "s{x}.tar", "{c..a}{1..5..2}"]
 )
-def test_braces_are_expanded_as_webdataset_does(pattern: str) -> None:
+def test_braces_are_expanded_as_webdataset_does(tmp_path: Path, pattern: str) -> None:
     shardlists = pytest.importorskip("webdataset.shardlists")
-    assert index._expand_braces(pattern) == shardlists.expand_urls(pattern)
+    names = shardlists.expand_urls(pattern)
+    for number, name in enumerate(names):
+        write_tar(tmp_path / "in" / name, {f"{number}.jpg": JPG})
+    _, manifest = index_shards([str(tmp_path / "in" / pattern)], tmp_path / "out")
+    assert [shard.name.removeprefix("../in/") for shard in manifest.shards] == names
 
 
 def test_braces_that_do_not_match(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"s-{0..2.tar: has an opening brace without a closing one, or the reverse"):
-        expand_shards([str(tmp_path / "s-{0..2.tar")])
+        index_shards([str(tmp_path / "s-{0..2.tar")])
 
 
 def test_expanding_braces_imports_neither_webdataset_nor_torch(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A bucket on the loopback, and photos to pack."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,11 @@ def s3(server: tuple[S3, Proxy], proxy: Proxy) -> S3:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up within seconds."""
-    from gpuload.store.bucket import Bucket
     from gpuload.store.objects import Objects
-    from gpuload.store.patience import Patience
 
-    monkeypatch.setattr(Objects, "patience", Patience(0.5, 5, 1, 0.02, 0.1))
-    monkeypatch.setattr(Bucket, "retries", 0)
+    brief = replace(Objects.patience, silent_s=0.5, request_s=5, give_up_s=1, first_wait_s=0.02, longest_wait_s=0.1)
+    monkeypatch.setattr(Objects, "patience", brief)
+    monkeypatch.setattr("gpuload.store.bucket.Bucket.retries", 0)
 
 
 @pytest.fixture(scope="package")
@@ -69,10 +69,9 @@ def on_disk(images: Path, settings: dict[str, Any], tmp_path_factory: pytest.Tem
     """What is packed into a folder."""
     from reading import files_of
 
-    from gpuload.packing.options import PackOptions
-    from gpuload.packing.run.packer import pack
+    import gpuload
     from gpuload.sources import FolderSource
 
     out = tmp_path_factory.mktemp("on disk")
-    pack(FolderSource(images), out, PackOptions(**settings))
+    gpuload.pack(FolderSource(images), out, **settings)
     return files_of(out)

@@ -17,8 +17,6 @@ from store.servers import Proxy, running
 import gpuload
 from gpuload import OutputError, RemoteError
 from gpuload.disk.fetch import fetch
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource, open_source
 
@@ -86,16 +84,16 @@ def test_a_wrong_key_and_what_is_not_there(
 def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes], tmp_path: Path) -> None:
     """Packed, appended to, verified, and packed again from there: the bytes are those of a disk."""
     out = "az://sets/same/set"
-    pack(FolderSource(images), out, PackOptions(**settings))
+    gpuload.pack(FolderSource(images), out, **settings)
     assert azure.files("sets", "same/set/") == on_disk and verify(out) == []
-    pack(FolderSource(images), out, PackOptions(**settings, append=True))
+    gpuload.pack(FolderSource(images), out, **settings, append=True)
     for name, data in on_disk.items():
         (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "local" / name).write_bytes(data)
-    pack(FolderSource(images), str(tmp_path / "local"), PackOptions(**settings, append=True))
+    gpuload.pack(FolderSource(images), str(tmp_path / "local"), **settings, append=True)
     assert azure.files("sets", "same/set/") == files_of(tmp_path / "local")
     with pytest.raises(OutputError, match=f"^{out}: is not empty, it holds a packed set"):
-        pack(FolderSource(images), out, PackOptions(**settings))
+        gpuload.pack(FolderSource(images), out, **settings)
     azure.delete("sets", "same/set/val/shard-000000.tar")
     assert verify(out) == [f"{out}/val/shard-000000.tar: No such file or directory"]
 
@@ -103,7 +101,7 @@ def test_packing(azure: Azure, images: Path, settings: Settings, on_disk: dict[s
 def test_a_folder_of_images(azure: Azure, images: Path, settings: Settings, on_disk: dict[str, bytes]) -> None:
     for name, data in files_of(images).items():
         azure.put("sets", f"raw/{name}", data)
-    pack(open_source("az://sets/raw"), "az://sets/from-raw", PackOptions(**settings))
+    gpuload.pack(open_source("az://sets/raw"), "az://sets/from-raw", **settings)
     assert azure.files("sets", "from-raw/") == on_disk
 
 
@@ -124,5 +122,5 @@ def test_killed(azure: Azure, images: Path, settings: Settings, on_disk: dict[st
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **azure.environment(own.url)})
         own.fault = fault
         assert run.wait() == -signal.SIGKILL
-    pack(FolderSource(images), out, PackOptions(**settings, resume=True))
+    gpuload.pack(FolderSource(images), out, **settings, resume=True)
     assert azure.files("sets", f"killed{at}/") == on_disk

@@ -10,11 +10,10 @@ from reading import files_of, rejected_of
 from s3_server import S3
 from store.servers import Proxy
 
+import gpuload
 from gpuload import RemoteError, SourceError
 from gpuload.cli import main
 from gpuload.disk import Manifest
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run.packer import pack
 from gpuload.sources import open_source
 
 SOURCE = "s3://bucket/sources/photos"
@@ -32,7 +31,7 @@ def uploaded(server: tuple[S3, Proxy], images: Path) -> None:
 
 def packed_from(source: str, out: Path, **more: Any) -> dict[str, bytes]:
     labels = more.pop("labels", None)
-    pack(open_source(source, labels), out, PackOptions(**{"maxcount": 12, "workers": 2, "val": 0.2, **more}))
+    gpuload.pack(open_source(source, labels), out, **{"maxcount": 12, "workers": 2, "val": 0.2, **more})
     return files_of(out)
 
 

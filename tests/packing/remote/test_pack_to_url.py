@@ -17,8 +17,6 @@ from store.servers import Proxy, running
 import gpuload
 from gpuload import ArgumentError, OutputError, RemoteError, SourceError
 from gpuload.cli import main
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run.packer import PackReport, pack
 from gpuload.packing.run.remote_output import scratch_folder
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
@@ -28,8 +26,8 @@ from gpuload.store.url import URL
 Settings = dict[str, Any]
 
 
-def pack_to(images: Path, out: str, settings: Settings, **more: Any) -> PackReport:
-    return pack(FolderSource(images), out, PackOptions(**{**settings, **more}))
+def pack_to(images: Path, out: str, settings: Settings, **more: Any) -> Any:
+    return gpuload.pack(FolderSource(images), out, **{**settings, **more})
 
 
 def left(out: str) -> list[str]:
@@ -219,7 +217,7 @@ def test_refused_before_anything_is_read(
 
     def refused(out: str, **options: Any) -> str:
         with pytest.raises(gpuload.GpuloadError) as error:
-            pack(Unread(tmp_path), out, PackOptions(**options))
+            gpuload.pack(Unread(tmp_path), out, **options)
         return str(error.value)
 
     out = "s3://bucket/refused"

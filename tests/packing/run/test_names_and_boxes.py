@@ -1,6 +1,7 @@
 """Field names that the packer refuses, and boxes that lie outside their images."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,27 +15,22 @@ from gpuload import SourceError
 from gpuload.fields.field import Field
 from gpuload.fields.placement import place
 from gpuload.fields.registry import KINDS
-from gpuload.packing.options import PackOptions
-from gpuload.packing.run.packer import pack
 from gpuload.packing.run.prepare import check_names
 from gpuload.sources import FolderSource
-from gpuload.sources.columns import IterableSource
 
 
-def samples(*boxes: list[list[float]]) -> IterableSource:
+def samples(*boxes: list[list[float]]) -> list[dict[str, Any]]:
     """Images of 48x32 with these boxes."""
-    return IterableSource(
-        [{"image": encode(photo(n)), "boxes": b, "boxes_class": [7] * len(b)} for n, b in enumerate(boxes)]
-    )
+    return [{"image": encode(photo(n)), "boxes": b, "boxes_class": [7] * len(b)} for n, b in enumerate(boxes)]
 
 
 @pytest.mark.parametrize("name", ["key", "source", "width", "height", "index", "dataset", "row", "measured"])
 def test_reserved_names_are_refused(tmp_path: Path, name: str) -> None:
-    source = IterableSource([{"image": encode(photo()), name: 1.5}])
+    source = [{"image": encode(photo()), name: 1.5}]
     with pytest.raises(
         SourceError, match=f"^field '{name}': has a name that gpuload reserves for every set. Rename the field$"
     ):
-        pack(source, tmp_path / "out")
+        gpuload.pack(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -63,7 +59,7 @@ def test_notes_count_boxes_outside_their_images(tmp_path: Path) -> None:
     outside, empty = [50, 0, 60, 9], [5, 5, 5, 9]
     over = [40, 20, 60, 30]
     source = samples([inside, outside, empty], [over, rounded], [])
-    report = pack(source, tmp_path / "out", PackOptions(workers=2, shuffle=False))
+    report = gpuload.pack(source, tmp_path / "out", workers=2, shuffle=False)
     assert tuple(note for note in report.notes if "have no sample" not in note) == (
         "boxes that are empty or lie outside their images: 2, dropped",
         "boxes that reach over an edge of their images: 1, clipped",
@@ -87,8 +83,8 @@ def test_a_resumed_run_counts_the_boxes_of_the_first(tmp_path: Path, monkeypatch
     source = samples([[50, 0, 60, 9]], [[0, 0, 9, 9]])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("gpuload.packing.run.packer.write_split_files", stop)
-        pack(source, tmp_path / "out", PackOptions(workers=1))
-    report = pack(source, tmp_path / "out", PackOptions(workers=1, resume=True))
+        gpuload.pack(source, tmp_path / "out", workers=1)
+    report = gpuload.pack(source, tmp_path / "out", workers=1, resume=True)
     assert tuple(note for note in report.notes if "have no sample" not in note) == (
         "boxes that are empty or lie outside their images: 1, dropped",
     )
@@ -112,9 +108,7 @@ def test_counts_are_those_of_boxes_dropped_and_clipped(found: list[tuple[float, 
 
 
 def test_a_set_without_boxes_has_no_notes(make_folder, tmp_path: Path) -> None:
-    report = pack(
-        FolderSource(make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})),
-        tmp_path / "out",
-        PackOptions(workers=1),
+    report = gpuload.pack(
+        FolderSource(make_folder({f"{name}/1.jpg": encode(photo()) for name in "ab"})), tmp_path / "out", workers=1
     )
     assert tuple(note for note in report.notes if "have no sample" not in note) == ()

@@ -24,9 +24,6 @@ from stand_ins import FaultySource
 import gpuload
 from gpuload import ArgumentError, FormatError, OutputError, SourceError, cli
 from gpuload.disk import Manifest
-from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.run import output, split_files
-from gpuload.packing.run.packer import pack
 from gpuload.packing.verify import verify
 from gpuload.sources import FolderSource
 
@@ -49,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, photo_files: dict[str, byte
 def undisturbed(source: FolderSource, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of an undisturbed run."""
     out = tmp_path_factory.mktemp("undisturbed")
-    pack(source, out, PackOptions(workers=2, **SETTINGS))
+    gpuload.pack(source, out, workers=2, **SETTINGS)
     return files_of(out)
 
 
@@ -109,17 +106,17 @@ def test_killed_while_finishing(
     def die(*_: object) -> None:
         raise Killed
 
-    target, name = {
-        "index.arrow.tmp": (split_files, "write_timm_info"),
-        "manifest.json.tmp": (Manifest, "write"),
-        "scratch": (output.Output, "_finish"),
+    step = {
+        "index.arrow.tmp": "gpuload.packing.run.split_files.write_timm_info",
+        "manifest.json.tmp": "gpuload.disk.Manifest.write",
+        "scratch": "gpuload.packing.run.output.Output._finish",
     }[moment]
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(target, name, die)
-        pack(source, out, PackOptions(workers=2, **SETTINGS))
-    pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
+        patch.setattr(step, die)
+        gpuload.pack(source, out, workers=2, **SETTINGS)
+    gpuload.pack(source, out, workers=2, resume=True, **SETTINGS)
     assert files_of(out) == undisturbed
-    report = pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))  # nothing is left to do
+    report = gpuload.pack(source, out, workers=2, resume=True, **SETTINGS)  # nothing is left to do
     assert files_of(out) == undisturbed
     assert (report.images, len(report.rejected), report.notes) == (61, 1, ("the set was complete already",))
 
@@ -159,7 +156,7 @@ def test_a_damaged_shard_is_packed_again(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Manifest, "write", stop)
-        pack(source, out, PackOptions(workers=2, **SETTINGS))
+        gpuload.pack(source, out, workers=2, **SETTINGS)
     shard = out / "train" / "shard-000002.tar"
     if damage == "missing":
         shard.unlink()
@@ -167,7 +164,7 @@ def test_a_damaged_shard_is_packed_again(
         shard.write_bytes(shard.read_bytes()[:-512])
     else:
         shard.with_suffix(".idx").unlink()
-    pack(source, out, PackOptions(workers=2, resume=True, **SETTINGS))
+    gpuload.pack(source, out, workers=2, resume=True, **SETTINGS)
     assert files_of(out) == undisturbed
 
 
@@ -180,9 +177,9 @@ def test_resume_needs_the_same_settings(source: FolderSource, tmp_path: Path) ->
     assert (run.returncode, said) == (130, b"gpuload: stopped; finished shards are kept: continue with --resume\n")
     before = files_of(out)
     with pytest.raises(ArgumentError, match=r"had seed 5, this run has 6. Give the same, or delete the folder"):
-        pack(source, out, PackOptions(resume=True, **{**SETTINGS, "seed": 6}))
+        gpuload.pack(source, out, resume=True, **{**SETTINGS, "seed": 6})
     with pytest.raises(OutputError, match=r"holds an interrupted run. Continue it with --resume"):
-        pack(source, out, PackOptions(**SETTINGS))
+        gpuload.pack(source, out, **SETTINGS)
     assert files_of(out) == before
 
 
@@ -207,17 +204,17 @@ def test_disk_becomes_full(source: FolderSource, undisturbed: dict[str, bytes], 
     with pytest.raises(
         OutputError, match=r"No space left on device.*; finished shards are kept: continue with --resume"
     ):
-        pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
+        gpuload.pack(source, small_disk / "out", workers=1, **SETTINGS)
     assert list((small_disk / "out").glob("*/*.tar"))
     filler.unlink()
-    pack(source, small_disk / "out", PackOptions(workers=1, resume=True, **SETTINGS))
+    gpuload.pack(source, small_disk / "out", workers=1, resume=True, **SETTINGS)
     assert files_of(small_disk / "out") == undisturbed
 
 
 def test_disk_is_full_from_the_start(source: FolderSource, small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(890_000))
     with pytest.raises(OutputError, match="No space left on device"):
-        pack(source, small_disk / "out", PackOptions(workers=1, **SETTINGS))
+        gpuload.pack(source, small_disk / "out", workers=1, **SETTINGS)
     assert not (small_disk / "out").exists()
 
 
@@ -225,9 +222,9 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
     first = make_folder({f"{name}/{n}.jpg": encode(photo(n)) for name in ("bee", "dog") for n in range(4)})
     second = make_folder({f"{name}/{n}.jpg": encode(photo(n + 9)) for name in ("ant", "dog") for n in range(4)})
     out = tmp_path / "out"
-    pack(FolderSource(first), out, PackOptions(workers=1, maxcount=3))
+    gpuload.pack(FolderSource(first), out, workers=1, maxcount=3)
     before = files_of(out)
-    pack(FolderSource(second), out, PackOptions(workers=1, maxcount=3, append=True))
+    gpuload.pack(FolderSource(second), out, workers=1, maxcount=3, append=True)
     manifest = Manifest.read(out / "train")
     assert manifest.classes == ("bee", "dog", "ant")
     assert [shard.name for shard in manifest.shards] == [f"shard-{n:06d}.tar" for n in range(6)]
@@ -252,7 +249,7 @@ def test_append_keeps_class_numbers(make_folder: Folder, tmp_path: Path) -> None
         gpuload.pack([{"image": encode(photo()), "label": 3}], out, append=True, workers=1)
     assert files_of(out) == after
     with pytest.raises(OutputError, match=r"holds no packed set for --append. Pack one first"):
-        pack(FolderSource(second), tmp_path / "none", PackOptions(append=True))
+        gpuload.pack(FolderSource(second), tmp_path / "none", append=True)
 
 
 @pytest.mark.parametrize("moment", ["before the index", "between index and manifest", "after all"])
@@ -260,30 +257,30 @@ def test_an_interrupted_append(
     source: FolderSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     for name in ("undisturbed", "killed"):
-        pack(source, tmp_path / name, PackOptions(workers=2, **SETTINGS))
+        gpuload.pack(source, tmp_path / name, workers=2, **SETTINGS)
     before = Manifest.read(tmp_path / "killed" / "train")
-    more = PackOptions(workers=2, append=True, **SETTINGS)
-    pack(source, tmp_path / "undisturbed", more)
+    more = {"workers": 2, "append": True, **SETTINGS}
+    gpuload.pack(source, tmp_path / "undisturbed", **more)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    target, name = {
-        "before the index": (split_files, "_write_index"),
-        "between index and manifest": (Manifest, "write"),
-        "after all": (output.Output, "_finish"),
+    step = {
+        "before the index": "gpuload.packing.run.split_files._write_index",
+        "between index and manifest": "gpuload.disk.Manifest.write",
+        "after all": "gpuload.packing.run.output.Output._finish",
     }[moment]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(target, name, die)
-        pack(source, tmp_path / "killed", more)
+        patch.setattr(step, die)
+        gpuload.pack(source, tmp_path / "killed", **more)
     if moment == "between index and manifest":
         # The old manifest beside the new index is not a valid set, and readers get an error.
         assert Manifest.read(tmp_path / "killed" / "train") == before
         with pytest.raises(FormatError, match=r"index.arrow: is [0-9,]+ bytes, manifest.json says"):
             gpuload.Dataset(tmp_path / "killed" / "train")
     with pytest.raises(OutputError, match=r"holds an interrupted run. Continue it with --resume"):
-        pack(source, tmp_path / "killed", more)
-    pack(source, tmp_path / "killed", PackOptions(workers=2, append=True, resume=True, **SETTINGS))
+        gpuload.pack(source, tmp_path / "killed", **more)
+    gpuload.pack(source, tmp_path / "killed", workers=2, append=True, resume=True, **SETTINGS)
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "undisturbed")
     assert Manifest.read(tmp_path / "undisturbed" / "train").samples == 100
 
@@ -295,9 +292,9 @@ def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder
         return {f"a/{n}.png": encode(Image.new("RGB", (8, 8), (n, n // 2, 255 - n)), "PNG") for n in values}
 
     first, second = plain(range(200, 209)), plain(range(10, 11))
-    pack(FolderSource(make_folder(first)), tmp_path / "out", PackOptions(workers=1))
-    pack(FolderSource(make_folder(second)), tmp_path / "out", PackOptions(workers=1, append=True))
-    pack(FolderSource(make_folder(first | second)), tmp_path / "once", PackOptions(workers=1))
+    gpuload.pack(FolderSource(make_folder(first)), tmp_path / "out", workers=1)
+    gpuload.pack(FolderSource(make_folder(second)), tmp_path / "out", workers=1, append=True)
+    gpuload.pack(FolderSource(make_folder(first | second)), tmp_path / "once", workers=1)
     appended, once = Manifest.read(tmp_path / "out" / "train"), Manifest.read(tmp_path / "once" / "train")
     assert appended.pixels_from == once.pixels_from == 10
     np.testing.assert_allclose(appended.mean, once.mean, atol=2e-6)  # each is rounded to 6 digits
@@ -306,17 +303,17 @@ def test_mean_and_std_of_an_appended_set_are_those_of_all_its_images(make_folder
 
 def test_overwrite(source: FolderSource, undisturbed: dict[str, bytes], make_folder: Folder, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), out, PackOptions(workers=1))
+    gpuload.pack(FolderSource(make_folder({"a/1.jpg": encode(photo())})), out, workers=1)
     before = files_of(out)
     with pytest.raises(SourceError):  # the old set remains until the new one is complete
-        pack(FolderSource(make_folder({"a/1.jpg": b"bad"})), out, PackOptions(workers=1, overwrite=True))
+        gpuload.pack(FolderSource(make_folder({"a/1.jpg": b"bad"})), out, workers=1, overwrite=True)
     assert files_of(out) == before
-    pack(source, out, PackOptions(workers=2, overwrite=True, **SETTINGS))
+    gpuload.pack(source, out, workers=2, overwrite=True, **SETTINGS)
     assert files_of(out) == undisturbed
     assert [path.name for path in tmp_path.glob(".*")] == []
     (out / "mine.txt").touch()
     with pytest.raises(OutputError, match="is not empty"):
-        pack(source, out, PackOptions(workers=1, overwrite=True))
+        gpuload.pack(source, out, workers=1, overwrite=True)
 
 
 def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
@@ -324,7 +321,7 @@ def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
     files = {f"{'ab'[n % 2]}/{n}-{repeat}.jpg": data[n] for n in range(12) for repeat in range(1 + n % 3)}
     source = FolderSource(make_folder(files))
     splits = (("train", 0.5), ("val", 0.25), ("test", 0.25))
-    report = pack(source, tmp_path / "report", PackOptions(workers=1, splits=splits, dedup="report"))
+    report = gpuload.pack(source, tmp_path / "report", workers=1, splits=splits, dedup="report")
     found = {
         row["source"]: (split, row["image"]) for split, _ in splits for row in rows_of(tmp_path / "report" / split)
     }
@@ -334,7 +331,7 @@ def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
     texts = [(tmp_path / "report" / split / "duplicates.jsonl").read_text() for split, _ in splits]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]
     assert len(lines) == 12 and all(found[line["source"]] == found[line["same_as"]] for line in lines)
-    report = pack(source, tmp_path / "drop", PackOptions(workers=1, dedup="drop"))
+    report = gpuload.pack(source, tmp_path / "drop", workers=1, dedup="drop")
     assert report.images == len({row["image"] for row in rows_of(tmp_path / "drop" / "train")}) == 12
     assert rejected_of(tmp_path / "drop" / "train")["a/2-1.jpg"] == "has the same bytes as 'a/2-0.jpg'"
     assert Manifest.read(tmp_path / "drop" / "train").packing["left_out"] == 12
@@ -343,7 +340,7 @@ def test_duplicates(make_folder: Folder, tmp_path: Path) -> None:
 
 def test_splits_are_stratified(source: FolderSource, tmp_path: Path) -> None:
     splits = (("train", 0.8), ("val", 0.1), ("test", 0.1))
-    pack(source, tmp_path / "out", PackOptions(workers=2, splits=splits))
+    gpuload.pack(source, tmp_path / "out", workers=2, splits=splits)
     counts = {name: [0, 0, 0] for name, _ in splits}
     for name in counts:
         for row in rows_of(tmp_path / "out" / name):
@@ -359,16 +356,16 @@ def test_too_many_rejected(make_folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match=r"2 of 20 images were rejected, more than --max-rejected 0.05 \(1 × .*higher"
     ):
-        pack(source, tmp_path / "out", PackOptions(workers=1, max_rejected=0.05))
-    assert pack(source, tmp_path / "out", PackOptions(workers=1, max_rejected=0.1, resume=True)).images == 18
+        gpuload.pack(source, tmp_path / "out", workers=1, max_rejected=0.05)
+    assert gpuload.pack(source, tmp_path / "out", workers=1, max_rejected=0.1, resume=True).images == 18
 
 
 def test_a_worker_killed_for_lack_of_memory(make_folder: Folder, tmp_path: Path) -> None:
     """The kernel sends SIGKILL to a worker: its shard is packed again, with the same bytes."""
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/killed-once.jpg": encode(photo(50))})
     (tmp_path / "notes").mkdir()
-    pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
-    pack(FolderSource(root), tmp_path / "undisturbed", PackOptions(workers=2, maxcount=4))
+    gpuload.pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", workers=2, maxcount=4)
+    gpuload.pack(FolderSource(root), tmp_path / "undisturbed", workers=2, maxcount=4)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
 
 
@@ -376,9 +373,9 @@ def test_the_fork_server_is_killed(make_folder: Folder, tmp_path: Path) -> None:
     """Its workers die with it, and no image is blamed."""
     root = make_folder({f"a/{n}.jpg": encode(photo(n)) for n in range(9)} | {"a/server-killed.jpg": encode(photo(50))})
     (tmp_path / "notes").mkdir()
-    pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", PackOptions(workers=2, maxcount=4))
+    gpuload.pack(FaultySource(root, tmp_path / "notes"), tmp_path / "out", workers=2, maxcount=4)
     assert list((tmp_path / "notes").iterdir()) != []
-    pack(FolderSource(root), tmp_path / "undisturbed", PackOptions(workers=2, maxcount=4))
+    gpuload.pack(FolderSource(root), tmp_path / "undisturbed", workers=2, maxcount=4)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
 
 
@@ -407,7 +404,7 @@ def of_session(session: int) -> list[int]:
 
 def test_verify_lists_every_fault(source: FolderSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    pack(source, out, PackOptions(workers=2, **SETTINGS))
+    gpuload.pack(source, out, workers=2, **SETTINGS)
     assert cli.main(["verify", str(out)]) == cli.DONE
     assert capsys.readouterr().out == f"{out}: all is well\n"
     train = out / "train"
@@ -486,10 +483,10 @@ print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) /
     ("changes", "message"),
     [
         (
-            {"encoding": Encoding(encode="jpeg", size=(16, 16))},
+            {"encode": "jpeg", "size": (16, 16)},
             r"had encode 'keep', this run has 'jpeg'\. Pack it again",
         ),
-        ({"encoding": Encoding(lossless=True)}, r"had options None, this run has \{'lossless': True\}"),
+        ({"lossless": True}, r"had options None, this run has \{'lossless': True\}"),
         ({"seed": 1}, r"the complete set in .*out had seed 0, this run has 1"),
         ({"val": 0.2}, r"had splits \{'train': 1.0\}, this run has \{'train': 0.8, 'val': 0.2\}"),
         ({"dedup": "drop"}, r"had options None, this run has \{'dedup': 'drop'\}. .* --overwrite, or choose another"),
@@ -499,8 +496,8 @@ def test_a_complete_set_is_not_resumed_with_other_settings(
     make_folder: Folder, photo_files: dict[str, bytes], tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     source = FolderSource(make_folder(photo_files))
-    pack(source, tmp_path / "out", PackOptions(workers=1))
+    gpuload.pack(source, tmp_path / "out", workers=1)
     before = files_of(tmp_path / "out")
     with pytest.raises(ArgumentError, match=message):
-        pack(source, tmp_path / "out", PackOptions(workers=1, resume=True, **changes))
+        gpuload.pack(source, tmp_path / "out", workers=1, resume=True, **changes)
     assert files_of(tmp_path / "out") == before

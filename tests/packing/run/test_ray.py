@@ -13,10 +13,9 @@ from images import encode, photo
 from reading import files_of, rejected_of
 from stand_ins import FaultySource, HeldSource
 
+import gpuload
 from gpuload import GpuloadError
 from gpuload.disk import Manifest
-from gpuload.packing.options import Encoding, PackOptions
-from gpuload.packing.run.packer import pack
 from gpuload.sources import FolderSource
 
 ray = pytest.importorskip("ray")
@@ -75,9 +74,9 @@ def test_same_bytes_although_a_worker_is_killed(cluster, photo_files: dict[str, 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     source = HeldSource(root, tmp_path)
-    pack(source, tmp_path / "ray", PackOptions(engine="ray", address=cluster.address, **OPTIONS))
+    gpuload.pack(source, tmp_path / "ray", engine="ray", address=cluster.address, **OPTIONS)
     killer.join()
-    pack(source, tmp_path / "local", PackOptions(**OPTIONS))
+    gpuload.pack(source, tmp_path / "local", **OPTIONS)
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
     lost = {**rejected_of(tmp_path / "ray" / "train"), **rejected_of(tmp_path / "ray" / "val")}
     assert lost["ant/segv.jpg"] == "the decoder crashed: SIGSEGV"
@@ -90,8 +89,8 @@ def test_shrunk_jpegs_have_the_same_bytes(cluster, photo_files: dict[str, bytes]
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
     for out, engine in (("ray", {"engine": "ray", "address": cluster.address}), ("local", {})):
-        settings = {**OPTIONS, **engine, "encoding": Encoding("jpeg", (16, 16))}
-        pack(FolderSource(root), tmp_path / out, PackOptions(**settings))
+        settings = {**OPTIONS, **engine, "encode": "jpeg", "size": (16, 16)}
+        gpuload.pack(FolderSource(root), tmp_path / out, **settings)
     assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
     kinds = Manifest.read(tmp_path / "ray" / "train").packing["stored_anew"]
     assert kinds == {"resized": 48}
@@ -102,5 +101,5 @@ def test_no_cluster(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(encode(photo()))
     with pytest.raises(GpuloadError, match=r"--address 127.0.0.1:9: no Ray cluster there .*`ray status` shows one"):
-        pack(FaultySource(tmp_path, tmp_path), tmp_path / "out", PackOptions(engine="ray", address="127.0.0.1:9"))
+        gpuload.pack(FaultySource(tmp_path, tmp_path), tmp_path / "out", engine="ray", address="127.0.0.1:9")
     assert not (tmp_path / "out").exists()

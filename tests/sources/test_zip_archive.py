@@ -1,0 +1,331 @@
+"""Zip archives as containers: the names of an unpacked folder, and a reason for whatever is not read."""
+
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import tempfile
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from zips import FLAGS, METHOD, SIZE, patched, write_zip, zip_bytes
+
+from gpuload import DecodeError, SourceError
+from gpuload.sources import open_source
+
+IMAGES = {"cat/1.jpg": b"one", "cat/deep/2.PNG": b"zwei" * 100, "dog/10.webp": b"", "dog/9.jpg": b"\0" * 5000}
+
+needs_zip = pytest.mark.skipif(shutil.which("zip") is None, reason="needs Info-ZIP's zip (apt install zip)")
+
+
+class Opened:
+    """The images of an archive or folder, as a source lists and reads them."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = open_source(path, form="unlabeled")
+        listing = self.source.list_samples()
+        rows = listing.samples.to_pylist()
+        self.sizes = {row["name"]: row["bytes"] for row in rows}
+        self.addresses = {row["name"]: row.get("where", row["name"]) for row in rows}
+        self.rejected = [(rejection.source, rejection.reason) for rejection in listing.rejected]
+        self.notes = listing.notes
+
+    def read(self, name: str) -> object:
+        return self.source.read(self.addresses[name])
+
+
+def of_bytes(tmp_path: Path, data: bytes) -> Opened:
+    path = tmp_path / "a.zip"
+    path.write_bytes(data)
+    return Opened(path)
+
+
+def classes_of(path: Path) -> tuple[str, ...] | None:
+    return open_source(path, form="folder").list_samples().classes
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_are_read_in_any_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: int) -> None:
+    path = write_zip(tmp_path / "A.ZIP", IMAGES, method)
+    before = pickle.dumps(open_source(path, form="unlabeled"))
+    archive = Opened(path)
+    assert archive.sizes == {name: len(data) for name, data in IMAGES.items()}
+    assert classes_of(path) == ("cat", "dog")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert pickle.dumps(archive.source) == before  # without the directory, which may be large
+    archive.source = pickle.loads(before)
+    monkeypatch.setattr(zipfile, "ZipFile", None)  # nor is it parsed to read a member
+    assert {name: archive.read(name) for name in IMAGES} == IMAGES
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+_PART = st.text(st.sampled_from("ab.-ü%é "), min_size=1, max_size=3).filter(lambda part: part.strip(". ") == part)
+_NAME = st.lists(_PART, min_size=1, max_size=4).map("/".join).map(lambda name: f"{name}.jpg")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(_NAME, st.binary(max_size=20), max_size=8))
+@example({"a/b.jpg": b"", "a-b/c.jpg": b"", "a.jpg": b"", "a/-.jpg": b""})
+def test_the_order_is_that_of_the_unpacked_folder(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "folder"
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        folder.mkdir(exist_ok=True)
+        shuffled = dict(sorted(files.items(), key=lambda item: item[0][::-1]))
+        # An image at the top, so that no folder holds everything.
+        (folder / "0.jpg").write_bytes(b"0")
+        archive = write_zip(Path(place) / "a.zip", {**shuffled, "0.jpg": b"0"})
+        assert list(Opened(archive).sizes.items()) == list(Opened(folder).sizes.items())
+        if any("/" in name for name in files):
+            assert classes_of(archive) == classes_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "top", "left"),
+    [
+        (["photos/cat/1.jpg", "photos/dog/1.jpg"], "photos", ["cat/1.jpg", "dog/1.jpg"]),
+        (["x/photos/cat/1.jpg", "x/photos/dog/1.jpg"], "x/photos", ["cat/1.jpg", "dog/1.jpg"]),
+        (["photos/1.jpg", "photos/2.jpg"], "photos", ["1.jpg", "2.jpg"]),
+        (["photos/", "photos/cat/1.jpg", "photos/dog/"], "photos", ["cat/1.jpg"]),
+        (["README.txt", "photos/cat/1.jpg", "photos/dog/1.jpg"], "photos", ["cat/1.jpg", "dog/1.jpg"]),
+        (["p/a/1.jpg", "p/b/1.jpg", "__MACOSX/p/a/._1.jpg", ".DS_Store"], "p", ["a/1.jpg", "b/1.jpg"]),
+        (["cat/1.jpg", "dog/1.jpg"], "", ["cat/1.jpg", "dog/1.jpg"]),
+        (["cat/1.jpg", "dog/"], "", ["cat/1.jpg"]),
+        (["cat/1.jpg", "2.jpg"], "", ["2.jpg", "cat/1.jpg"]),
+        (["photos/2.jpg", "photos/cat/1.jpg"], "photos", ["2.jpg", "cat/1.jpg"]),
+    ],
+)
+def test_one_folder_around_everything(tmp_path: Path, names: list[str], top: str, left: list[str]) -> None:
+    archive = Opened(write_zip(tmp_path / "a.zip", dict.fromkeys(names, b"")))
+    assert list(archive.sizes) == left
+    told = f"names and classes start inside {top!r}, which holds everything in the archive"
+    assert (told in archive.notes) == bool(top)
+    table = tmp_path / "t.csv"
+    for name in left:  # tables may name images with the folders around them
+        for said in (f"{top}/{name}".lstrip("/"), f"./{name}"):
+            table.write_text(f"path,label\n{said},0\n")
+            assert len(open_source(tmp_path / "a.zip", table).list_samples()) == 1
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    archive, table = write_zip(tmp_path / "a.zip", IMAGES), tmp_path / "t.csv"
+    for name in ("cat/2.jpg", "cat", "/cat/1.jpg", "../a.zip", "cat/../cat/1.jpg"):
+        table.write_text(f"path,label\n{name},0\n")
+        with pytest.raises(SourceError, match="names 1 of 1 files that are not in"):
+            open_source(archive, table).list_samples()
+
+
+def test_hidden_files_and_nested_archives_are_passed_over(tmp_path: Path) -> None:
+    inner = zip_bytes({"x.jpg": b"x"})
+    members = {
+        "a/1.jpg": b"1",
+        "a/.x/2.jpg": b"",
+        "__MACOSX/a/._1.jpg": b"",
+        "a/.jpg": b"",
+        "a/in.zip": inner,
+        "b/": b"",
+    }
+    archive = Opened(write_zip(tmp_path / "a.zip", members))
+    assert (list(archive.sizes), archive.rejected) == (["a/1.jpg"], [])
+    assert archive.notes == ("passed over, by extension: 1 × .zip",)
+
+
+@pytest.mark.parametrize("name", ["../1.jpg", "a/../../1.jpg", "/etc/1.jpg", "C:/1.jpg", "C:\\1.jpg", "a/../1.jpg"])
+def test_names_that_lead_out(tmp_path: Path, name: str) -> None:
+    archive = of_bytes(tmp_path, zip_bytes({"a/1.jpg": b"1", "b/1.jpg": b"1", name: b"2"}))
+    assert list(archive.sizes) == ["a/1.jpg", "b/1.jpg"]
+    assert archive.rejected == [(name, "its name leads out of the archive")]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_the_last_of_a_name_counts(tmp_path: Path) -> None:
+    data = zip_bytes([("a/1.jpg", b"old"), ("b/1.jpg", b"b"), ("a/1.jpg", b"newer"), ("./a//1.jpg", b"newest")])
+    archive = of_bytes(tmp_path, data)
+    assert archive.read("a/1.jpg") == b"newest"
+    reason = "its name comes again in the archive, where the last one counts"
+    assert archive.rejected == [("a/1.jpg", reason), ("a/1.jpg", reason)]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("a/link.jpg")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    archive = of_bytes(tmp_path, zip_bytes([("a/1.jpg", b""), ("a/2.jpg", b""), (link, b"/etc/passwd")]))
+    assert archive.rejected == [("link.jpg", "is a link, which is not followed in an archive")]
+    (tmp_path / "t.csv").write_text("path,label\na/link.jpg,0\n")
+    with pytest.raises(SourceError, match="names 1 of 1 files that are not in"):
+        open_source(tmp_path / "a.zip", tmp_path / "t.csv").list_samples()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        (FLAGS, 1, "is encrypted"),
+        (METHOD, 12, "is compressed by bzip2; only stored and deflated members are read"),
+        (METHOD, 14, "is compressed by LZMA; only stored and deflated members are read"),
+        (METHOD, 99, "is compressed by method 99; only stored and deflated members are read"),
+        (SIZE, (1 << 30) + 1, "is larger than 1,024 MiB, the most for a member of an archive"),
+    ],
+)
+def test_members_that_are_not_read(tmp_path: Path, field: tuple[int, int, str], value: int, reason: str) -> None:
+    archive = of_bytes(tmp_path, patched(zip_bytes(IMAGES), "cat/1.jpg", field, value))
+    assert archive.rejected == [("cat/1.jpg", reason)]
+    assert list(archive.sizes) == [name for name in IMAGES if name != "cat/1.jpg"]
+    (tmp_path / "t.csv").write_text("path,label\ncat/1.jpg,0\n")
+    source = open_source(tmp_path / "a.zip", tmp_path / "t.csv")
+    (where,) = source.list_samples().samples.column("where").to_pylist()
+    with pytest.raises(DecodeError, match=reason):  # so that the packer rejects it
+        source.read(where)
+
+
+@needs_zip
+def test_encrypted_by_zip(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"1" * 100)
+    (tmp_path / "2.jpg").write_bytes(b"2")
+    for name, options in (("1.jpg", ["-P", "secret"]), ("2.jpg", [])):
+        subprocess.run(["zip", "-q", *options, "a.zip", name], cwd=tmp_path, check=True)
+    assert Opened(tmp_path / "a.zip").rejected == [("1.jpg", "is encrypted")]
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """300 MB of zeros that claim to be 1,000: no more than that is unpacked."""
+    data = zip_bytes({"1.jpg": bytes(300_000_000)}, zipfile.ZIP_DEFLATED)
+    archive = of_bytes(tmp_path, patched(data, "1.jpg", SIZE, 1000))
+    tracemalloc.start()
+    with pytest.raises(
+        DecodeError, match="is damaged in the archive: its size or checksum is not that in the directory"
+    ):
+        archive.read("1.jpg")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_a_stored_member_has_the_size_it_claims(tmp_path: Path) -> None:
+    archive = of_bytes(tmp_path, patched(zip_bytes({"1.jpg": b"12345"}), "1.jpg", SIZE, 4))
+    with pytest.raises(DecodeError, match="its size or checksum"):
+        archive.read("1.jpg")
+
+
+def test_the_limit_counts_unpacked_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuload.sources.zip_archive.MAX_MEMBER_BYTES", 1000)
+    path = write_zip(tmp_path / "a.zip", {"1.jpg": bytes(1001), "2.jpg": bytes(1000)}, zipfile.ZIP_DEFLATED)
+    assert list(Opened(path).sizes) == ["2.jpg"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_damaged_members(tmp_path: Path, method: int) -> None:
+    whole = zip_bytes(IMAGES, method)
+    archive = of_bytes(tmp_path, whole)
+    start = int(archive.addresses["dog/9.jpg"].partition(":")[0])
+    nothing = "damaged in the archive: nothing begins where the directory says"
+    changed = [(at, 1, nothing) for at in range(start, start + 4)]
+    changed += [(start + at, 255, "is damaged in the archive: ") for at in (39, 41, 43)]
+    damaged = [(whole[:at] + bytes([whole[at] ^ by]) + whole[at + 1 :], message) for at, by, message in changed]
+    # Cut short by a copy while it was packed.
+    damaged += [(whole[: start + at], "is damaged in the archive: ") for at in (-start, 0, 20, 40, 45)]
+    for data, message in damaged:
+        (tmp_path / "a.zip").write_bytes(data)
+        with pytest.raises(DecodeError, match=message):
+            archive.read("dog/9.jpg")
+    (tmp_path / "a.zip").unlink()
+    with pytest.raises(FileNotFoundError):
+        archive.read("dog/9.jpg")
+
+
+@pytest.mark.parametrize("data", [b"", b"no zip", zip_bytes(IMAGES)[:-30]])
+def test_archives_that_are_none(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(SourceError, match=r"a\.zip: cannot be read as a zip archive \(.*\)\. Copy it again"):
+        of_bytes(tmp_path, data)
+
+
+def test_bytes_before_the_archive(tmp_path: Path) -> None:
+    """More of them, as in one that unpacks itself, or fewer: offsets in the directory count from elsewhere."""
+    archive = of_bytes(tmp_path, b"#!/bin/sh\n" * 9 + zip_bytes(IMAGES))
+    assert [archive.read(name) for name in IMAGES] == list(IMAGES.values())
+    with pytest.raises((SourceError, DecodeError, OSError)):  # some versions of Python do not open it
+        of_bytes(tmp_path, zip_bytes(IMAGES)[20:]).read("cat/1.jpg")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6), st.booleans())
+def test_no_damage_is_a_crash(tmp_path: Path, changes: list[tuple[int, int]], deflated: bool) -> None:
+    """Any bytes may differ: what is read is either as it was packed, or an error that the packer expects."""
+    small = {name: data[:40] for name, data in IMAGES.items()}
+    data = bytearray(zip_bytes(small, zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED))
+    for at, value in changes:
+        data[at % len(data)] = value
+    try:
+        archive = of_bytes(tmp_path, bytes(data))
+    except SourceError:
+        return
+    for name in archive.sizes:
+        try:
+            content = archive.read(name)
+        except (DecodeError, OSError):
+            continue
+        assert content in small.values()
+
+
+def test_a_place_that_no_file_has(tmp_path: Path) -> None:
+    archive = of_bytes(tmp_path, zip_bytes(IMAGES))
+    with pytest.raises(DecodeError, match="nothing begins where the directory says"):
+        archive.source.read(f"{1 << 63}:3:3:0:0:0")
+
+
+def renamed(name: bytes, flags: int = 0, system: int = 3) -> bytes:
+    """An archive with a member of this name, byte by byte, beside cat/1.jpg and dog/1.jpg."""
+    stand_in = "N" * len(name)
+    data = zip_bytes({"cat/1.jpg": b"1", "dog/1.jpg": b"2", stand_in: b"3"})
+    data = patched(data, stand_in, FLAGS, flags)
+    at = data.rindex(b"PK\1\2")
+    return (data[: at + 5] + bytes([system]) + data[at + 6 :]).replace(stand_in.encode(), name)
+
+
+def test_names_in_other_encodings(tmp_path: Path) -> None:
+    for flags in (0, 0x800):  # marked as UTF-8 or not: zip marks them in a field of its own, which not all readers know
+        assert "cat/ü.jpg" in of_bytes(tmp_path, renamed("cat/ü.jpg".encode(), flags)).sizes
+    archive = of_bytes(tmp_path, renamed("cat/ü.jpg".encode("cp437")))
+    assert list(archive.sizes) == ["cat/1.jpg", "dog/1.jpg"]
+    assert archive.rejected == [("cat/\ufffd.jpg", "its name is not UTF-8")]
+    of_bytes(tmp_path, renamed("ü/1.jpg".encode("latin-1")))
+    with pytest.raises(SourceError, match=r"class folder '\ufffd' has a name that is not UTF-8. Rename it"):
+        classes_of(tmp_path / "a.zip")  # as of a folder
+    with pytest.raises(SourceError, match="cannot be read as a zip archive"):
+        of_bytes(tmp_path, renamed("ü/1.jpg".encode("latin-1"), 0x800))
+
+
+def test_names_from_windows(tmp_path: Path) -> None:
+    assert "cat/2.jpg" in of_bytes(tmp_path, renamed(b"cat\\2.jpg", system=0)).sizes
+    assert "cat\\2.jpg" in of_bytes(tmp_path, renamed(b"cat\\2.jpg", system=3)).sizes  # a name like any other
+    archive = of_bytes(tmp_path, renamed(b"..\\2.jpg", system=0))
+    assert archive.rejected == [("../2.jpg", "its name leads out of the archive")]
+
+
+def test_names_with_a_zero_byte(tmp_path: Path) -> None:
+    archive = of_bytes(tmp_path, renamed(b"cat/2\0.jpg"))
+    assert archive.rejected == [("cat/2\ufffd.jpg", "its name has a zero byte")]
+
+
+@needs_zip
+def test_what_info_zip_packs(tmp_path: Path) -> None:
+    """Its names that are not ASCII, its folders, its links: as they are on the disk."""
+    folder = tmp_path / "photos"
+    for name, data in {**IMAGES, "ünï/日.jpg": b"day"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "empty").mkdir()
+    subprocess.run(["zip", "-q", "-r", "../plain.zip", "."], cwd=folder, check=True)
+    subprocess.run(["zip", "-q", "-r", "wrapped.zip", "photos"], cwd=tmp_path, check=True)
+    unpacked = Opened(folder)
+    for name in ("plain.zip", "wrapped.zip"):
+        archive = Opened(tmp_path / name)
+        assert list(archive.sizes.items()) == list(unpacked.sizes.items())
+        assert classes_of(tmp_path / name) == classes_of(folder)
+        assert all(archive.read(image) == unpacked.read(image) for image in archive.sizes)
