@@ -1,10 +1,12 @@
 """Creates images for the tests."""
 
+import importlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 Folder = Callable[[Mapping[str, bytes]], Path]
@@ -30,3 +32,18 @@ def smooth_image(rng: np.random.Generator, width: int, height: int) -> Image.Ima
     coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
     image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
     return Image.fromarray(np.clip(image + rng.normal(0, 4, (height, width, 1)), 0, 255).astype(np.uint8))
+
+
+def dali_decodes(images: Sequence[bytes]) -> list[np.ndarray]:
+    """What DALI's decoder for the CPU makes of these files."""
+    fn = pytest.importorskip("nvidia.dali.fn")
+    pipeline_def = importlib.import_module("nvidia.dali").pipeline_def
+
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
+    def decode():
+        encoded = fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images])
+        return fn.decoders.image(encoded, device="cpu")
+
+    pipeline = decode()
+    pipeline.build()
+    return [np.asarray(image) for image in pipeline.run()[0]]

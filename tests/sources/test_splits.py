@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from images import Folder, encode, photo
 from pyarrow import parquet
 from reading import files_of, rows_of
+from tars import tar_bytes, write_tar
 from zips import write_zip
 
 import gpuload
@@ -328,21 +328,16 @@ def test_a_column_of_splits_in_parquet(tmp_path: Path) -> None:
     assert [field.name for field in manifests["train"].fields] == ["image", "label", "part"]
 
 
-def tar_bytes(rows: list[int]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for n in rows:
-            for name, data in ((f"{n}.jpg", PHOTOS[n]), (f"{n}.cls", b"%d" % (n % 2))):
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    return file.getvalue()
+def tar_of(rows: list[int]) -> bytes:
+    return tar_bytes(
+        (name, data) for n in rows for name, data in ((f"{n}.jpg", PHOTOS[n]), (f"{n}.cls", b"%d" % (n % 2)))
+    )
 
 
 @pytest.mark.parametrize("names", ["set-{}-000.tar", "{}/000.tar", "{}ing-1.tar"])
 def test_tars_of_several_splits(make_folder: Folder, tmp_path: Path, names: str) -> None:
     rows = {split: [n for n in SPLIT_OF if SPLIT_OF[n] == split] for split in ("train", "val", "test")}
-    files = {names.format(split).replace("valing", "dev"): tar_bytes(found) for split, found in rows.items()}
+    files = {names.format(split).replace("valing", "dev"): tar_of(found) for split, found in rows.items()}
     packed(make_folder(files), tmp_path / "out")
     assert images_of(tmp_path / "out") == expected()
     assert packed(make_folder(files), tmp_path / "one", "--no-splits").keys() == {"train"}
@@ -350,10 +345,10 @@ def test_tars_of_several_splits(make_folder: Folder, tmp_path: Path, names: str)
 
 def test_names_of_tars_that_are_no_splits(make_folder: Folder, tmp_path: Path) -> None:
     for names in (["a.tar", "latest.tar"], ["trainval.tar", "latest.tar"], ["train-0.tar", "train-1.tar"]):
-        source = open_source(make_folder({name: tar_bytes([n]) for n, name in enumerate(names)}))
+        source = open_source(make_folder({name: tar_of([n]) for n, name in enumerate(names)}))
         assert source.list_samples().splits is None
     with pytest.raises(SourceError, match=r"the name 'dev-test\.tar' holds those of two splits, test and val"):
-        open_source(make_folder({"dev-test.tar": tar_bytes([0]), "train.tar": tar_bytes([1])})).list_samples()
+        open_source(make_folder({"dev-test.tar": tar_of([0]), "train.tar": tar_of([1])})).list_samples()
 
 
 @pytest.mark.parametrize(
@@ -367,11 +362,7 @@ def test_names_of_tars_that_are_no_splits(make_folder: Folder, tmp_path: Path) -
     ],
 )  # fmt: skip
 def test_what_is_told_of_tars(tmp_path: Path, members: list[str], notes: list[str]) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as archive:
-        for name in members:
-            info = tarfile.TarInfo(name)
-            info.size = 1
-            archive.addfile(info, io.BytesIO(b"1"))
+    write_tar(tmp_path / "x.tar", dict.fromkeys(members, b"1"))
     assert list(open_source(tmp_path / "x.tar").list_samples().notes) == notes
 
 

@@ -1,12 +1,11 @@
 """Tars of others: what their members are taken for, and what is refused by name."""
 
-import io
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from images import encode, photo
+from tars import write_tar
 
 import gpuload
 from gpuload import cli
@@ -16,12 +15,7 @@ BOXES = b"0 0.5 0.5 0.2 0.4\n"
 
 
 def tar_of(path: Path, members: Iterable[tuple[str, bytes]]) -> str:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return str(path)
+    return str(write_tar(path, members))
 
 
 def refused(tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -1,13 +1,15 @@
 """Servers on the loopback: a folder by HTTP, with ranges and without, and a proxy that makes what goes wrong."""
 
+import gc
 import hashlib
 import http.client
+import os
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -166,3 +168,25 @@ def file_server(folder: Path, ranges: bool = True) -> _Server:
 def shards_asked(proxy: Any) -> dict[str, int]:
     """How often each shard was asked for."""
     return {path: count for path, count in proxy.asked.items() if path.endswith(".tar")}
+
+
+def memory_files() -> int:
+    """Files in memory that this process has open."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:gpuload-shard")
+    return found
+
+
+def becomes(value: int, count: Callable[[], int]) -> bool:
+    """Waits until a count comes to a value: a download that was under way ends in its own thread."""
+    while count() != value:
+        gc.collect()  # what other tests have left
+        time.sleep(0.01)
+    return True
+
+
+def no_shards_in_memory() -> None:
+    """Waits until this process holds none."""
+    assert becomes(0, memory_files)

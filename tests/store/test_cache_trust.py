@@ -243,12 +243,16 @@ def test_room_is_made_while_another_thread_opens_stores(tmp_path: Path) -> None:
         while not ended.is_set():
             opened()
 
-    stores, part, other = [opened() for _ in range(3000)], cache.begin(shard), threading.Thread(target=go_on_opening)
+    opened_before, part, other = (
+        [opened() for _ in range(3000)],
+        cache.begin(shard),
+        threading.Thread(target=go_on_opening),
+    )
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     other.start()
     try:
-        assert all(asyncio.run(stores[0]._make_room(0, part, False)) for _ in range(100))
+        assert all(asyncio.run(opened_before[0]._make_room(0, part, False)) for _ in range(100))
     finally:
         sys.setswitchinterval(before)
         ended.set()

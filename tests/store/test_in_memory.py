@@ -1,32 +1,26 @@
-"""Sets at URLs without a cache on disk: the same epochs, within two windows of memory, and nothing is left."""
+"""Sets at URLs without a cache on disk: the same epochs, within two windows of memory, and nothing is left. What also holds
+with a cache is in test_remote.py."""
 
-import gc
 import os
-import pickle
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import prepared
 import pytest
-from loaders import drain, load, world
-from store.servers import file_server, running, shards_asked
+from loaders import drain, load
+from store.servers import becomes, memory_files, no_shards_in_memory, shards_asked
 
 import gpuload
-from gpuload import ArgumentError, RemoteError, ShardError
+from gpuload import ArgumentError, RemoteError
 from gpuload.order.epoch import EpochOrder
 from gpuload.read.reader import Reader
 from gpuload.store import stores
-from gpuload.store.objects import Objects
 
 Rows = list[tuple[int, bytes]]
 
@@ -35,23 +29,6 @@ def in_ram(proxy: Any, cache: Path, **options: Any) -> gpuload.DaliIterator:
     url: Any = f"{proxy.url}/train"
     data = gpuload.Dataset(url, cache, 0, options.pop("verify", None))
     return load(data, **{"shuffle": gpuload.Shuffle(window=2), "drop_last": False, **options})  # type: ignore[arg-type]
-
-
-def memory_files() -> int:
-    """Files in memory that this process has open."""
-    found = 0
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the folder itself
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:gpuload-shard")
-    return found
-
-
-def becomes(value: int, count: Callable[[], int]) -> bool:
-    """Waits until a count comes to a value: a download that was under way ends in its own thread."""
-    while count() != value:
-        gc.collect()  # what other tests have left
-        time.sleep(0.01)
-    return True
 
 
 def files_below(folder: Path) -> set[str]:
@@ -72,48 +49,10 @@ def test_epochs_are_those_of_the_folder(proxy: Any, packed: Path, tmp_path: Path
     assert becomes(0, lambda: len(stores._files))
 
 
-def test_ranks_lanes_and_runs_that_go_on(proxy: Any, packed: Path, tmp_path: Path, epochs: list[Rows]) -> None:
-    loaders = world(
-        gpuload.Dataset(f"{proxy.url}/train", cache=tmp_path, cache_size=0),
-        4,
-        2,
-        drop_last=False,
-        shuffle=gpuload.Shuffle(window=2),
-    )  # type: ignore[arg-type]
-    rows = drain(loaders)
-    assert sorted(rows) == sorted(epochs[0]) and len(rows) == 97
-    for one in loaders:
-        one.close()
-    with (
-        load(packed, shuffle=gpuload.Shuffle(window=1, lanes=2)) as local,
-        in_ram(proxy, tmp_path, drop_last=True, shuffle=gpuload.Shuffle(window=1, lanes=2)) as laned,
-    ):
+def test_lanes(proxy: Any, packed: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"drop_last": True, "shuffle": gpuload.Shuffle(window=1, lanes=2)}
+    with load(packed, **options) as local, in_ram(proxy, tmp_path, **options) as laned:
         assert drain([laned]) == drain([local])
-    for first, second in ((packed, 0), (f"{proxy.url}/train", None)):
-        data: Any = first if first == packed else gpuload.Dataset(first, cache=tmp_path, cache_size=0)
-        with load(data, drop_last=False, shuffle=gpuload.Shuffle(window=2)) as loader:
-            begun, state = drain([loader], steps=5), loader.state_dict()
-        with (
-            load(packed, drop_last=False, shuffle=gpuload.Shuffle(window=2))
-            if second is None
-            else in_ram(proxy, tmp_path) as loader
-        ):
-            loader.load_state_dict(state)
-            assert begun + drain([loader]) == epochs[0]
-
-
-def test_a_mixture_subsets_and_pickles(proxy: Any, packed: Path, tmp_path: Path) -> None:
-    dataset = gpuload.Dataset(f"{proxy.url}/train", tmp_path, 0)
-
-    def mixed(second: Any) -> Rows:
-        with load(gpuload.mix([(packed, 0.5), (second, 0.5)]), shuffle=gpuload.Shuffle(window=2)) as loader:  # type: ignore[arg-type]
-            return drain([loader])
-
-    assert mixed(dataset) == mixed(packed)
-    copy = pickle.loads(pickle.dumps(dataset.subset(range(30))))
-    assert copy.cache is not None and copy.cache.in_memory and copy.cache.folder == tmp_path
-    with load(copy, drop_last=False) as loader:
-        assert len(drain([loader])) == 30
 
 
 def test_buckets(proxy: Any, packed: Path, tmp_path: Path) -> None:
@@ -161,7 +100,7 @@ def test_memory_holds_two_windows(
     monkeypatch.setattr("gpuload.read.batches._READ_AT_ONCE", 1)
     sizes = sorted((path.stat().st_size for path in packed.glob("*.tar")), reverse=True)
     watched = Watched(monkeypatch)
-    assert becomes(0, memory_files)  # else shards of earlier tests would not be downloaded
+    no_shards_in_memory()  # of earlier tests, which would not be downloaded
     with load(packed, 2, shuffle=gpuload.Shuffle(window=window)) as local:
         expected = [drain([local]) for _ in range(3)]
     with in_ram(
@@ -201,73 +140,6 @@ def test_single_samples(proxy: Any, packed: Path, tmp_path: Path) -> None:
     assert becomes(0, lambda: len(stores._files))
 
 
-@pytest.mark.parametrize("fault", ["503", "hang up", "cut", "stall", "truncate", "wrong bytes"])
-def test_what_goes_wrong_once_is_tried_again(
-    fault: str, proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = ("2.tar", "7.tar") if fault == "stall" else (".tar",)  # each of those takes seconds
-    proxy.fault = lambda path, number: fault if number == 1 and path.endswith(wrong) else None
-    if fault == "stall":
-        proxy.silent_s = 2.0
-        monkeypatch.setattr(Objects, "patience", replace(Objects.patience, silent_s=0.7))
-    assert becomes(0, memory_files)  # else shards of earlier tests would not be downloaded
-    with in_ram(proxy, tmp_path) as loader:
-        assert drain([loader]) == epochs[0]
-    asked = shards_asked(proxy)
-    assert all(count - path.endswith(wrong) in (1, 2) for path, count in asked.items())  # perhaps in the next epoch
-    assert sum(path.endswith(wrong) for path in asked) == (2 if fault == "stall" else 10)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "message"),
-    [
-        ("503", RemoteError, r"the server answered 503 after \d+ attempts in \d s. Check the network and the server, th"),
-        ("cut", RemoteError, r"the connection was cut after \d+ attempts in \d s. Check the network"),
-        ("404", RemoteError, r"does not exist. Check the URL"),
-        ("wrong bytes", ShardError, r"its SHA-256 is \w{16}…, manifest.json says \w{16}…, at 3 attempts."),
-    ],
-)  # fmt: skip
-def test_what_goes_on_going_wrong_is_an_error(
-    fault: str,
-    error: type[Exception],
-    message: str,
-    proxy: Any,
-    tmp_path: Path,
-    impatient: Any,
-    epochs: list[Rows],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    proxy.fault = lambda path, number: fault if path.endswith(".tar") else None
-    impatient(silent_s=20)  # on a busy machine, too
-    with in_ram(proxy, tmp_path) as loader:
-        with pytest.raises(error, match=rf"^{proxy.url}/train/shard-\d+.tar: {message}") as raised:
-            drain([loader])
-        assert "is kept" not in str(raised.value)
-        assert becomes(0, memory_files)  # although there is the error still
-        proxy.reset()  # and the next loop goes on where the last one stopped
-        monkeypatch.undo()
-        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "begin": 0, "samples": 0})
-        assert drain([loader]) == epochs[0]
-
-
-def test_a_set_that_was_replaced(packed: Path, tmp_path: Path, impatient: None) -> None:
-    copy = tmp_path / "set"
-    copy.mkdir()
-    for path in packed.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    with running(file_server(copy)) as server:
-        url: Any = server.url
-        with load(
-            gpuload.Dataset(url, cache=tmp_path / "cache", cache_size=0), shuffle=gpuload.Shuffle(window=2)
-        ) as loader:
-            for path in copy.glob("*.tar"):
-                data = bytearray(path.read_bytes())
-                data[700] ^= 1
-                path.write_bytes(data)
-            with pytest.raises(ShardError, match="It was damaged or replaced"):
-                drain([loader])
-
-
 def test_memory_that_does_not_suffice(proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuload.store.cache.available_memory", lambda: 1000)
     with pytest.raises(
@@ -297,13 +169,6 @@ def test_without_memfd(proxy: Any, tmp_path: Path, epochs: list[Rows], monkeypat
         assert drain([loader]) == epochs[0]
         assert os.readlink(next(iter(stores._files.values())).path).startswith(str(tmp_path / "temporary"))
         assert files_below(tmp_path / "temporary") == set()
-
-
-def test_downloads_are_told_apart_from_the_disk(proxy: Any, tmp_path: Path) -> None:
-    with in_ram(proxy, tmp_path) as loader:
-        told = [loader.timing for _ in loader]
-        assert told[0] is not None and 0 < told[0].download_s <= told[0].read_s
-        assert loader.metrics().download_s == pytest.approx(sum(one.download_s for one in told if one is not None))
 
 
 READ_ONLY = """

@@ -1,6 +1,5 @@
 """Damaged tars are an error that names the byte, or are read on behind the damage: never an end without a word."""
 
-import io
 import json
 import os
 import struct
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from images import encode, photo
 from reading import rows_of
+from tars import tar_bytes
 
 from gpuload import ShardError
 from gpuload.cli import main
@@ -30,13 +30,7 @@ def make_tar(format: str, members: dict[str, bytes] | None = None) -> bytes:
         for number, image in enumerate(IMAGES):
             folder = "" if format == "ustar" or number % 2 else "ä" * 60 + "/"
             members |= {f"{folder}{number}.jpg": image, f"{folder}{number}.cls": b"%d" % number}
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=FORMATS[format]) as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return file.getvalue()
+    return tar_bytes(members, FORMATS[format])
 
 
 def headers_of(data: bytes) -> list[int]:

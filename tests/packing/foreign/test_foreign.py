@@ -1,19 +1,18 @@
 """Shards that others packed, indexed as they lie."""
 
-import io
 import json
 import subprocess
 import sys
 import tarfile
 import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hostile_images import XMP_ROTATED, exif
-from images import encode, photo
+from images import dali_decodes, encode, photo
 from reading import rows_of
+from tars import write_tar
 
 import gpuload
 from gpuload import ArgumentError, OutputError, ShardError, SourceError
@@ -24,16 +23,6 @@ from gpuload.packing.verify import verify
 
 WDS2IDX = Path(sys.executable).with_name("wds2idx")
 JPG = encode(photo())
-
-
-def write_tar(path: Path, members: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=format) as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
 
 
 def same_as_wds2idx(shard: Path, index: Path) -> bool:
@@ -110,9 +99,6 @@ def test_shards_by_gnu_tar(tmp_path: Path, format: str) -> None:
 
 
 def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
-    fn = pytest.importorskip("nvidia.dali.fn")
-    from nvidia.dali import pipeline_def
-
     images = {
         "plain.jpg": JPG,
         "turned.JPEG": encode(photo(), exif=exif(6)),
@@ -124,16 +110,8 @@ def test_sizes_are_those_that_dali_decodes(tmp_path: Path) -> None:
     _, manifest = index_shards([str(tmp_path / "t.tar")])
     assert manifest.fields[0].member == "jpg;JPEG;png"
 
-    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
-    def decode():
-        encoded = fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images.values()])
-        return fn.decoders.image(encoded, device="cpu")
-
-    pipeline = decode()
-    pipeline.build()
-    (decoded,) = pipeline.run()
     assert [(row["height"], row["width"], 3) for row in rows_of(tmp_path)] == [
-        tuple(image.shape()) for image in decoded
+        image.shape for image in dali_decodes(list(images.values()))
     ]
     assert [(row["width"], row["height"]) for row in rows_of(tmp_path)] == [
         (48, 32),

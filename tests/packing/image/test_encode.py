@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import encode, photo
+from images import dali_decodes, encode, photo
 from PIL import Image
 
 from gpuload import ArgumentError, DecodeError
@@ -58,21 +58,6 @@ def test_boxes_move_with_their_image() -> None:
     padded, _ = store_boxes(boxes[:1], place((500, 375), (256, 256), "pad", False))
     np.testing.assert_allclose(padded, [[0, 32, 256, 224]])
     assert store_boxes([], cropped) == ([], [])
-
-
-def dali_decodes(images: list[bytes]) -> list[np.ndarray]:
-    fn = pytest.importorskip("nvidia.dali.fn")
-    from nvidia.dali import pipeline_def
-
-    @pipeline_def(batch_size=len(images), num_threads=1, device_id=None)
-    def decode():
-        return fn.decoders.image(
-            fn.external_source(lambda: [np.frombuffer(data, np.uint8) for data in images]), device="cpu"
-        )
-
-    pipeline = decode()
-    pipeline.build()
-    return [np.asarray(image) for image in pipeline.run()[0]]
 
 
 @pytest.mark.parametrize("measured", [False, True])  # images that are not measured are decoded at a reduced size

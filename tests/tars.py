@@ -1,0 +1,25 @@
+"""Tar archives by Python's own module, for the tests."""
+
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+
+
+def tar_bytes(members: Members, format: int = tarfile.PAX_FORMAT) -> bytes:
+    """An archive of these members, in this order."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=format) as archive:
+        for name, data in members.items() if isinstance(members, Mapping) else members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def write_tar(path: Path, members: Members, format: int = tarfile.PAX_FORMAT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar_bytes(members, format))
+    return path
